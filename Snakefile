@@ -1,0 +1,75 @@
+# lamina: which layers matter for your task, which can go, how much of the damage can be repaired.
+#
+# Path grammar, under results/ ({key} = {model}/{calibration}/{selector}):
+#   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
+#   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
+#   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
+#   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
+from snakemake.utils import min_version
+
+min_version("9.27")
+
+# A file given with --configfile replaces this one; Snakemake would merge the two.
+if not workflow.config_settings.configfiles:
+
+    configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/prepare.smk"
+include: "rules/capture.smk"
+include: "rules/sweep.smk"
+include: "rules/prune.smk"
+include: "rules/recover.smk"
+include: "rules/heal.smk"
+include: "rules/benchmark.smk"
+include: "rules/report.smk"
+include: "rules/reference.smk"
+
+
+localrules:
+    all,
+    relevance,
+    prune,
+    recover,
+    heal,
+    benchmark,
+    report,
+
+
+rule all:
+    default_target: True
+    input:
+        "results/report.html",
+        "results/refusals.txt",
+
+
+rule relevance:
+    input:
+        "results/tables/relevance.parquet",
+
+
+rule prune:
+    input:
+        "results/tables/plans.parquet",
+
+
+rule recover:
+    input:
+        "results/tables/patches.parquet",
+
+
+rule heal:
+    input:
+        "results/tables/training.parquet",
+
+
+rule benchmark:
+    input:
+        "results/tables/benchmarks.parquet",
+        "results/tables/efficiency.parquet",
+
+
+rule report:
+    input:
+        "results/report.html",

@@ -1,0 +1,253 @@
+# The only file with functions. Needs: the config. Gives: CONFIG (checked, defaults filled in), what the rules read from
+# it, and the digests that decide what is stale.
+import json
+import os
+import re
+import sys
+from pathlib import Path
+
+import yaml
+from snakemake.exceptions import WorkflowError
+
+ROOT = Path(workflow.basedir)
+SCRIPTS = f"{workflow.basedir}/workflow/scripts"
+sys.path.insert(0, str(ROOT / "src"))
+
+from lamina import config as lamina_config
+from lamina import studies, tables
+from lamina.data.documents import corpus_file
+from lamina.digest import code_digest, file_digest
+from lamina.errors import LaminaError
+from lamina.models.manifest import fingerprint
+
+try:
+    CONFIG = lamina_config.load(config, Path.cwd())
+except LaminaError as error:
+    raise WorkflowError(str(error))
+
+# Jobs find the library without being installed, use this interpreter, and stay off the network: only the preparing
+# rules may download.
+shell.prefix(
+    f"set -euo pipefail; export PYTHONPATH={ROOT}/src PATH={Path(sys.executable).parent}:$PATH "
+    "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1; "
+)
+OFFLINE = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1;"
+
+FIGURES = [
+    "relevance_maps",
+    "angular_triangle",
+    "relevance_agreement",
+    "pruning_curves",
+    "repair_bars",
+    "cross_task",
+    "training_curves",
+    "efficiency",
+]
+BASE_SWEEP = r"base/(?:removal|stream|gradient|weights)/(?:layer|attention|mlp)"
+TASKS = CONFIG["benchmarks"]["tasks"]
+TEXTS = CONFIG["benchmarks"]["perplexity"]
+
+
+def any_of(names, *more):
+    """A wildcard constraint that allows these names and no others."""
+    return "|".join([*map(re.escape, names), *more]) or "$^"
+
+
+wildcard_constraints:
+    model=any_of(CONFIG["models"]),
+    calibration=any_of(CONFIG["calibrations"], "none"),
+    selector=any_of(CONFIG["selectors"], BASE_SWEEP),
+    recovery=any_of(CONFIG["recoveries"], "none"),
+    healing=any_of(CONFIG["healings"]),
+    task=any_of([*TASKS, *TEXTS]),
+    table=any_of(tables.TABLES),
+    figure=any_of(FIGURES),
+    removed=r"\d+",
+    block=r"\d+",
+
+
+def digest(script, *modules):
+    """Hash of a rule's script and of all code that it can reach; comments and formatting do not count."""
+    return code_digest(f"workflow/scripts/{script}.py", *modules)
+
+
+def packages(_):
+    """Hash of the pinned packages, for the rules whose numbers depend on them."""
+    return file_digest(ROOT / "requirements.lock")
+
+
+def entry(*path):
+    """A config entry as JSON, the way scripts take it."""
+    value = CONFIG
+    for key in path:
+        value = value[key]
+    return json.dumps(value, sort_keys=True)
+
+
+def row_keys(wildcards):
+    """The key columns of a sweep, plan or relevance table, as JSON."""
+    selector = wildcards.selector.split("/")[0]
+    return json.dumps(
+        {
+            "model": wildcards.model,
+            "calibration": wildcards.calibration,
+            "selector": selector,
+            "removed": int(wildcards.removed),
+        }
+    )
+
+
+def threads_each(_):
+    """GPU stages share the cores of a machine without one between two jobs."""
+    return max(1, (workflow.cores or 1) // 2)
+
+
+def task_files(name, options):
+    """Local files behind a task or text, so that editing them makes stale what reads them."""
+    if options.get("choices"):
+        return [options["choices"]]
+    if "text" in options:
+        return [str(corpus_file(options["text"], options.get("split"), Path()))]
+    definition = Path("workflow/tasks") / f"{name}.yaml"
+    if not definition.is_file():
+        return []
+    data = yaml.safe_load(definition.read_text()).get("dataset_kwargs", {}).get("data_files", {})
+    return [str(definition), *data.values()]
+
+
+def calibration_files(wildcards):
+    options = CONFIG["calibrations"][wildcards.calibration]
+    names = options.get("tasks") or [options.get("task")]
+    return [file for name in names for file in task_files(name, options)]
+
+
+def benchmark_entry(task):
+    return TASKS[task] if task in TASKS else TEXTS[task]
+
+
+def sweep_settings(wildcards):
+    """(pass, kind of unit) of a sweep."""
+    if wildcards.selector.startswith("base/"):
+        return wildcards.selector.split("/")[1:]
+    return studies.step_pass(CONFIG, wildcards.selector), CONFIG["selectors"][wildcards.selector]["units"]
+
+
+def sweep_blocks(wildcards):
+    return expand(
+        "results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet",
+        **wildcards,
+        block=range(CONFIG["sweep"]["blocks"]),
+    )
+
+
+def current_sweep(wildcards, folder):
+    """The sweep (or relevance) on which a step to `removed` units is decided."""
+    strategy = CONFIG["selectors"][wildcards.selector]["strategy"]
+    what, kind = sweep_settings(wildcards)
+    before = int(wildcards.removed) - 1 if strategy == "iterative" else 0
+    selector = wildcards.selector if before else f"base/{what}/{kind}"
+    return f"results/{folder}/{wildcards.model}/{wildcards.calibration}/{selector}/removed={before}.parquet"
+
+
+def step_evidence(wildcards):
+    """What a plan is made from, by strategy."""
+    selector = CONFIG["selectors"][wildcards.selector]
+    place = f"{wildcards.model}/{wildcards.calibration}"
+    if selector["strategy"] == "block":
+        return {"activations": f"results/activations/{place}.parquet"}
+    if studies.step_pass(CONFIG, wildcards.selector) is None:
+        return {}
+    evidence = {
+        "relevance": current_sweep(wildcards, "relevance"),
+        "sweep": current_sweep(wildcards, "sweeps"),
+    }
+    if selector["strategy"] == "iterative" and int(wildcards.removed) > 1:
+        before = int(wildcards.removed) - 1
+        evidence["previous"] = f"results/plans/{place}/{wildcards.selector}/removed={before}.json"
+    return evidence
+
+
+def flags(files):
+    """Named inputs as command-line options."""
+    return " ".join(f"--{name} {file}" for name, file in files.items() if name in {"previous", "relevance", "sweep", "activations"})
+
+
+def variant_files(variant):
+    """The files that make a variant, as the benchmark scripts take them; None where it has none."""
+    repaired, healed = variant.recovery != "none", variant.healing != "none"
+    return {
+        "plan": None if variant.is_base else f"results/plans/{variant.plan}.json",
+        "patch": f"results/patches/{variant.patch}.safetensors" if repaired else None,
+        "adapter": f"results/adapters/{variant.adapter}" if healed else None,
+    }
+
+
+def variants_json(variants):
+    """Variants as the benchmark scripts take them."""
+    names = ("calibration", "selector", "removed", "recovery", "healing")
+    return json.dumps([{name: getattr(v, name) for name in names} | variant_files(v) for v in variants])
+
+
+def variants_input(variants):
+    files = [file for variant in variants for file in variant_files(variant).values() if file]
+    return sorted({f"{file}/training.parquet" if file.startswith("results/adapters") else file for file in files})
+
+
+def block_of(wildcards):
+    return studies.block_variants(
+        CONFIG, wildcards.model, wildcards.calibration, wildcards.task, int(wildcards.block)
+    )
+
+
+def overlap_gate(wildcards):
+    """A variant is benchmarked only on what its calibration does not hold."""
+    if wildcards.calibration == "none":
+        return [f"results/tasks/{wildcards.task}.parquet"]
+    return [f"results/overlap/{wildcards.model}/{wildcards.calibration}/{wildcards.task}.json"]
+
+
+def sweeps_wanted():
+    """(model, calibration, selector, removed) of every sweep of the studies, base sweeps first."""
+    wanted = {(m, c, f"base/{what}/{units}", 0) for m, c, what, units in studies.maps(CONFIG)}
+    for model, calibration, selector, removed in studies.plans(CONFIG):
+        what = studies.step_pass(CONFIG, selector)
+        if what is None:
+            continue
+        settings = CONFIG["selectors"][selector]
+        wanted.add((model, calibration, f"base/{what}/{settings['units']}", 0))
+        if settings["strategy"] == "iterative":
+            wanted |= {(model, calibration, selector, step) for step in range(1, removed)}
+    return sorted(wanted)
+
+
+def table_input(wildcards):
+    """The files that one table is gathered from: exactly those that the config asks for."""
+    table = wildcards.table
+    captures, variants = studies.captures(CONFIG), studies.variants(CONFIG)
+    patched = sorted({v.patch for v in variants if v.recovery != "none"})
+    healed = sorted({v.adapter for v in variants if v.healing != "none"})
+    blocks = [f"{m}/{c}/{task}/block={b}" for m, c, task, b in studies.benchmark_blocks(CONFIG)]
+    measured = [m for m in CONFIG["models"] if studies.efficiency_variants(CONFIG, m)]
+    inputs = {
+        "models": [f"results/models/{m}/manifest.json" for m in CONFIG["models"]],
+        "calibrations": [f"results/calibrations/{m}/{c}.parquet" for m, c in captures],
+        "activations": [f"results/activations/{m}/{c}.parquet" for m, c in captures],
+        "sweeps": [f"results/sweeps/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps_wanted()],
+        "relevance": [f"results/relevance/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps_wanted()],
+        "plans": [f"results/plans/{m}/{c}/{s}/removed={n}.json" for m, c, s, n in studies.plans(CONFIG)],
+        "patches": [f"results/patches/{patch}.parquet" for patch in patched],
+        "training": [f"results/adapters/{adapter}/training.parquet" for adapter in healed],
+        "benchmarks": [f"results/benchmarks/{block}.parquet" for block in blocks],
+        "benchmark_samples": [f"results/benchmarks/{block}.samples.parquet" for block in blocks],
+        "efficiency": [f"results/efficiency/{m}.parquet" for m in measured],
+        "jobs": [],
+    }
+    return inputs[table]
+
+
+# When the run began, for its wall time in the report; jobs of a cluster read it from the shared folder.
+STARTED = ".snakemake/lamina-started"
+
+
+onstart:
+    Path(STARTED).touch()

@@ -1,0 +1,25 @@
+# Needs: relevance scores, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
+# An iterative plan of size n is made from the plan of size n - 1 and a sweep of what that leaves.
+
+
+localrules:
+    prune_step,
+
+
+rule prune_step:
+    input:
+        unpack(step_evidence),
+        manifest="results/models/{model}/manifest.json",
+    output:
+        "results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+    params:
+        code=lambda w: digest("prune_step", f"lamina.pruning.{CONFIG['selectors'][w.selector]['strategy']}"),
+        selector=lambda w: entry("selectors", w.selector),
+        score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
+        evidence=lambda w: flags(step_evidence(w)),
+        key=row_keys,
+    log:
+        "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
+    shell:
+        "python {SCRIPTS}/prune_step.py --manifest {input.manifest} --selector {params.selector:q}"
+        " --keys {params.key:q} --score {params.score} {params.evidence} --output {output} 2> {log}"

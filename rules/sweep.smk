@@ -1,0 +1,73 @@
+# Needs: a model, a calibration, and the plan that says what is already removed. Gives:
+# results/sweeps/{key}/removed={n}.parquet (every remaining unit's removal, sample by sample) and the relevance scores.
+# Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps.
+
+
+localrules:
+    gather_sweep,
+    score_relevance,
+
+
+rule sweep_units:
+    input:
+        manifest="results/models/{model}/manifest.json",
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        plan=branch(
+            lambda w: w.selector.startswith("base/"),
+            then=[],
+            otherwise="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+        ),
+    output:
+        temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
+    params:
+        code=digest("sweep_units"),
+        packages=packages,
+        plan=lambda w, input: f"--plan {input.plan}" if input.plan else "",
+        what=lambda w: sweep_settings(w)[0],
+        units=lambda w: sweep_settings(w)[1],
+        blocks=CONFIG["sweep"]["blocks"],
+        tokens=CONFIG["sweep"]["tokens"],
+        key=row_keys,
+    threads: threads_each
+    resources:
+        gpu=1,
+    log:
+        "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
+    benchmark:
+        "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
+    shell:
+        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
+        " --calibration {input.calibration} {params.plan} --what {params.what} --units {params.units}"
+        " --block {wildcards.block} --blocks {params.blocks} --tokens {params.tokens} --keys {params.key:q}"
+        " --output {output} 2> {log}"
+
+
+rule gather_sweep:
+    input:
+        sweep_blocks,
+    output:
+        "results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
+    params:
+        code=digest("gather_sweep"),
+    log:
+        "logs/gather_sweep/{model}/{calibration}/{selector}/removed={removed}.log",
+    shell:
+        "python {SCRIPTS}/gather_sweep.py --blocks {input} --output {output} 2> {log}"
+
+
+rule score_relevance:
+    input:
+        sweep="results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+    output:
+        "results/relevance/{model}/{calibration}/{selector}/removed={removed}.parquet",
+    params:
+        code=digest("score_relevance"),
+        score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
+        seed=CONFIG["seed"],
+        key=row_keys,
+    log:
+        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
+    shell:
+        "python {SCRIPTS}/score_relevance.py --sweep {input.sweep} --calibration {input.calibration}"
+        " --score {params.score} --seed {params.seed} --keys {params.key:q} --output {output} 2> {log}"

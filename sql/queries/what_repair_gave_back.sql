@@ -1,0 +1,18 @@
+-- What did recovery and healing give back?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/what_repair_gave_back.sql
+--
+-- One row per repaired variant and the calibration's own task, best gain first within a plan.
+-- gain, gain_stderr     against the same plan without repair; positive = better; paired over documents where known
+-- loss, loss_stderr     what pruning had cost
+-- recovered             gain / loss: 1 = all given back, negative = repair made it worse; null where pruning cost less
+--                       than two standard errors, so that there was nothing certain to give back
+-- certain               the gain is more than 1.96 standard errors from 0
+SELECT model, calibration, task, metric, selector, removed, recovery, healing,
+    base_value, pruned_value, value, stderr, gain, gain_stderr, loss, loss_stderr,
+    CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,
+    abs(gain) > 1.96 * gain_stderr AS certain,
+    n_samples
+FROM repairs
+WHERE own
+ORDER BY model, calibration, task, selector, removed, gain DESC, recovery, healing;

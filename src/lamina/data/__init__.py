@@ -1,0 +1,1 @@
+"""Calibrations, tasks and the embedded microworld."""

@@ -1,0 +1,133 @@
+"""A calibration: tokenised samples on which units are scored and patches fitted. Never test data.
+
+A sample has one row per answer choice (multiple choice) or one row (a generated answer, a text). A row is a context
+and a continuation; only the continuation's tokens are scored, each predicted from everything before it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lamina import tables
+
+KINDS = ("choices", "generated", "text")
+METADATA_KEY = b"lamina.calibration"
+
+_SCHEMA = pa.schema(
+    [
+        ("sample", pa.int64()),
+        ("choice", pa.int64()),
+        ("gold", pa.int64()),
+        ("kind", pa.string()),
+        ("context", pa.list_(pa.int32())),
+        ("continuation", pa.list_(pa.int32())),
+        ("characters", pa.int64()),
+        ("document", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model input: `context` and `continuation` token ids; `characters` of the choice, as `acc_norm` counts."""
+
+    context: tuple[int, ...]
+    continuation: tuple[int, ...]
+    characters: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One document. `gold` is the index of the right row; `document` identifies the source text (a hash)."""
+
+    index: int
+    kind: str
+    gold: int
+    rows: tuple[Row, ...]
+    document: str
+
+    def sequence(self) -> tuple[int, ...]:
+        """Context and gold continuation, the tokens over which stream metrics and patches run."""
+        row = self.rows[self.gold]
+        return row.context + row.continuation
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples and the facts the tables report about them."""
+
+    samples: tuple[Sample, ...]
+    facts: dict[str, Any]
+
+    def sequences(self) -> list[tuple[int, ...]]:
+        """One token sequence per sample, in sample order."""
+        return [sample.sequence() for sample in self.samples]
+
+
+def document_hash(text: str, choices: Sequence[str] = ()) -> str:
+    """Identity of a document for the overlap check: case and white space do not make it another one."""
+    parts = [re.sub(r"\s+", " ", part).strip().casefold() for part in (text, *sorted(choices))]
+    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+
+
+def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
+    """r of FORMULAS: mean over samples of 1 / number of choices, 1/V for text, 0 for generated answers."""
+    values = {"text": 1.0 / vocabulary, "generated": 0.0}
+    return sum(values.get(s.kind, 1.0 / len(s.rows)) for s in samples) / len(samples)
+
+
+def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibration:
+    """Put samples and their facts together; `facts` holds source, split and seed."""
+    kinds = sorted({sample.kind for sample in samples})
+    counted = {
+        "kind": kinds[0] if len(kinds) == 1 else "mixed",
+        "n_samples": len(samples),
+        "n_tokens": sum(len(sample.sequence()) for sample in samples),
+        "chance_accuracy": chance_accuracy(samples, vocabulary),
+    }
+    return Calibration(tuple(samples), {**counted, **facts})
+
+
+def write(path: str | Path, calibration: Calibration) -> None:
+    """Write a calibration; its facts go into the file's metadata."""
+    rows = [
+        {
+            "sample": sample.index,
+            "choice": number,
+            "gold": sample.gold,
+            "kind": sample.kind,
+            "context": row.context,
+            "continuation": row.continuation,
+            "characters": row.characters,
+            "document": sample.document,
+        }
+        for sample in calibration.samples
+        for number, row in enumerate(sample.rows)
+    ]
+    tables.write(path, pa.Table.from_pylist(rows, schema=_SCHEMA), {"calibration": json.dumps(calibration.facts)})
+
+
+def read(path: str | Path) -> Calibration:
+    """Read what `write` wrote."""
+    data = tables.read(path)
+    facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
+    grouped: dict[int, list[dict[str, Any]]] = {}
+    for record in data.to_pylist():
+        grouped.setdefault(record["sample"], []).append(record)
+    samples = tuple(
+        Sample(
+            index,
+            records[0]["kind"],
+            records[0]["gold"],
+            tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"]) for r in records),
+            records[0]["document"],
+        )
+        for index, records in grouped.items()
+    )
+    return Calibration(samples, facts)

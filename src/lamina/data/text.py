@@ -1,0 +1,29 @@
+"""Text cut into the samples of a calibration."""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from lamina.data.calibrations import Row, Sample, document_hash
+from lamina.errors import LaminaError
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Token ids of a document as the model met it in training: with BOS exactly if the tokenizer adds one."""
+    return list(tokenizer(text, verbose=False)["input_ids"])
+
+
+def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
+    """One sample per document: its first `length` tokens, each but the first predicted from those before it.
+
+    Documents of fewer than two tokens say nothing and are left out.
+    """
+    samples: list[Sample] = []
+    for text in documents:
+        tokens = encode(tokenizer, text)[:length]
+        if len(tokens) >= 2:
+            row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
+            samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text)))
+    if not samples:
+        raise LaminaError("text: no document has two tokens or more. Write a file with longer documents.")
+    return samples

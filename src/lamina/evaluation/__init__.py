@@ -1,0 +1,1 @@
+"""Benchmarks: lm-eval tasks, perplexity, latency and memory."""

@@ -1,0 +1,168 @@
+"""Size, speed and memory of variants, as ratios to the base model measured in the same minutes.
+
+Each repeat measures the base and then the variant; a ratio is the median over repeats of variant / base, so that a
+machine that slows down or speeds up does so for both.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.models.families import layers_of, text_config
+from lamina.models.surgery import NoAttention
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of runs."""
+
+    prompt: int = 64
+    generate: int = 32
+    batch: int = 1
+    repeats: int = 5
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One repeat: seconds for the prompt, tokens per second of generation over the batch.
+
+    `working` is the peak of GPU memory during the repeat above what was held before it, None on a CPU: base and
+    variants share weights here, so the peak of a model alone is its own weights plus this.
+    """
+
+    prefill: float
+    tokens_per_second: float
+    working: int | None
+
+
+def measure(
+    base: PreTrainedModel, variants: Iterable[tuple[dict[str, Any], PreTrainedModel]], settings: Settings
+) -> list[dict[str, Any]]:
+    """Rows of table `efficiency`, one per (keys, variant), each taken in turn with the base.
+
+    `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
+    ratios then measure the noise.
+    """
+    run = _runner(base, settings)
+    # The first passes pay for memory and kernels.
+    run(base)
+    rows = []
+    for keys, variant in variants:
+        run(variant)
+        pairs = [(run(base), run(variant)) for _ in range(settings.repeats)]
+        rows.append(keys | _row(base, variant, pairs, settings))
+    return rows
+
+
+def sizes(model: PreTrainedModel) -> dict[str, int]:
+    """Parameters and their bytes (patches included, tied weights once), and key-value bytes per token and sequence."""
+    tensors: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
+    tensors |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
+    return {
+        "parameters": sum(t.numel() for t in tensors.values()),
+        "weights_bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
+        "kv_bytes_per_token": kv_bytes_per_token(model),
+    }
+
+
+def kv_bytes_per_token(model: PreTrainedModel) -> int:
+    """Keys and values that one more token of one sequence adds to the cache, over the layers that still attend.
+
+    From the configuration; sliding-window layers count until their window is full.
+    """
+    config = text_config(model)
+    heads = config.num_attention_heads
+    keys = getattr(config, "num_key_value_heads", None) or heads
+    if config.model_type == "falcon" and not config.new_decoder_architecture:
+        keys = 1 if config.multi_query else heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    attending = sum(
+        1 for layer in layers_of(model) if not any(isinstance(module, NoAttention) for module in layer.children())
+    )
+    return 2 * attending * keys * width * torch.empty((), dtype=model.dtype).element_size()
+
+
+def _runner(base: PreTrainedModel, settings: Settings) -> Callable[[PreTrainedModel], Timing]:
+    generator = torch.Generator().manual_seed(0)
+    vocabulary = text_config(base).vocab_size
+    prompt = torch.randint(vocabulary, (settings.batch, settings.prompt), generator=generator).to(base.device)
+    on_gpu = base.device.type == "cuda"
+
+    def wait() -> None:
+        if on_gpu:
+            torch.cuda.synchronize()
+
+    @torch.inference_mode()
+    def run(model: Any) -> Timing:
+        last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        held = torch.cuda.memory_allocated() if on_gpu else 0
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        wait()
+        start = time.perf_counter()
+        output = model(input_ids=prompt, use_cache=True, **last_only)
+        token = output.logits[:, -1:].argmax(-1)
+        wait()
+        middle = time.perf_counter()
+        cache = output.past_key_values
+        for _ in range(settings.generate - 1):
+            output = model(input_ids=token, past_key_values=cache, use_cache=True)
+            token, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
+        wait()
+        stop = time.perf_counter()
+        speed = settings.batch * (settings.generate - 1) / (stop - middle) if settings.generate > 1 else float("nan")
+        return Timing(middle - start, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
+
+    return run
+
+
+def _row(
+    base: PreTrainedModel, variant: PreTrainedModel, pairs: list[tuple[Timing, Timing]], settings: Settings
+) -> dict[str, Any]:
+    ours, theirs = sizes(variant), sizes(base)
+    latency, latency_error = _median_ratio([(v.prefill, b.prefill) for b, v in pairs])
+    speed, speed_error = _median_ratio([(v.tokens_per_second, b.tokens_per_second) for b, v in pairs])
+    peak = _peak(ours, [v.working for _, v in pairs])
+    base_peak = _peak(theirs, [b.working for b, _ in pairs])
+    on = variant.device
+    return {
+        "device": torch.cuda.get_device_name(on) if on.type == "cuda" else on.type,
+        "dtype": str(variant.dtype).removeprefix("torch."),
+        "prompt": settings.prompt,
+        "generate": settings.generate,
+        "batch": settings.batch,
+        "repeats": settings.repeats,
+        **ours,
+        **{f"{name}_ratio": ours[name] / theirs[name] for name in ours},
+        "latency_ms": 1000 * statistics.median(v.prefill for _, v in pairs),
+        "latency_ratio": latency,
+        "latency_ratio_stderr": latency_error,
+        "tokens_per_second": statistics.median(v.tokens_per_second for _, v in pairs),
+        "tokens_per_second_ratio": speed,
+        "tokens_per_second_ratio_stderr": speed_error,
+        "peak_memory_bytes": peak,
+        "peak_memory_ratio": None if peak is None or base_peak is None else peak / base_peak,
+    }
+
+
+def _peak(size: dict[str, int], working: list[int | None]) -> int | None:
+    known = [value for value in working if value is not None]
+    return size["weights_bytes"] + max(known) if known else None
+
+
+def _median_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float | None]:
+    """Median of the ratios and its standard error, 1.2533 s / √n with s from the median absolute deviation.
+
+    Timings have outliers, so the spread is the robust one; a single repeat has none.
+    """
+    ratios = [ours / theirs for ours, theirs in pairs]
+    median = statistics.median(ratios)
+    if len(ratios) < 2:
+        return median, None
+    deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
+    return median, 1.2533 * deviation / len(ratios) ** 0.5

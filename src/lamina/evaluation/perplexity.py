@@ -1,0 +1,170 @@
+"""Perplexity of documents, with window, stride and BOS stated, and an error bar over documents."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.data.text import encode
+from lamina.errors import LaminaError
+from lamina.models.families import text_config
+from lamina.models.variant import assert_finite
+
+METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
+# Positions per batch, padding included, and the memory its logits may take.
+_TOKENS = 8192
+_LOGITS_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Window:
+    """One model input: the tokens, the first position that is scored, and the document it belongs to."""
+
+    tokens: tuple[int, ...]
+    first: int
+    document: int
+
+
+@dataclass(frozen=True)
+class DocumentScores:
+    """Summed negative log-likelihood (nats) and number of scored tokens of each document."""
+
+    nll: tuple[float, ...]
+    tokens: tuple[int, ...]
+
+
+def windows(
+    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, window: int, stride: int | None = None
+) -> list[Window]:
+    """Cut each document into windows of at most `window` tokens; documents are never joined.
+
+    Windows start at multiples of `stride` (default `window`: no overlap) and score the tokens that no earlier one has
+    scored, each once. A document is encoded as the tokenizer does by default, so with BOS exactly if it adds one; the
+    first token, BOS or not, has nothing before it and is not scored. Without overlap, the first token of a later window
+    is predicted from the token before it.
+
+    Raises
+    ------
+    LaminaError
+        If window or stride make no sense, or no document has a token to score.
+    """
+    stride = window if stride is None else stride
+    if window < 2 or not 1 <= stride <= window:
+        raise LaminaError(
+            f"a perplexity with window: {window}, stride: {stride} is not possible. "
+            "Write a window of 2 tokens or more and a stride from 1 to the window."
+        )
+    found = []
+    for number, text in enumerate(documents):
+        tokens = encode(tokenizer, text)
+        scored = 1
+        for start in range(0, len(tokens) - 1, stride):
+            # `window` inputs and `window` targets, one to the right.
+            end = min(start + window + 1, len(tokens))
+            found.append(Window(tuple(tokens[start:end]), scored - start, number))
+            scored = end
+            if end == len(tokens):
+                break
+    if not found:
+        raise LaminaError("no document of the perplexity has two tokens or more. Choose longer documents.")
+    return found
+
+
+@torch.no_grad()
+def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name: str) -> DocumentScores:
+    """Score the windows of `count` documents on `model`, called `name` in messages.
+
+    Raises
+    ------
+    LaminaError
+        If a window is longer than the model's context, or the model gives NaN.
+    """
+    longest = max(len(window.tokens) for window in cut) - 1
+    limit = getattr(text_config(model), "max_position_embeddings", None)
+    if limit is not None and longest > limit:
+        raise LaminaError(f"window: {longest} is longer than the model's context of {limit} tokens.")
+    nll, tokens = [0.0] * count, [0] * count
+    for batch in _batches(cut, text_config(model).vocab_size):
+        width = len(batch[0].tokens) - 1
+        inputs = torch.zeros(len(batch), width, dtype=torch.long)
+        targets = torch.zeros(len(batch), width, dtype=torch.long)
+        scored = torch.zeros(len(batch), width, dtype=torch.bool)
+        mask = torch.zeros(len(batch), width, dtype=torch.long)
+        for row, window in enumerate(batch):
+            ids, length = torch.tensor(window.tokens), len(window.tokens) - 1
+            inputs[row, :length], targets[row, :length] = ids[:-1], ids[1:]
+            mask[row, :length] = 1
+            scored[row, window.first - 1 : length] = True
+        logits = model(
+            input_ids=inputs.to(model.device), attention_mask=mask.to(model.device), use_cache=False
+        ).logits.float()
+        losses = functional.cross_entropy(logits.transpose(1, 2), targets.to(model.device), reduction="none").where(
+            scored.to(model.device), 0.0
+        )
+        sums = losses.double().sum(1)
+        assert_finite(sums, name, "the evaluation of perplexity")
+        for window, total, number in zip(batch, sums.tolist(), scored.sum(1).tolist(), strict=True):
+            nll[window.document] += total
+            tokens[window.document] += number
+    return DocumentScores(tuple(nll), tuple(tokens))
+
+
+def _batches(cut: Sequence[Window], vocabulary: int) -> Iterator[list[Window]]:
+    """Windows of similar length, longest first."""
+    budget = max(1, min(_TOKENS, _LOGITS_BYTES // (8 * vocabulary)))
+    ordered = sorted(cut, key=lambda window: -len(window.tokens))
+    start = 0
+    while start < len(ordered):
+        size = max(1, budget // len(ordered[start].tokens))
+        yield ordered[start : start + size]
+        start += size
+
+
+def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:
+    """Rows of table `benchmarks`: perplexity, mean NLL per token (nats), and that over log V [arXiv 2403.17887].
+
+    The mean is over tokens. Tokens of a document are not independent, so its standard error treats documents as
+    clusters: for the ratio r = ΣN/Σn of document sums, var(r) = K/(K-1) Σ(N - r n)² / (Σn)²; the error of the
+    perplexity is exp(r) times that of r.
+    """
+    kept = [(nll, count) for nll, count in zip(scores.nll, scores.tokens, strict=True) if count]
+    total = sum(count for _, count in kept)
+    mean = sum(nll for nll, _ in kept) / total
+    clusters = len(kept)
+    stderr = None
+    if clusters > 1:
+        spread = sum((nll - mean * count) ** 2 for nll, count in kept)
+        stderr = math.sqrt(clusters / (clusters - 1) * spread) / total
+    # A destroyed model can exceed what exp() holds.
+    perplexity = math.exp(mean) if mean < 700 else math.inf
+    values = {"perplexity": (perplexity, perplexity), "nll": (mean, 1.0)}
+    values["nll_per_log_vocabulary"] = (mean / math.log(vocabulary), 1 / math.log(vocabulary))
+    return [
+        {
+            "metric": metric,
+            "value": value,
+            "stderr": None if stderr is None else stderr * factor,
+            "n_samples": clusters,
+            "n_shot": 0,
+            "higher_is_better": False,
+        }
+        for metric, (value, factor) in values.items()
+    ]
+
+
+def sample_rows(scores: DocumentScores) -> list[dict[str, Any]]:
+    """Rows of table `benchmark_samples`: the mean NLL per token of each document with a scored token."""
+    return [
+        {"sample": number, "metric": "nll", "value": nll / count}
+        for number, (nll, count) in enumerate(zip(scores.nll, scores.tokens, strict=True))
+        if count
+    ]
+
+
+def version(options: dict[str, Any]) -> str:
+    """What a perplexity means, in the place of a task's version: its window and stride."""
+    return f"window={options['window']} stride={options.get('stride') or options['window']}"

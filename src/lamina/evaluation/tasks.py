@@ -1,0 +1,201 @@
+"""lm-eval on many variants in one process: the task, its requests and their encodings are made once.
+
+The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM, of which only the
+model is exchanged between variants.
+"""
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import lm_eval.utils
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.errors import LaminaError
+from lamina.models.variant import assert_finite
+
+# lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
+lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
+# It warns that a model object was passed instead of a name, which is the point here.
+logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
+
+# lm-eval's command line seeds few-shot sampling with this.
+_FEWSHOT_SEED = 1234
+_BOOTSTRAP = 100_000
+_LARGEST_BATCH = 64
+# Logits of a batch, and their log-softmax, stay below this.
+_LOGITS_BYTES = 4 << 30
+
+
+_Encoded = tuple[tuple[str, str], list[int], list[int]]
+
+
+@dataclass(frozen=True)
+class TaskScores:
+    """Rows for table `benchmarks` (metric, value, stderr, n_samples, …) and for `benchmark_samples`."""
+
+    metrics: list[dict[str, Any]]
+    samples: list[dict[str, Any]]
+
+
+class VariantLM(HFLM):
+    """lm-eval's HFLM with an exchangeable model: `use` puts another variant in place of the last one.
+
+    All variants must share tokenizer, vocabulary and context length, as the variants of one base model do.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH)
+        self.name = name
+        self._encoded: dict[int, list[_Encoded]] = {}
+        self._recorded: list[_Encoded] | None = None
+
+    def use(self, model: PreTrainedModel, name: str) -> None:
+        """Evaluate `model`, called `name` in messages, from now on."""
+        self._model, self._config, self.name = model, model.config, name
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """As HFLM, with the encodings of a list of requests made once."""
+        key = hash(tuple(id(request) for request in requests))
+        if key not in self._encoded:
+            self._recorded = []
+            super().loglikelihood(requests, disable_tqdm=True)
+            self._encoded[key], self._recorded = self._recorded, None
+            longest = max(len(context) + len(continuation) for _, context, continuation in self._encoded[key])
+            fitting = _LOGITS_BYTES // (8 * longest * self.config.get_text_config(decoder=True).vocab_size)
+            self.batch_size_per_gpu = max(1, min(_LARGEST_BATCH, fitting))
+        return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
+
+    def _loglikelihood_tokens(self, requests: list[_Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        if self._recorded is not None:
+            # Called by HFLM.loglikelihood with what it has encoded: keep that, score later.
+            self._recorded.extend(requests)
+            return []
+        return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
+        """As HFLM, without the progress bar."""
+        return super().generate_until(requests, disable_tqdm=True)
+
+    def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        logits = super()._model_call(inps, *args, **kwargs)
+        assert_finite(logits, self.name, "the evaluation of a task")
+        return logits
+
+    def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        watch = LogitsProcessorList([_RefuseNaN(self.name)])
+        return super()._model_generate(*args, logits_processor=watch, **kwargs)
+
+
+class _RefuseNaN(LogitsProcessor):
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        assert_finite(scores, self.name, "the generation of an answer")
+        return scores
+
+
+class TaskBenchmark:
+    """One lm-eval task, ready to score variant after variant.
+
+    Parameters
+    ----------
+    task : an lm-eval task object with its few-shot number set.
+    limit : score the first documents only; None scores all.
+    chat_template : put prompts through the tokenizer's chat template.
+
+    Raises
+    ------
+    LaminaError
+        If the task has no documents to score.
+    """
+
+    def __init__(
+        self,
+        task: ConfigurableTask,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        limit: int | None = None,
+        chat_template: bool = False,
+    ) -> None:
+        self.task, self.limit = task, limit
+        self.lm = VariantLM(model, tokenizer, "the base model")
+        name = task.config.task
+        if not (task.has_test_docs() or task.has_validation_docs()):
+            raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
+        task.set_fewshot_seed(_FEWSHOT_SEED)
+        template = {"apply_chat_template": True, "chat_template": self.lm.apply_chat_template} if chat_template else {}
+        task.build_all_requests(limit=limit, tokenizer_name=self.lm.tokenizer_name if chat_template else "", **template)
+        # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
+        task.build_all_requests = self._reset
+
+    def _reset(self, **_: Any) -> None:
+        for instance in self.task.instances:
+            instance.resps = []
+            instance.filtered_resps = {}
+
+    def score(self, model: PreTrainedModel, name: str) -> TaskScores:
+        """Score one variant, called `name` in messages.
+
+        Raises
+        ------
+        LaminaError
+            If the variant gives NaN.
+        """
+        self.lm.use(model, name)
+        task = str(self.task.config.task)
+        found = evaluate(
+            lm=self.lm, task_dict={"tasks": {task: self.task}}, limit=self.limit, bootstrap_iters=_BOOTSTRAP
+        )
+        assert found is not None
+        metrics = [
+            {
+                "task": task,
+                "metric": _metric_name(key),
+                "value": float(value),
+                "stderr": _number(found["results"][task].get(_stderr_key(key))),
+                "n_samples": found["n-samples"][task]["effective"],
+                "n_shot": found["n-shot"][task],
+                "higher_is_better": found["higher_is_better"][task].get(key.partition(",")[0]),
+                "task_version": str(found["versions"][task]),
+            }
+            for key, value in found["results"][task].items()
+            if "," in key and "_stderr," not in key and _number(value) is not None
+        ]
+        samples = [
+            {
+                "task": task,
+                "sample": sample["doc_id"],
+                "metric": _metric_name(f"{metric},{sample['filter']}"),
+                "value": value,
+            }
+            for sample in found["samples"][task]
+            for metric in sample["metrics"]
+            if (value := _number(sample[metric])) is not None
+        ]
+        return TaskScores(metrics, samples)
+
+
+def _metric_name(key: str) -> str:
+    """lm-eval's `metric,filter` without the filter where there is none."""
+    metric, _, chosen = key.partition(",")
+    return metric if chosen in ("", "none") else f"{metric},{chosen}"
+
+
+def _stderr_key(key: str) -> str:
+    metric, _, chosen = key.partition(",")
+    return f"{metric}_stderr,{chosen}"
+
+
+def _number(value: Any) -> float | None:
+    """A finite-or-not number as a float; None for lm-eval's "N/A" and for values that are no single number."""
+    if isinstance(value, (bool, int, float)) or hasattr(value, "item"):
+        return float(value)
+    return None

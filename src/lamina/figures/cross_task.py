@@ -1,0 +1,102 @@
+"""What a plan made for one calibration does to the tasks of the others."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch, Rectangle
+
+from lamina.database import rows
+from lamina.figures import style
+from lamina.figures.relevance_maps import text_colour
+
+# Shown: plans without repair at the largest size of each model at which some task of another calibration was tested.
+QUERY = """
+WITH bare AS (
+    SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
+),
+shown AS (SELECT model, max(removed) AS removed FROM bare WHERE NOT own GROUP BY ALL)
+SELECT model, selector, removed, calibration, task, own, change, change_stderr, n_samples
+FROM bare JOIN shown USING (model, removed) ORDER BY model, calibration, task
+"""
+COLOURS = LinearSegmentedColormap.from_list(
+    "change", [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")]
+)
+SCALE = Normalize(-0.8, 0.2)
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Plans down, tasks across; one panel per model and selector, one colour scale for all."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no plan was benchmarked on a task other than its calibration's own")
+    order = list(style.selector_styles(connection))
+    groups = sorted(
+        {(row["model"], row["selector"]) for row in data}, key=lambda group: (group[0], order.index(group[1]))
+    )
+    calibrations = sorted({row["calibration"] for row in data})
+    tasks = sorted({row["task"] for row in data})
+    width, height = max(2.8, 0.62 * len(tasks) + 1.5), max(2.2, 0.36 * len(calibrations) + 1.8)
+    figure, grid = style.panels(len(groups), width, height, 2 if width < 6.5 else 1)
+    for axes, (model, selector) in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["model"], row["selector"]) == (model, selector)]
+        panel(axes, chosen, calibrations, tasks)
+        axes.set_title(style.panel_title(connection, model, f"{selector}, {chosen[0]['removed']} removed"))
+    bar = figure.colorbar(
+        ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.6, aspect=40, pad=0.02, extend="both"
+    )
+    bar.set_label("change of the task's accuracy against the base model (share correct)")
+    handles = [Patch(facecolor="none", edgecolor="black", linewidth=1.6), Patch(facecolor="#eeeeee")]
+    style.legend_below(figure, handles, ["the plan's own task", "no plan"], 2)
+    return figure
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks: list[str]) -> None:
+    """One matrix; each cell holds the change and half its 95 % interval, in hundredths."""
+    axes.set_facecolor("#eeeeee")
+    for row in data:
+        x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
+        colour = COLOURS(SCALE(row["change"]))
+        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
+        error = style.Z95 * (row["change_stderr"] or 0)
+        text = f"{100 * row['change']:+.0f} ± {100 * error:.0f}".replace("-", "−")
+        axes.text(x, y, text, ha="center", va="center_baseline", fontsize=6.5, color=text_colour(colour))
+    for row in data:
+        if row["own"]:
+            x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
+            axes.add_patch(Rectangle((x - 0.46, y - 0.46), 0.92, 0.92, fill=False, edgecolor="black", linewidth=1.6))
+    prefix = shared_prefix(tasks)
+    axes.set_xticks(
+        range(len(tasks)), [task[len(prefix) :] for task in tasks], rotation=40, ha="right", rotation_mode="anchor"
+    )
+    axes.set_yticks(range(len(calibrations)), calibrations)
+    axes.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(calibrations) - 0.5, -0.5))
+    axes.set(xlabel=f"tested on {prefix}…" if prefix else "tested on", ylabel="plan made for")
+    axes.tick_params(length=0)
+    axes.grid(False)
+
+
+def shared_prefix(names: list[str]) -> str:
+    """The part up to an underscore that all names begin with, so that labels need not repeat it."""
+    head = names[0].split("_")[0] + "_"
+    return head if len(names) > 1 and all(name.startswith(head) and name != head for name in names) else ""
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of "
+        "the accuracy "
+        "against the base model in percentage points ± half the 95 % interval, paired over test documents where "
+        "they are known "
+        f"({style.counts([row['n_samples'] for row in data])} per cell). Outlined: the plan's own task. "
+        "Perplexities have "
+        "another unit and are left to the table of variants. One colour scale for all panels, the same in every "
+        "report."
+    )

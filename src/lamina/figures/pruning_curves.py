@@ -1,0 +1,81 @@
+"""How a task falls as layers go, for each selector."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from lamina.database import rows
+from lamina.figures import style
+
+QUERY = """
+SELECT model, calibration, task, metric, selector, removed, value, stderr, n_samples, base_value, base_stderr, chance,
+    higher_is_better
+FROM scores WHERE own AND recovery = 'none' AND healing = 'none' ORDER BY model, calibration, task, selector, removed
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per calibration and own task, one line per selector, 95 % error bars."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no pruned variant was benchmarked on the task of its own calibration")
+    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
+    styles = style.selector_styles(connection)
+    figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
+    for axes, group in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
+        panel(axes, chosen, styles)
+        model, calibration, task = group
+        single = sum(other[:2] == group[:2] for other in groups) == 1
+        axes.set_title(style.panel_title(connection, model, calibration if single else f"{calibration} on {task}"))
+    present = [name for name in styles if any(row["selector"] == name for row in data)]
+    handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]
+    handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
+    style.legend_below(figure, handles, [*present, "base model, 95 %", "guessing"], 4)
+    return figure
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+    """Lines from the base model on; selectors stand side by side a little, so that error bars don't hide each "
+    "other."""
+    first = data[0]
+    base, reach = first["base_value"], style.Z95 * (first["base_stderr"] or 0)
+    axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
+    axes.axhline(base, color="#999999", linewidth=0.8)
+    if first["chance"] is not None:
+        axes.axhline(first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
+    names = [name for name in styles if any(row["selector"] == name for row in data)]
+    sizes = sorted({row["removed"] for row in data})
+    gap = min([1, *(after - before for before, after in zip(sizes, sizes[1:], strict=False))])
+    for place, name in enumerate(names):
+        points = [row for row in data if row["selector"] == name]
+        shift = (place - (len(names) - 1) / 2) * 0.07 * gap
+        x = [0.0] + [row["removed"] + shift for row in points]
+        y = [base] + [row["value"] for row in points]
+        error = [0.0] + [style.Z95 * (row["stderr"] or 0) for row in points]
+        axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name])
+    axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
+    axes.set_xticks([0, *sizes])
+    axes.set_xlabel("layers removed")
+    axes.set_ylabel(style.metric_label(first["metric"]))
+    if first["metric"] != "perplexity":
+        axes.set_ylim(0, 1.02)
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "The calibration's own benchmark task against the number of layers removed, before any repair. Points are "
+        "test-set "
+        f"values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per point); "
+        "selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, where known. "
+        "acc_norm is accuracy with log-likelihoods divided by the length of the choice; accuracies are drawn from 0 "
+        "to 1."
+    )

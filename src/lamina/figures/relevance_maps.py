@@ -1,0 +1,152 @@
+"""Accuracy relevance beside cosine relevance: which layers each calibration needs, and which ones look inert."""
+
+from typing import Any
+
+import duckdb
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
+
+from lamina.database import rows
+from lamina.figures import style
+
+# White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
+ACCURACY = LinearSegmentedColormap.from_list(
+    "accuracy", [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")]
+)
+ACCURACY_SCALE = Normalize(-0.5, 1)
+COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Layers down, calibrations across; one row of two panels per model and kind of unit."""
+    data = rows(
+        connection,
+        """SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine
+        FROM relevance_wide WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL""",
+    )
+    if not data:
+        return style.empty(NOTE_MISSING)
+    groups = sorted(
+        {(row["model"], row["component"]) for row in data}, key=lambda group: (group[0], group[1] != "layer")
+    )
+    calibrations = sorted({row["calibration"] for row in data})
+    depths = [1 + max(row["layer"] for row in data if (row["model"], row["component"]) == group) for group in groups]
+    width = max(2.6, 0.52 * len(calibrations) + 1.6)
+    row_height = 0.30 if max(depths) <= 16 else 0.24
+    heights = [row_height * depth + 1.2 for depth in depths]
+    figure = Figure(figsize=(2 * width, sum(heights) + 0.5), layout="constrained")
+    grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
+    values = [row["cosine"] for row in data if row["cosine"] is not None and row["cosine"] > 0]
+    scale = cosine_scale(values)
+    for (model, component), depth, (left, right) in zip(groups, depths, grid, strict=True):
+        chosen = [row for row in data if (row["model"], row["component"]) == (model, component)]
+        place = {calibration: column for column, calibration in enumerate(calibrations)}
+        kind = "" if component == "layer" else f" ({component})"
+        for axes, metric in ((left, "accuracy"), (right, "cosine")):
+            axes.set_title(style.panel_title(connection, model, f"{metric} relevance{kind}"))
+            axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
+            axes.set_xticks(range(len(calibrations)), calibrations, rotation=40, ha="right", rotation_mode="anchor")
+            axes.set_yticks(range(depth))
+            axes.set_ylabel("removed layer (0 = first)")
+            axes.tick_params(length=0)
+            axes.grid(False)
+            for row in chosen:
+                cell = (place[row["calibration"]], row["layer"])
+                if metric == "accuracy":
+                    accuracy_cell(axes, cell, row)
+                elif row["cosine"] is not None:
+                    number_cell(axes, cell, row["cosine"], cosine_text(row["cosine"]), COSINE, scale)
+        colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy above chance lost (share)", "min")
+        note = ", log scale" if isinstance(scale, LogNorm) else ""
+        colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
+    handles: list[Any] = [
+        Line2D([], [], marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black"),
+        Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////"),
+    ]
+    style.legend_below(figure, handles, ["95 % interval includes 0", "undefined: base model at chance"], 2)
+    return figure
+
+
+def cosine_scale(values: list[float]) -> Normalize:
+    """One scale over all panels; logarithmic where the first or last layer dwarfs the others."""
+    if not values:
+        return Normalize(0, 1)
+    if max(values) > 6 * float(np.median(values)) and min(values) < max(values):
+        return LogNorm(min(values), max(values))
+    return Normalize(0, max(values))
+
+
+def cosine_text(value: float) -> str:
+    """Three decimals, which is what a cell has room for."""
+    return f"{value:.3f}" if value >= 0.0005 else "<.001"
+
+
+def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
+    """One cell of the accuracy map: hatched where undefined, ringed where its interval includes 0."""
+    if row["accuracy"] is None:
+        if row["accuracy_reason"] is not None:
+            corner = (cell[0] - 0.5, cell[1] - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch="////", linewidth=0))
+        return
+    text = f"{row['accuracy']:.2f}".replace("-", "−")
+    text = "0.00" if text == "−0.00" else text
+    number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE)
+    if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
+        ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
+        axes.plot(
+            cell[0] + 0.40, cell[1] - 0.30, "o", markersize=2.8, markerfacecolor="none", color=ink, markeredgewidth=0.7
+        )
+
+
+def number_cell(
+    axes: Axes, cell: tuple[int, int], value: float, text: str, colours: Colormap, scale: Normalize
+) -> None:
+    """Fill a cell with the colour of `value` and write `text` on it."""
+    colour = colours(scale(value))
+    corner = (cell[0] - 0.5, cell[1] - 0.5)
+    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
+    axes.text(*cell, text, ha="center", va="center_baseline", fontsize=6.5, color=text_colour(colour))
+
+
+def text_colour(background: tuple[float, ...]) -> str:
+    """Black or white, whichever reads better on `background` (by luma)."""
+    luma = 0.299 * background[0] + 0.587 * background[1] + 0.114 * background[2]
+    return "black" if luma > 0.55 else "white"
+
+
+def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, label: str, extend: str) -> None:
+    bar = figure.colorbar(
+        ScalarMappable(scale, colours), ax=axes, location="top", shrink=0.9, aspect=30, pad=0.02, extend=extend
+    )
+    bar.set_label(label)
+    if isinstance(scale, LogNorm):
+        bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.xaxis.set_major_formatter("{x:g}")
+        bar.ax.xaxis.set_minor_locator(NullLocator())
+    bar.outline.set_linewidth(0.4)
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, "SELECT accuracy_samples, cosine_samples FROM relevance_wide")
+    if not data:
+        return ""
+    accuracy = style.counts([row["accuracy_samples"] for row in data])
+    cosine = style.counts([row["cosine_samples"] for row in data])
+    return (
+        "Relevance of each layer of the base model for each calibration. Left: what removing the layer costs, as a "
+        "share of "
+        "the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration samples, "
+        f"{accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far the "
+        "layer turns "
+        f"the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; the left one "
+        "is the "
+        "same in every report."
+    )

@@ -1,0 +1,109 @@
+"""What patches and healing give back at the size that was healed: base, pruned, patched, healed."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from lamina.database import rows
+from lamina.figures import style
+
+# The size shown is the largest that was healed, else the largest that was patched.
+QUERY = """
+WITH shown AS (
+    SELECT model, calibration,
+        coalesce(max(removed) FILTER (healing <> 'none'), max(removed) FILTER (recovery <> 'none')) AS removed
+    FROM scores WHERE own GROUP BY ALL
+)
+SELECT model, calibration, task, metric, selector, removed, recovery, healing, value, stderr, n_samples, base_value,
+    base_stderr, chance
+FROM scores JOIN shown USING (model, calibration, removed) WHERE own
+ORDER BY model, calibration, task, selector, healing <> 'none', recovery <> 'none', recovery, healing
+"""
+HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
+FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per calibration and own task, groups of bars per selector, 95 % error bars."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no variant with a recovery or a healing was benchmarked on its own task")
+    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
+    pairs = {(row["recovery"], row["healing"]) for row in data}
+    repairs = sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
+    selectors = {row["selector"] for row in data}
+    width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
+    figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
+    for axes, group in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
+        panel(axes, chosen, repairs, [name for name in style.selector_styles(connection) if name in selectors])
+        model, calibration, task = group
+        single = sum(other[:2] == group[:2] for other in groups) == 1
+        name = calibration if single else f"{calibration} on {task}"
+        axes.set_title(style.panel_title(connection, model, f"{name}, {chosen[0]['removed']} removed"))
+    handles = [Patch(facecolor="#555555", edgecolor="black")]
+    handles += [
+        Patch(
+            facecolor=FILLS[place % len(FILLS)], hatch=HATCHES[place % len(HATCHES)], edgecolor="black", linewidth=0.7
+        )
+        for place in range(len(repairs))
+    ]
+    style.legend_below(figure, handles, ["base", *(repair_name(*pair) for pair in repairs)], 6)
+    return figure
+
+
+def repair_name(recovery: str, healing: str) -> str:
+    """Name of a repair as the legend has it."""
+    if recovery == healing == "none":
+        return "pruned"
+    parts = [f"patched ({recovery})"] * (recovery != "none") + [f"healed ({healing})"] * (healing != "none")
+    return " + ".join(parts)
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
+    """The base model's bar at the left, then a group of bars per selector, as many as it has variants."""
+    first = data[0]
+    bars = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
+    base_error = style.Z95 * (first["base_stderr"] or 0)
+    axes.bar(-0.75, first["base_value"], 0.3, yerr=base_error, color="#555555", **bars)
+    axes.axhline(first["base_value"], color="#555555", linewidth=0.8, linestyle="--", zorder=1)
+    if first["chance"] is not None:
+        axes.axhline(first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1, zorder=3)
+    width = 0.86 / len(repairs)
+    for spot, name in enumerate(selectors):
+        found = [row for row in data if row["selector"] == name]
+        for turn, row in enumerate(found):
+            place = repairs.index((row["recovery"], row["healing"]))
+            x = spot + (turn - (len(found) - 1) / 2) * width
+            fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
+            error = style.Z95 * (row["stderr"] or 0)
+            axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
+        if not found:
+            axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
+    axes.set_xticks(
+        [-0.75, *range(len(selectors))], ["base", *selectors], rotation=30, ha="right", rotation_mode="anchor"
+    )
+    axes.set_xlim(-1.05, len(selectors) - 0.45)
+    axes.grid(False, axis="x")
+    axes.set_ylabel(style.metric_label(first["metric"]))
+    if first["metric"] != "perplexity":
+        axes.set_ylim(0, 1.02)
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
+        "patched, where "
+        "nothing was healed). Bars are test-set values with 95 % intervals "
+        f"({style.counts([row['n_samples'] for row in data])} "
+        "test documents per bar). Dashed: base model; dotted: guessing, where known. Repairs that are not part of "
+        "the study "
+        "have no bar."
+    )

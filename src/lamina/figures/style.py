@@ -1,0 +1,123 @@
+"""What all figures share: fonts, colours for every eye and for grey, panel grids, and how they are saved."""
+
+import io
+import math
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import duckdb
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+matplotlib.use("svg")
+matplotlib.rcParams.update(
+    {
+        "font.size": 9,
+        "axes.titlesize": 9.5,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": "#e3e3e3",
+        "grid.linewidth": 0.6,
+        "legend.frameon": False,
+        "legend.fontsize": 8.5,
+        "xtick.labelsize": 8,
+        "ytick.labelsize": 8,
+        "figure.facecolor": "white",
+        "hatch.linewidth": 0.6,
+        "svg.fonttype": "path",
+    }
+)
+
+Z95 = 1.959964  # standard errors on either side of a 95 % interval
+
+# Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)), (0, (3, 3)))
+NEUTRAL = "#555555"
+
+
+def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, Any]]:
+    """Line style of each selector of the run, the same in every figure; `accuracy` comes first, the rest by name."""
+    names = [row[0] for row in connection.execute("SELECT DISTINCT selector FROM plans ORDER BY selector").fetchall()]
+    names.sort(key=lambda name: (name != "accuracy", name))
+    return {
+        name: {
+            "color": COLOURS[place % len(COLOURS)],
+            "marker": MARKERS[place % len(MARKERS)],
+            "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
+        }
+        for place, name in enumerate(names)
+    }
+
+
+def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
+    """A grid of `n` panels of `width` x `height` inches, at most `columns` wide; legends go outside, below."""
+    columns = min(columns, n)
+    rows = math.ceil(n / columns)
+    figure = Figure(figsize=(max(width * columns, 4.5), height * rows + 0.6), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
+    for spare in axes[n:]:
+        spare.set_axis_off()
+    return figure, axes[:n]
+
+
+def legend_below(figure: Figure, handles: Sequence[Any], labels: Sequence[str], columns: int = 5) -> None:
+    """One legend for all panels, under them."""
+    fitting = max(1, min(columns, len(labels), int(figure.get_figwidth() / (0.75 + 0.066 * max(map(len, labels))))))
+    figure.legend(handles, labels, loc="outside lower center", ncols=fitting, handlelength=3)
+
+
+def whole_numbers(axes: Axes, axis: str = "x") -> None:
+    """Ticks at whole numbers only: layers and counts."""
+    getattr(axes, f"{axis}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def empty(reason: str) -> Figure:
+    """An image that says why there is no figure."""
+    figure = Figure(figsize=(7, 1.1), layout="constrained")
+    text = f"Nothing to show because {reason}."
+    figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
+    return figure
+
+
+def panel_title(connection: duckdb.DuckDBPyConnection, model: str, name: str) -> str:
+    """Title of a panel: the model is named only where a run has several."""
+    several = connection.execute("SELECT count(*) > 1 FROM models").fetchall()[0][0]
+    return f"{model}: {name}" if several else name
+
+
+def counts(values: Sequence[int | None]) -> str:
+    """Sample counts for a caption: one number, or their range."""
+    known = sorted({int(value) for value in values if value})
+    if not known:
+        return "n unknown"
+    return f"n = {known[0]:,}" if len(known) == 1 else f"n = {known[0]:,} to {known[-1]:,}"
+
+
+def metric_label(metric: str) -> str:
+    """Axis label of a benchmark metric, with its unit."""
+    names = {
+        "acc": "acc (share correct)",
+        "acc_norm": "acc_norm (share correct)",
+        "exact_match": "exact match (share correct)",
+        "perplexity": "perplexity (per token)",
+    }
+    return names.get(metric, metric)
+
+
+def svg(figure: Figure, salt: str) -> str:
+    """The figure as SVG text, the same bytes for the same data: no date, ids derived from `salt`."""
+    with matplotlib.rc_context({"svg.hashsalt": salt}):
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
+    return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())

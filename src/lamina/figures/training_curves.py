@@ -1,0 +1,105 @@
+"""How healing went: training and validation loss against the optimiser step."""
+
+from typing import Any
+
+import duckdb
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.database import rows
+from lamina.figures import style
+
+QUERY = "SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step"
+BINS = 20
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per calibration, size and healing; one line per selector, dashed where a patch was applied first."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no variant was healed")
+    groups = list(dict.fromkeys((row["model"], row["calibration"], row["removed"], row["healing"]) for row in data))
+    styles = style.selector_styles(connection)
+    figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
+    for axes, group in zip(grid, groups, strict=True):
+        keys = ("model", "calibration", "removed", "healing")
+        panel(axes, [row for row in data if tuple(row[key] for key in keys) == group], styles)
+        model, calibration, removed, healing = group
+        axes.set_title(style.panel_title(connection, model, f"{calibration}, {removed} removed, {healing}"))
+    runs = list(dict.fromkeys((row["selector"], row["recovery"]) for row in data))
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=styles[selector]["color"],
+            linestyle=dash(recovery),
+            marker=styles[selector]["marker"],
+            markersize=4.5,
+            markerfacecolor=styles[selector]["color"] if recovery == "none" else "white",
+        )
+        for selector, recovery in runs
+    ]
+    labels = [selector if recovery == "none" else f"{selector} + {recovery}" for selector, recovery in runs]
+    handles += [
+        Line2D([], [], color=style.NEUTRAL, marker="*", linestyle="", markersize=10, markeredgecolor="black"),
+    ]
+    style.legend_below(figure, handles, [*labels, "weights kept"], 4)
+    return figure
+
+
+def dash(recovery: str) -> str:
+    """Healing of a patched model is dashed."""
+    return "-" if recovery == "none" else "--"
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
+    """Training loss as means of consecutive steps with the 95 % band of the mean; validation as points."""
+    for selector, recovery in dict.fromkeys((row["selector"], row["recovery"]) for row in data):
+        curve = [row for row in data if (row["selector"], row["recovery"]) == (selector, recovery)]
+        look = dict(color=styles[selector]["color"])
+        trained = [row for row in curve if row["loss"] is not None]
+        parts = [part for part in np.array_split(np.arange(len(trained)), min(BINS, len(trained) or 1)) if len(part)]
+        losses = [np.array([trained[place]["loss"] for place in part]) for part in parts]
+        x = [float(np.mean([trained[place]["step"] for place in part])) for part in parts]
+        mean = np.array([part.mean() for part in losses])
+        reach = np.array(
+            [style.Z95 * part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else 0.0 for part in losses]
+        )
+        axes.plot(x, mean, linestyle=dash(recovery), linewidth=1.2, **look)
+        axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
+        checked = [row for row in curve if row["validation_loss"] is not None]
+        points = dict(linestyle="", markersize=4.5, marker=styles[selector]["marker"])
+        inside = styles[selector]["color"] if recovery == "none" else "white"
+        validation = [row["validation_loss"] for row in checked]
+        axes.plot([row["step"] for row in checked], validation, markerfacecolor=inside, **points, **look)
+        kept = [row for row in checked if row["chosen"]]
+        axes.plot(
+            [row["step"] for row in kept],
+            [row["validation_loss"] for row in kept],
+            "*",
+            markersize=10,
+            markeredgecolor="black",
+            markeredgewidth=0.6,
+            **look,
+        )
+    axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(
+        connection,
+        """SELECT count(*) FILTER (loss IS NOT NULL) AS steps FROM training
+        GROUP BY model, calibration, selector, removed, recovery, healing""",
+    )
+    if not data:
+        return ""
+    return (
+        "Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up to "
+        f"{BINS} groups of consecutive steps, with the 95 % interval of the mean "
+        f"({style.counts([row['steps'] for row in data])} logged steps per line). Points: loss on validation "
+        "samples (open: "
+        "patched); the star marks the weights that were kept."
+    )

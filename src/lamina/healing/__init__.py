@@ -1,0 +1,1 @@
+"""Short fine-tunes after pruning."""

@@ -1,0 +1,268 @@
+"""Healing by LoRA: low-rank updates of the MLP projections, trained on the calibration's own samples.
+
+Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is picked on a validation split cut from the
+training samples, epoch 0 (no training) included, and never on test data.
+"""
+
+import json
+import math
+import os
+import random
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from safetensors.torch import save_file
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Sample
+from lamina.errors import LaminaError
+from lamina.models.families import family_of, projection_paths
+from lamina.models.variant import assert_finite
+
+VALIDATION_SHARE = 0.15
+_IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of a LoRA healing, as in the configuration.
+
+    `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the
+    last step. `max_steps` bounds the optimiser steps of all epochs together; None leaves the epochs as they are.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.05
+    learning_rate: float = 3e-4
+    epochs: int = 3
+    batch: int = 16
+    warmup_steps: int = 100
+    max_steps: int | None = None
+    seed: int = 0
+
+    @classmethod
+    def read(cls, entry: Mapping[str, Any]) -> "Options":
+        """Options from a configuration entry.
+
+        Raises
+        ------
+        LaminaError
+            If a key is unknown or a number is out of range.
+        """
+        given = {key: value for key, value in entry.items() if key not in ("method", "data") and value is not None}
+        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise LaminaError(f"lora has no option '{unknown[0]}'. It has: {', '.join(cls.__dataclass_fields__)}.")
+        if entry.get("data", "calibration") != "calibration":
+            raise LaminaError(f"lora: data: {entry['data']!r} is not known. Write `data: calibration`.")
+        options = cls(**given)
+        for name in ("rank", "epochs", "batch", "learning_rate", "alpha"):
+            if getattr(options, name) <= 0:
+                raise LaminaError(f"lora: {name}: {getattr(options, name)} must be above 0.")
+        return options
+
+
+def heal(
+    variant: PreTrainedModel, samples: Sequence[Sample], options: Options
+) -> tuple[PeftModel, list[dict[str, Any]]]:
+    """Train a LoRA adapter on a materialised variant; its own weights stay as they are.
+
+    Returns the PEFT model holding the best epoch's adapter, and one row per optimiser step (plus one for epoch 0) for
+    table `training`: validation_loss stands at the last step of each epoch, `chosen` marks the epoch that was kept.
+
+    The loss of multiple-choice and generated samples is on the gold continuation, that of texts on all tokens.
+
+    Raises
+    ------
+    LaminaError
+        If there are too few samples to cut a validation split, or the loss is not a number.
+    """
+    training, validation = _split(samples, options.seed)
+    torch.manual_seed(options.seed)
+    # PEFT freezes the tensors it wraps, and those are shared with the base model.
+    flags = [parameter.requires_grad for parameter in variant.parameters()]
+    parameters = list(variant.parameters())
+    adapted = get_peft_model(variant, lora_config(variant, options))
+    try:
+        rows, best = _train(adapted, training, validation, options)
+    finally:
+        for parameter, flag in zip(parameters, flags, strict=True):
+            parameter.requires_grad_(flag)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(best[name])
+    return adapted.eval(), rows
+
+
+def lora_config(model: PreTrainedModel, options: Options) -> LoraConfig:
+    """PEFT's description of the adapter: every MLP projection the variant still has, named in full."""
+    return LoraConfig(
+        r=options.rank,
+        # Typed as int, used as the number it is.
+        lora_alpha=cast(int, options.alpha),
+        lora_dropout=options.dropout,
+        target_modules=projection_paths(model),
+        fan_in_fan_out=family_of(model).transposed,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+
+
+def save(adapted: PeftModel, folder: str | Path) -> None:
+    """Write adapter_model.safetensors and adapter_config.json, readable by PEFT, with no path of this machine."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(adapted).items()}
+    config: dict[str, Any] = adapted.peft_config["default"].to_dict()
+    config |= {"base_model_name_or_path": None, "inference_mode": True}
+    config["target_modules"] = sorted(config["target_modules"])
+    _write(Path(folder), state, {key: value for key, value in config.items() if not isinstance(value, set)})
+
+
+def save_empty(folder: str | Path) -> None:
+    """Write the files of an adapter that does not exist, because its plan was refused."""
+    _write(Path(folder), {}, {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None})
+
+
+def _write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{os.getpid()}.tmp"
+    temporary.mkdir()
+    try:
+        save_file(dict(state), temporary / "adapter_model.safetensors", metadata={"format": "pt"})
+        text = json.dumps(config, indent=2, sort_keys=True, default=str)
+        (temporary / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
+        for name in ("adapter_model.safetensors", "adapter_config.json"):
+            (temporary / name).replace(folder / name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
+    if len(samples) < 4:
+        raise LaminaError(
+            f"healing needs at least 4 calibration samples, to train on some and pick the epoch on others; there are "
+            f"{len(samples)}. Raise the calibration's limit."
+        )
+    held = max(1, round(len(samples) * VALIDATION_SHARE))
+    chosen = set(random.Random(seed).sample(range(len(samples)), held))
+    training = [sample for number, sample in enumerate(samples) if number not in chosen]
+    return training, [samples[number] for number in sorted(chosen)]
+
+
+def _train(
+    adapted: PeftModel, training: Sequence[Sample], validation: Sequence[Sample], options: Options
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    weights = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    optimiser = torch.optim.AdamW(weights.values(), lr=options.learning_rate, weight_decay=0.0)
+    per_epoch = math.ceil(len(training) / options.batch)
+    total = per_epoch * options.epochs
+    total = min(total, options.max_steps) if options.max_steps else total
+    warmup = min(options.warmup_steps, max(1, total // 10))
+    order = random.Random(options.seed)
+    first = _validate(adapted, validation, options.batch)
+    rows: list[dict[str, Any]] = [
+        {"step": 0, "epoch": 0, "validation_loss": first, "learning_rate": 0.0, "tokens": 0, "chosen": True}
+    ]
+    best_loss, best = first, {name: weight.detach().clone() for name, weight in weights.items()}
+    step, tokens = 0, 0
+    for epoch in range(1, options.epochs + 1):
+        adapted.train()
+        for batch in _shuffled(training, options.batch, order):
+            if step == total:
+                break
+            step += 1
+            rate = options.learning_rate * _schedule(step, warmup, total)
+            for group in optimiser.param_groups:
+                group["lr"] = rate
+            loss, count = _loss(adapted, batch)
+            assert_finite(loss.detach(), adapted.config.model_type, f"healing, step {step}")
+            (loss / count).backward()
+            torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+            tokens += count
+            rows.append(
+                {
+                    "step": step,
+                    "epoch": epoch,
+                    "loss": float(loss.detach()) / count,
+                    "learning_rate": rate,
+                    "tokens": tokens,
+                    "chosen": False,
+                }
+            )
+        if rows[-1]["epoch"] != epoch:
+            break
+        rows[-1]["validation_loss"] = _validate(adapted, validation, options.batch)
+        if rows[-1]["validation_loss"] < best_loss:
+            best_loss = rows[-1]["validation_loss"]
+            best = {name: weight.detach().clone() for name, weight in weights.items()}
+            for row in rows:
+                row["chosen"] = row is rows[-1]
+    return rows, best
+
+
+def _schedule(step: int, warmup: int, total: int) -> float:
+    """Factor of the learning rate at `step` (1 … total): linear warm-up, then a cosine to 0."""
+    if step <= warmup:
+        return step / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def _shuffled(samples: Sequence[Sample], size: int, order: random.Random) -> Iterator[list[Sample]]:
+    """Batches of samples of similar length, the batches in random order: little padding, no curriculum."""
+    shuffled = list(samples)
+    order.shuffle(shuffled)
+    shuffled.sort(key=lambda sample: len(_tokens(sample)[0]))
+    batches = [shuffled[start : start + size] for start in range(0, len(shuffled), size)]
+    order.shuffle(batches)
+    yield from batches
+
+
+def _tokens(sample: Sample) -> tuple[list[int], int]:
+    """Token ids of context and gold continuation, and the position of the first token the loss counts."""
+    row = sample.rows[sample.gold]
+    ids = [*row.context, *row.continuation]
+    return ids, 1 if sample.kind == "text" else max(1, len(row.context))
+
+
+def _loss(model: PeftModel, batch: Sequence[Sample]) -> tuple[torch.Tensor, int]:
+    """Summed negative log-likelihood of the scored tokens of a batch, and their number."""
+    encoded = [_tokens(sample) for sample in batch]
+    width = max(len(ids) for ids, _ in encoded)
+    inputs = torch.zeros(len(batch), width, dtype=torch.long)
+    targets = torch.full((len(batch), width), _IGNORED)
+    mask = torch.zeros(len(batch), width, dtype=torch.long)
+    for row, (ids, first) in enumerate(encoded):
+        inputs[row, : len(ids)] = torch.tensor(ids)
+        targets[row, first : len(ids)] = inputs[row, first : len(ids)]
+        mask[row, : len(ids)] = 1
+    on = model.device
+    logits = model(input_ids=inputs.to(on), attention_mask=mask.to(on), use_cache=False).logits
+    wanted = targets[:, 1:].to(on)
+    scored = wanted != _IGNORED
+    loss = functional.cross_entropy(logits[:, :-1][scored].float(), wanted[scored], reduction="sum")
+    return loss, int(scored.sum())
+
+
+@torch.no_grad()
+def _validate(model: PeftModel, samples: Sequence[Sample], size: int) -> float:
+    """Mean negative log-likelihood per scored token, in nats."""
+    model.eval()
+    ordered = sorted(samples, key=lambda sample: len(_tokens(sample)[0]))
+    total, count = 0.0, 0
+    for start in range(0, len(ordered), 4 * size):
+        loss, tokens = _loss(model, ordered[start : start + 4 * size])
+        total, count = total + float(loss), count + tokens
+    if math.isnan(total):
+        raise LaminaError(
+            f"{model.config.model_type} gives NaN during the validation of a healing; use dtype: float32."
+        )
+    return total / count

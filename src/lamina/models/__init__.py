@@ -1,0 +1,1 @@
+"""Loading models, what a decoder looks like per family, surgery and variants."""

@@ -1,0 +1,186 @@
+"""What a model folder holds, found without loading a weight: the manifest that every later job trusts.
+
+Weights are read from safetensors only. Code in a model folder is refused unless the config allows it for that model.
+"""
+
+import hashlib
+import json
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import LaminaError
+
+# What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded.
+HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py"]
+_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+_WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
+    """Folder of a model: a local one as it stands, a hub one downloaded once into the Hugging Face cache.
+
+    Raises
+    ------
+    LaminaError
+        If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
+    """
+    source = str(entry["source"])
+    local = (root / source).resolve()
+    if local.is_dir():
+        return local
+    if source.startswith((".", "/")) or source.count("/") != 1:
+        raise LaminaError(
+            f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
+            "and *.safetensors, or a hub id of the form 'organisation/model'."
+        )
+    return _download(name, source, entry.get("revision"))
+
+
+def _download(name: str, source: str, revision: str | None) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    where = f"models.{name}.source: '{source}'"
+    try:
+        return Path(snapshot_download(source, revision=revision, allow_patterns=HUB_FILES))
+    except GatedRepoError as error:
+        raise LaminaError(
+            f"{where} is gated: accept its licence on the hub's page, then run `hf auth login` (or set HF_TOKEN)."
+        ) from error
+    except RevisionNotFoundError as error:
+        raise LaminaError(
+            f"models.{name}.revision: '{source}' has no revision '{revision}'. Write an existing one."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise LaminaError(
+            f"{where} is neither a local folder nor a model on the hub (or it is private and no token is set). "
+            "Check the spelling, or run `hf auth login`."
+        ) from error
+    except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
+        raise LaminaError(
+            f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download the model "
+            "where there is a network (`hf download`) and write its folder here."
+        ) from error
+
+
+def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Manifest of the model in `folder`.
+
+    Returns
+    -------
+    dict
+        path, source, revision, weights_sha256, n_layers L, hidden_size C, vocabulary, family (the config's
+        `model_type`), parameters, weights_bytes (on disk), dtype, trust_remote_code, chat_template.
+
+    Raises
+    ------
+    LaminaError
+        If config or weights are missing, weights are pickles only, code is present but not allowed, or the number
+        of layers is not the one that the config file promises.
+    """
+    where = f"models.{name}.source: {entry['source']}"
+    config_path = folder / "config.json"
+    if not config_path.is_file():
+        raise LaminaError(
+            f"{where} has no config.json, so it is not a Hugging Face model. Write a folder saved by `save_pretrained`."
+        )
+    config = json.loads(config_path.read_text(encoding="utf-8"))
+    text_config = config.get("text_config", config)
+    if not entry["trust_remote_code"] and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
+        raise LaminaError(
+            f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
+            f"`trust_remote_code: true` under models.{name}."
+        )
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
+        if pickles:
+            raise LaminaError(
+                f"{where} has pickled weights only ({', '.join(pickles[:3])}), which can run code when loaded. Convert "
+                "them: load the model where you trust it and call `save_pretrained(folder, safe_serialization=True)`."
+            )
+        raise LaminaError(f"{where} has no weights: no *.safetensors file. Download it again, completely.")
+    n_layers = _first(text_config, _LAYER_KEYS)
+    if n_layers is None:
+        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(_LAYER_KEYS)}).")
+    promised = entry.get("layers")
+    if promised is not None and promised != n_layers:
+        raise LaminaError(f"models.{name}.layers: says {promised}, but the model has {n_layers}. Write {n_layers}.")
+    headers = [_header(shard) for shard in shards]
+    tensors = {key: value for header in headers for key, value in header.items() if key != "__metadata__"}
+    return {
+        "path": str(folder),
+        "source": str(entry["source"]),
+        "revision": entry.get("revision"),
+        "weights_sha256": _sha256(shards),
+        "n_layers": n_layers,
+        "hidden_size": _first(text_config, _WIDTH_KEYS),
+        "vocabulary": text_config.get("vocab_size"),
+        "family": config.get("model_type"),
+        "parameters": sum(prod(t["shape"]) for t in tensors.values()),
+        "weights_bytes": sum(prod(t["shape"]) * _BYTES.get(t["dtype"], 1) for t in tensors.values()),
+        "dtype": entry["dtype"],
+        "trust_remote_code": entry["trust_remote_code"],
+        "chat_template": entry["chat_template"],
+    }
+
+
+def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
+    return next((config[key] for key in keys if key in config), None)
+
+
+def _header(shard: Path) -> dict[str, Any]:
+    """The JSON header of a safetensors file: 8 bytes of length (little-endian), then the header."""
+    with shard.open("rb") as file:
+        try:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > shard.stat().st_size:
+                raise ValueError
+            return json.loads(file.read(length))
+        except (struct.error, ValueError) as error:
+            raise LaminaError(
+                f"{shard} is not a complete safetensors file. Download or save the model again."
+            ) from error
+
+
+def _sha256(files: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 22):
+                digest.update(chunk)
+    return digest.hexdigest()
+
+
+def fingerprint(folder: Path) -> str | None:
+    """A hash that changes when a local model does, not when touched; None if there is no folder.
+
+    Cheap enough for every start of the workflow: small files whole, of large ones the size and both ends, where a
+    safetensors file keeps its header and its last tensors.
+    """
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix not in {".safetensors", ".json", ".model", ".py", ".jinja", ".txt"}:
+            continue
+        size = path.stat().st_size
+        digest.update(f"{path.name}:{size}:".encode())
+        with path.open("rb") as file:
+            if size <= 1 << 25:
+                digest.update(file.read())
+            else:
+                digest.update(file.read(1 << 21))
+                file.seek(-(1 << 21), 2)
+                digest.update(file.read())
+    return digest.hexdigest()

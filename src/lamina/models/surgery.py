@@ -1,0 +1,176 @@
+"""Taking units out of a model for good: layers leave the list, sub-layers leave a module that adds nothing.
+
+Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.families import Family, family_of, known_families, layers_of, text_config
+
+COMPONENTS = ("layer", "attention", "mlp")
+
+# Configuration lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
+_NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
+
+
+class NoAttention(nn.Module):
+    """Stands where attention was removed and adds zero to the residual stream.
+
+    Transformers reads the length of the past from the cache's first layer, so this module keeps one number per token
+    there: positions and masks of the later layers stay right when layer 0 lost its attention.
+    """
+
+    def __init__(self, layer_idx: int, residual_inside: bool) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.residual_inside = residual_inside
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
+        stream = args[0] if args else kwargs["hidden_states"]
+        cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
+        if cache is not None:
+            mark = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
+            cache.update(mark, mark, self.layer_idx)
+        if self.residual_inside:
+            return args[1], None
+        return torch.zeros_like(stream), None
+
+
+class NoMLP(nn.Module):
+    """Stands where an MLP was removed and adds zero to the residual stream."""
+
+    def __init__(self, residual_inside: bool) -> None:
+        super().__init__()
+        self.residual_inside = residual_inside
+
+    def forward(self, stream: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
+        return args[0] if self.residual_inside else torch.zeros_like(stream)
+
+
+def parse(unit: str) -> tuple[int, str]:
+    """Layer number and component of a unit.
+
+    >>> parse("7"), parse("7.mlp")
+    ((7, 'layer'), (7, 'mlp'))
+
+    Raises
+    ------
+    LaminaError
+        If the text is not a unit.
+    """
+    number, _, component = str(unit).partition(".")
+    component = component or "layer"
+    if not number.isdigit() or component not in COMPONENTS:
+        raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
+    return int(number), component
+
+
+def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:
+    """Contiguous runs of removed layers as boundaries (start, end): layers start … end-1 are gone.
+
+    >>> runs([3, 7, 4], 12)
+    [(3, 5), (7, 8)]
+
+    Raises
+    ------
+    LaminaError
+        If a layer is outside 0 … depth-1.
+    """
+    gone = sorted(set(removed))
+    outside = [layer for layer in gone if not 0 <= layer < depth]
+    if outside:
+        raise LaminaError(f"layer {outside[0]} does not exist: the model has layers 0 … {depth - 1}.")
+    found: list[tuple[int, int]] = []
+    for layer in gone:
+        if found and found[-1][1] == layer:
+            found[-1] = (found[-1][0], layer + 1)
+        else:
+            found.append((layer, layer + 1))
+    return found
+
+
+def removed_layers(units: Sequence[str]) -> list[int]:
+    """Numbers of the whole layers among the units."""
+    return sorted(layer for layer, component in map(parse, units) if component == "layer")
+
+
+def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
+    """Remove units from an unpruned model, in place, and return it.
+
+    Surviving layers are renumbered from 0 and every per-layer list of the configuration is cut to them, so that the
+    key-value cache, generation and a saved checkpoint agree. A layer that loses both halves is removed whole.
+
+    Raises
+    ------
+    LaminaError
+        If a unit does not exist or is named twice, if nothing would be left, or if the family's sub-layers are unknown.
+    """
+    family, layers, config = family_of(model), layers_of(model), text_config(model)
+    depth = len(layers)
+    parsed = [parse(unit) for unit in units]
+    _check(parsed, depth, family, config)
+    gone = {layer for layer, component in parsed if component == "layer"}
+    halves = {component: {layer for layer, part in parsed if part == component} for component in ("attention", "mlp")}
+    if not family.stream_norm:
+        gone |= halves["attention"] & halves["mlp"]
+    if len(gone) == depth:
+        raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
+    for layer in sorted(halves["attention"] - gone):
+        setattr(layers[layer], str(family.attention), NoAttention(layer, family.residual_inside))
+    for layer in sorted(halves["mlp"] - gone):
+        _remove_mlp(layers[layer], family)
+    kept = [layer for layer in range(depth) if layer not in gone]
+    if gone:
+        survivors = [layers[layer] for layer in kept]
+        del layers[:]
+        layers.extend(survivors)
+        for number, layer_module in enumerate(layers):
+            for module in layer_module.modules():
+                if isinstance(getattr(module, "layer_idx", None), int):
+                    setattr(module, "layer_idx", number)  # noqa: B010
+        _cut_config(config, kept, depth)
+    return model
+
+
+def _check(parsed: Sequence[tuple[int, str]], depth: int, family: Family, config: PretrainedConfig) -> None:
+    for layer, component in parsed:
+        if layer >= depth:
+            raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
+        if component != "layer" and (family.attention is None or not family.mlp):
+            raise LaminaError(
+                f"removing the {component} of a layer is not known for the model family '{family.name}'. "
+                f"Use units: layer, or a model of: {', '.join(known_families())}."
+            )
+    if len(set(parsed)) != len(parsed):
+        raise LaminaError(f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}.")
+    if getattr(config, "scale_attn_by_inverse_layer_idx", False):
+        raise LaminaError(
+            "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
+            "would change on reload. Use a model without that option."
+        )
+
+
+def _remove_mlp(layer: nn.Module, family: Family) -> None:
+    """Put nothing in place of the MLP; where the layer holds its two projections itself, the second gives the zero."""
+    if len(family.mlp) == 1:
+        setattr(layer, family.mlp[0], NoMLP(family.residual_inside))
+        return
+    for name in family.mlp[:-1]:
+        setattr(layer, name, nn.Identity())
+    setattr(layer, family.mlp[-1], NoMLP(residual_inside=False))
+
+
+def _cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
+    for name, value in list(vars(config).items()):
+        per_layer = isinstance(value, (list, tuple)) and len(value) == depth and not name.endswith(_NOT_PER_LAYER)
+        if per_layer:
+            setattr(config, name, type(value)(value[layer] for layer in kept))
+    config.num_hidden_layers = len(kept)

@@ -1,0 +1,170 @@
+"""A variant in memory: base model, minus a plan's units, plus patches, plus an adapter.
+
+The base model is left as it was: a variant copies the module structure and shares every parameter it does not change,
+so that one load serves any number of variants.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.families import family_of, final_norm_of, layers_of, projection_paths
+from lamina.models.surgery import remove, removed_layers, runs
+
+PATCH_OPERATOR, PATCH_BIAS = "patch_operator", "patch_bias"
+
+Boundary = tuple[int, int]
+"""(start, end): layers start … end-1 of the base model are gone as one run."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A repair of the residual stream h (tokens, C) at a boundary: h <- h + h `operator` + `bias`.
+
+    `operator` is (C, C), `bias` (C,) or None, both float32.
+    """
+
+    operator: torch.Tensor
+    bias: torch.Tensor | None = None
+
+
+def share(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of the module tree and the configuration whose parameters and buffers are the model's own tensors."""
+    memo: dict[int, Any] = {}
+    for tensor in (*model.parameters(), *model.buffers()):
+        memo[id(tensor)] = tensor
+    return copy.deepcopy(model, memo)
+
+
+def materialise(
+    model: PreTrainedModel,
+    plan: Mapping[str, Any] | None,
+    patches: Mapping[Boundary, Patch] | None = None,
+    adapter: str | Path | None = None,
+) -> PreTrainedModel:
+    """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
+
+    Parameters
+    ----------
+    model : the unpruned base model.
+    plan : a plan with its `units`; None gives the base model itself (shared).
+    patches : one per contiguous run of removed layers, keyed by boundary in base numbering.
+    adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches. It is merged into copies of the
+        weights it changes.
+
+    Raises
+    ------
+    LaminaError
+        If the plan was refused, if patches and plan do not fit together, or if the adapter belongs to another variant.
+    """
+    variant = share(model)
+    if plan is None:
+        return variant
+    if plan.get("refused") or not plan["units"]:
+        raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
+    depth = len(layers_of(model))
+    remove(variant, plan["units"])
+    if patches is not None:
+        _apply(variant, patches, runs(removed_layers(plan["units"]), depth), depth)
+    if adapter is not None:
+        variant = _adapted(variant, Path(adapter))
+    return variant.eval()
+
+
+def _apply(variant: PreTrainedModel, patches: Mapping[Boundary, Patch], boundaries: list[Boundary], depth: int) -> None:
+    if set(patches) != set(boundaries):
+        raise LaminaError(
+            f"the patch repairs boundaries {sorted(patches)} but the plan leaves {boundaries}. "
+            "The patch belongs to another plan: run fit_patch again."
+        )
+    layers, norm = layers_of(variant), final_norm_of(variant)
+    gone = {layer for start, end in boundaries for layer in range(start, end)}
+    for (start, end), patch in patches.items():
+        if end < depth:
+            position = sum(1 for layer in range(end) if layer not in gone)
+            patch_before(layers[position], patch)
+        elif norm is not None:
+            patch_before(norm, patch)
+        else:
+            raise LaminaError(
+                f"the patch at {start}-{end} reaches the end of a model without a final norm, so there is no place "
+                f"for it (family '{family_of(variant).name}'). Protect the last layer: protect: [-1]."
+            )
+
+
+def patch_before(module: nn.Module, patch: Patch) -> None:
+    """Make `module` (a layer or the final norm) apply the patch to the stream it is given, then do what it did.
+
+    The module gets a sub-class of its own class: its name, attributes and place in the model stay as they were, which
+    transformers and PEFT rely on. The tensors are buffers, so they move with the model and appear in its state.
+    """
+    weight = next(module.parameters(), patch.operator)
+    kind = type(module)
+    module.__class__ = type(f"Patched{kind.__name__}", (kind,), {"forward": _patched_forward(kind)})
+    module.register_buffer(PATCH_OPERATOR, patch.operator.to(weight.device, weight.dtype))
+    module.register_buffer(PATCH_BIAS, None if patch.bias is None else patch.bias.to(weight.device, weight.dtype))
+
+
+def _patched_forward(kind: type[nn.Module]) -> Any:
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Apply the patch to the incoming stream, then run the original module."""
+        stream = args[0] if args else kwargs["hidden_states"]
+        # In the stream's own dtype: h + h M, not h (I + M), whose rounding in bfloat16 would swamp a small M.
+        correction = stream @ self.patch_operator.to(stream.dtype)
+        if self.patch_bias is not None:
+            correction = correction + self.patch_bias
+        repaired = stream + correction
+        if args:
+            return kind.forward(self, repaired, *args[1:], **kwargs)
+        return kind.forward(self, **{**kwargs, "hidden_states": repaired})
+
+    return forward
+
+
+def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Merge a LoRA adapter, after giving the variant its own copy of each weight that changes."""
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft.tuners.lora import LoraLayer
+    from safetensors.torch import load_file
+
+    config = LoraConfig.from_pretrained(str(folder))
+    config.inference_mode = True
+    expected = set(projection_paths(variant))
+    stray = sorted(expected.symmetric_difference(config.target_modules or ()))
+    if stray:
+        raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
+    adapted = get_peft_model(variant, config)
+    loaded: Any = set_peft_model_state_dict(adapted, load_file(folder / "adapter_model.safetensors"))
+    lost = [name for name in loaded.missing_keys if "lora_" in name] + list(loaded.unexpected_keys)
+    if lost:
+        raise LaminaError(f"the adapter in {folder} is incomplete: '{lost[0]}'. Run heal_variant again.")
+    for module in adapted.modules():
+        if isinstance(module, LoraLayer):
+            base: Any = module.get_base_layer()
+            base.weight = nn.Parameter(base.weight.detach().clone(), requires_grad=False)
+    merged = adapted.merge_and_unload()
+    if hasattr(merged, "peft_config"):
+        del merged.peft_config
+    return merged
+
+
+def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
+    """Refuse NaN.
+
+    Raises
+    ------
+    LaminaError
+        Naming the model and the stage in which it happened.
+    """
+    if torch.isnan(values).any():
+        raise LaminaError(
+            f"{name} gives NaN during {stage}. Its numbers overflow in {values.dtype}: "
+            "write dtype: float32 (or bfloat16) for this model."
+        )

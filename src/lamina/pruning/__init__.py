@@ -1,0 +1,1 @@
+"""Strategies that turn scores into plans."""

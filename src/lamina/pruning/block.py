@@ -1,0 +1,20 @@
+"""The contiguous run of layers whose two ends are nearest [arXiv 2403.17887, eq. 7]."""
+
+from dataclasses import replace
+
+from lamina.pruning.plans import Plan, Request, Step
+
+
+def choose(request: Request, step: Step, previous: Plan) -> Plan:
+    """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n; among equals the deeper run."""
+    n = request.removed
+    runs = [start for start in range(request.n_layers - n + 1) if request.protected.isdisjoint(range(start, start + n))]
+    start = min(runs, key=lambda s: (step.angles[s, n], -s))
+    return replace(
+        previous,
+        removed=n,
+        units=[str(layer) for layer in range(start, start + n)],
+        scores=[step.angles[start, n]] * n,
+        accuracy_before=[None] * n,
+        accuracy_after=[None] * n,
+    )

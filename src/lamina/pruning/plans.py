@@ -1,0 +1,79 @@
+"""What a strategy is asked and what it answers: the face that all strategies share, and the plan as JSON."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from lamina import tables
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The units that a selector removes at one size, in order of removal, base numbering.
+
+    `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
+    measured. `refused` says why there is no plan, and what to do; it then has no units.
+    """
+
+    model: str
+    calibration: str
+    selector: str
+    removed: int
+    metric: str | None
+    strategy: str
+    kind: str
+    units: list[str] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=list)
+    accuracy_before: list[float | None] = field(default_factory=list)
+    accuracy_after: list[float | None] = field(default_factory=list)
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is known of the current model when a strategy decides.
+
+    `ranked` lists the units still there with their scores, least relevant first; `current_accuracy` and `accuracies`
+    are right answers on the calibration, before and after each unit's removal; `angles[start, span]` is the angular
+    distance between boundaries of the base model.
+    """
+
+    ranked: Sequence[tuple[str, float | None]] = ()
+    current_accuracy: float | None = None
+    accuracies: dict[str, float] = field(default_factory=dict)
+    angles: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One size of one selector: `removed` units of `kind`, none of the `protected` layers, of a model of `n_layers`."""
+
+    removed: int
+    kind: str
+    n_layers: int
+    protected: frozenset[int]
+    seed: int
+
+    def name(self, layer: int) -> str:
+        """The unit of this kind in a layer."""
+        return str(layer) if self.kind == "layer" else f"{layer}.{self.kind}"
+
+    def may_go(self, unit: str) -> bool:
+        """Whether the unit's layer is not protected."""
+        return int(unit.split(".")[0]) not in self.protected
+
+
+def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
+    """Layers that stay; negative numbers count from the end."""
+    return frozenset(layer % n_layers for layer in protect)
+
+
+def write(path: str | Path, plan: Plan) -> None:
+    """Write a plan as JSON."""
+    tables.write_text(path, json.dumps(asdict(plan), indent=2) + "\n")
+
+
+def read(path: str | Path) -> Plan:
+    """Read what `write` wrote."""
+    return Plan(**json.loads(Path(path).read_text(encoding="utf-8")))

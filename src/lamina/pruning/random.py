@@ -1,0 +1,17 @@
+"""A seeded draw, the baseline that any selector has to beat."""
+
+from dataclasses import replace
+from random import Random
+
+from lamina.pruning.plans import Plan, Request, Step
+
+
+def choose(request: Request, step: Step, previous: Plan) -> Plan:
+    """The first `request.removed` of a seeded permutation, so that plans of one seed are nested."""
+    layers = [layer for layer in range(request.n_layers) if layer not in request.protected]
+    Random(request.seed).shuffle(layers)
+    units = [request.name(layer) for layer in layers[: request.removed]]
+    nothing: list[float | None] = [None] * len(units)
+    return replace(
+        previous, removed=request.removed, units=units, scores=nothing, accuracy_before=nothing, accuracy_after=nothing
+    )

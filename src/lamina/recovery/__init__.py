@@ -1,0 +1,1 @@
+"""Training-free repairs fitted on a calibration."""

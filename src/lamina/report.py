@@ -1,0 +1,285 @@
+"""The report of a run: one HTML file that needs nothing else, every sentence in it computed from the tables.
+
+Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either side.
+"""
+
+import importlib
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jinja2
+from markupsafe import Markup
+
+from lamina.database import rows
+from lamina.figures.style import Z95
+
+FIGURES = {
+    "relevance_maps": "Which layers matter",
+    "relevance_agreement": "Where cosine and accuracy disagree",
+    "angular_triangle": "Which runs of layers barely turn the stream",
+    "pruning_curves": "What pruning costs",
+    "repair_bars": "What repair gives back",
+    "cross_task": "What a plan costs the other tasks",
+    "efficiency": "What pruning buys",
+    "training_curves": "How healing went",
+}
+DISAGREEMENTS_SHOWN = 15
+
+# One selector against another on the calibrations' own tasks, paired over test documents where they are known.
+DUELS = """
+WITH bare AS (SELECT * FROM scores WHERE own AND recovery = 'none' AND healing = 'none' AND removed > 0),
+paired AS (
+    SELECT a.model, a.calibration, a.removed, a.task, a.metric, b.selector,
+        stddev_samp(a.value - b.value) / sqrt(count(*)) AS stderr
+    FROM benchmark_samples AS a
+    JOIN benchmark_samples AS b USING (model, calibration, removed, recovery, healing, task, metric, sample)
+    WHERE a.selector = $selector AND b.selector <> $selector AND a.recovery = 'none' AND a.healing = 'none'
+        AND a.metric <> 'perplexity'
+    GROUP BY ALL
+)
+SELECT b.selector AS other, a.model, a.calibration, a.task, a.removed, a.metric, a.value, b.value AS other_value,
+    CASE WHEN a.higher_is_better THEN a.value - b.value ELSE b.value - a.value END AS lead,
+    coalesce(p.stderr, sqrt(a.stderr ** 2 + b.stderr ** 2)) AS lead_stderr
+FROM bare AS a
+JOIN bare AS b USING (model, calibration, removed, task)
+LEFT JOIN paired AS p ON p.model = a.model AND p.calibration = a.calibration AND p.removed = a.removed
+    AND p.task = a.task AND p.metric = a.metric AND p.selector = b.selector
+WHERE a.selector = $selector AND b.selector <> $selector
+ORDER BY other, a.model, a.calibration, a.task, a.removed
+"""
+
+
+def render(
+    connection: duckdb.DuckDBPyConnection, queries: Path, figures: Path, template: Path, facts: Mapping[str, Any]
+) -> str:
+    """The report as HTML.
+
+    Parameters
+    ----------
+    connection: views of the run's tables (`lamina.database.connect`)
+    queries: folder of `sql/queries`; the tables of the report are their answers
+    figures: folder of the figures as `{name}.svg`
+    facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
+    """
+
+    def answer(query: str) -> list[dict[str, Any]]:
+        return rows(connection, (queries / f"{query}.sql").read_text(encoding="utf-8"))
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(share=share, measured=measured, percent=percent, decimal=decimal)
+    page = environment.get_template(template.name)
+    refused = rows(
+        connection,
+        """SELECT refused AS reason, string_agg(DISTINCT model || ' / ' || calibration || ' / ' || selector, ', ') AS plans
+        FROM plans WHERE refused IS NOT NULL GROUP BY ALL ORDER BY plans""",
+    )
+    keeps = answer("largest_removal_that_keeps_95_percent")
+    return page.render(
+        models=rows(connection, "SELECT * FROM models ORDER BY model"),
+        calibrations=rows(connection, "SELECT * FROM calibrations ORDER BY model, calibration"),
+        summary=summary(connection, keeps),
+        refused=refused,
+        glance=glance(answer("which_layers_matter")),
+        keeps=keeps,
+        figures=[figure(connection, name, title, figures) for name, title in FIGURES.items()],
+        disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
+        variants=rows(
+            connection,
+            """SELECT * FROM variants
+            ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery""",
+        ),
+        times=answer("where_the_time_went"),
+        facts=flatten(facts),
+    )
+
+
+def figure(connection: duckdb.DuckDBPyConnection, name: str, title: str, folder: Path) -> dict[str, Any]:
+    """One figure ready for the page: its SVG inline, and the caption with sample counts."""
+    module = importlib.import_module(f"lamina.figures.{name}")
+    path = folder / f"{name}.svg"
+    drawing = inline(path.read_text(encoding="utf-8"), name, title) if path.exists() else None
+    return {"name": name, "title": title, "svg": drawing, "caption": module.caption(connection)}
+
+
+def inline(svg: str, name: str, title: str) -> Markup:
+    """An SVG file as an element of the page: no prologue, no namespace addresses, ids that belong to this figure."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body)
+    body = re.sub(r'\bid="', f'id="{name}-', body)
+    body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    head, rest = body.split(">", 1)
+    width = re.search(r'width="([\d.]+)pt"', head)
+    pixels = round(float(width.group(1)) * 4 / 3) if width else 900
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    style = f'style="width:{pixels}px;min-width:{round(0.62 * pixels)}px"'
+    return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
+
+
+def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) -> list[str]:
+    """What came out, in a few plain sentences; poor numbers are told like good ones."""
+    return [
+        sentence
+        for sentence in (
+            *free_layers(connection),
+            *contests(connection),
+            *repairs(connection),
+            kept_sentence(keeps),
+        )
+        if sentence
+    ]
+
+
+def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many layers each model can lose one at a time without a measurable cost, and where that differs."""
+    found = rows(
+        connection,
+        """SELECT model, calibration, count(*) AS n_layers, count(*) FILTER (accuracy_low <= 0) AS free,
+            arg_max(layer, accuracy) AS top, max(accuracy) AS top_score, max(accuracy_samples) AS n_samples
+        FROM relevance_wide WHERE component = 'layer' AND accuracy IS NOT NULL GROUP BY ALL ORDER BY model, calibration""",
+    )
+    sentences = []
+    for model in dict.fromkeys(row["model"] for row in found):
+        mine = [row for row in found if row["model"] == model]
+        least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
+        spread = (
+            f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
+            if len(mine) == 1
+            else f"from {least['free']} of {least['n_layers']} layers on {least['calibration']} "
+            f"to {most['free']} on {most['calibration']}"
+        )
+        sentences.append(
+            f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
+        )
+    return sentences
+
+
+def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """The accuracy selector (or the first) against each other one, counted over own tasks and sizes."""
+    names = [
+        row["selector"] for row in rows(connection, "SELECT DISTINCT selector FROM scores WHERE own ORDER BY selector")
+    ]
+    if len(names) < 2:
+        return []
+    champion = "accuracy" if "accuracy" in names else names[0]
+    duels = rows(connection, DUELS, {"selector": champion})
+    sentences = []
+    for other in dict.fromkeys(row["other"] for row in duels):
+        met = [row for row in duels if row["other"] == other]
+        won = sum(row["lead"] > Z95 * row["lead_stderr"] for row in met)
+        lost = sum(row["lead"] < -Z95 * row["lead_stderr"] for row in met)
+        mean = sum(row["lead"] for row in met if row["metric"] != "perplexity")
+        shared = sum(row["metric"] != "perplexity" for row in met)
+        lead = f"; on average {100 * mean / shared:+.1f} points of accuracy" if shared else ""
+        sentences.append(
+            f"Selector {champion} against {other}, same task and size, no repair: better in {won} of {len(met)} comparisons, "
+            f"worse in {lost}, undecided in {len(met) - won - lost}{lead.replace('-', '−')}."
+        )
+    return sentences
+
+
+def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How often each kind of repair helped and hurt on the calibrations' own tasks."""
+    found = rows(
+        connection,
+        """SELECT recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
+            count(*) FILTER (gain < -$z * gain_stderr) AS worse,
+            sum(gain) FILTER (higher_is_better) / nullif(sum(loss) FILTER (higher_is_better), 0) AS recovered,
+            sum(loss) FILTER (higher_is_better) AS loss
+        FROM (SELECT *, metric <> 'perplexity' AS higher_is_better FROM repairs WHERE own)
+        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
+        {"z": Z95},
+    )
+    sentences = []
+    for row in found:
+        parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
+        back = ""
+        if row["recovered"] is not None and row["loss"] > 0:
+            back = f", giving back {100 * row['recovered']:.0f} % of the accuracy that pruning had cost".replace(
+                "-", "−"
+            )
+        sentences.append(
+            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants and hurt in {row['worse']} "
+            f"(the rest: no difference beyond the 95 % interval){back}."
+        )
+    return sentences
+
+
+def kept_sentence(keeps: list[dict[str, Any]]) -> str:
+    """The largest removals that keep 95 % of a task."""
+    if not keeps:
+        return ""
+    some = [row for row in keeps if row["removed"]]
+    sure = [row for row in some if row["certain"]]
+    none = [row["task"] for row in keeps if not row["removed"]]
+    told = ", ".join(f"{row['removed']} on {row['calibration']}" for row in some)
+    text = f"Most layers removed while 95 % of the own task is kept: {told}. " if some else ""
+    if some:
+        text += f"{len(sure)} of these {len(some)} hold with 95 % confidence. "
+    if none:
+        text += f"No tested variant keeps 95 % of {', '.join(none)}."
+    return text.strip()
+
+
+def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
+    table = []
+    for model, calibration in dict.fromkeys((row["model"], row["calibration"]) for row in layers):
+        mine = [row for row in layers if (row["model"], row["calibration"]) == (model, calibration)]
+        known = [row for row in mine if row["relevance"] is not None]
+        table.append(
+            {
+                "model": model,
+                "calibration": calibration,
+                "free": [row["layer"] for row in reversed(known) if row["verdict"] != "matters"],
+                "better_without": [row["layer"] for row in known if row["verdict"] == "better without"],
+                "top": [row for row in known if row["verdict"] == "matters"][:3],
+                "n_samples": max((row["n_samples"] or 0 for row in mine), default=0),
+                "reason": next((row["reason"] for row in mine if row["relevance"] is None), None),
+            }
+        )
+    return table
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
+    flat: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            flat += flatten(value, f"{label} · ")
+        else:
+            flat.append((label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return flat
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A number for a table cell; a dash where there is none."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
+    """A measured number with its 95 % interval."""
+    if value is None or stderr is None:
+        return decimal(value, digits)
+    return f"{decimal(value, digits)} ± {Z95 * stderr:.{digits}f}"
+
+
+def percent(value: float | None, stderr: float | None) -> str:
+    """A share in percent with its 95 % interval."""
+    return "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
+
+
+def share(value: float | None) -> str:
+    """A share in percent without an interval: a count, not a measurement."""
+    return "–" if value is None else f"{100 * value:.1f}"

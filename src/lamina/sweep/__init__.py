@@ -1,0 +1,1 @@
+"""The ablation engine: every unit's removal, measured."""

@@ -1,0 +1,159 @@
+"""From logits and streams to the numbers of a sweep, one per unit and sample."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from lamina.data.calibrations import Sample
+from lamina.sweep.packing import Batch, scored_positions
+
+OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl")
+
+
+class Scores:
+    """Everything measured in one sweep, as arrays over (units, rows) and (units, samples).
+
+    `units` includes `none`, the model before any further removal. A row is one scored continuation; `offsets[s]` is the
+    first row of sample s.
+    """
+
+    def __init__(self, units: Sequence[str], samples: Sequence[Sample]) -> None:
+        self.units = list(units)
+        self.index = {unit: number for number, unit in enumerate(self.units)}
+        self.samples = list(samples)
+        self.offsets = np.cumsum([0, *(len(sample.rows) for sample in samples)])
+        shape = (len(self.units), int(self.offsets[-1]))
+        self.loglikelihood = np.full(shape, np.nan)
+        self.hits = np.zeros(shape, dtype=np.int64)
+        self.last_hit = np.zeros(shape, dtype=bool)
+        per_sample = (len(self.units), len(self.samples))
+        self.output = {metric: np.zeros(per_sample) for metric in OUTPUT_METRICS}
+        self.output_count = np.zeros(per_sample)
+        self.cosine = np.full(per_sample, np.nan)
+        self.angular_last = np.full(per_sample, np.nan)
+
+    def observe(self, batch: Batch, unit: str, before: torch.Tensor, after: torch.Tensor) -> None:
+        """Distance that a unit moves the stream: `before` and `after` of shape (lines, T, C).
+
+        Block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2], and the angle at its last
+        token over π [arXiv 2403.17887, eq. 6].
+        """
+        cosine = cosine_similarity(before, after)
+        for number, line in enumerate(batch.lines):
+            if line.stream:
+                values = cosine[number, list(line.stream)]
+                self.cosine[self.index[unit], line.sample] = float((1 - values).mean())
+                self.angular_last[self.index[unit], line.sample] = float(values[-1].clamp(-1, 1).arccos() / torch.pi)
+
+    def score(self, batch: Batch, names: Sequence[str], logits: torch.Tensor, base: int | None) -> None:
+        """Take in logits of shape (streams, positions, V) at `scored_positions` of each line, lines in order.
+
+        `names[i]` is the unit that stream i lacks; `base` is the stream of the unpruned model, against which the
+        output metrics are taken, or None to leave them out.
+        """
+        place: dict[tuple[int, int], int] = {}
+        for number, line in enumerate(batch.lines):
+            for position in scored_positions(line):
+                place[number, position] = len(place)
+        at: list[int] = []
+        targets: list[int] = []
+        rows: list[int] = []
+        for number, line in enumerate(batch.lines):
+            for answer in line.answers:
+                at += [place[number, index] for index in answer.at]
+                targets += answer.targets
+                rows += [int(self.offsets[line.sample]) + answer.row] * len(answer.targets)
+        logits = logits.float()
+        where = torch.tensor(at, device=logits.device)
+        wanted = torch.tensor(targets, device=logits.device)
+        normaliser = logits.logsumexp(-1)
+        token_scores = (logits[:, where, wanted] - normaliser[:, where]).double().cpu().numpy()
+        token_hits = (logits.argmax(-1)[:, where] == wanted).cpu().numpy()
+        units = np.array([self.index[name] for name in names if name in self.index])
+        streams = np.array([i for i, name in enumerate(names) if name in self.index])
+        row_ids, first = np.unique(rows, return_index=True)
+        order = np.argsort(first)
+        row_ids, first = row_ids[order], first[order]
+        cells = np.ix_(units, row_ids)
+        self.loglikelihood[cells] = np.add.reduceat(token_scores[streams], first, axis=1)
+        self.hits[cells] = np.add.reduceat(token_hits[streams].astype(np.int64), first, axis=1)
+        last = np.append(first[1:], len(rows)) - 1
+        self.last_hit[cells] = token_hits[streams][:, last]
+        if base is not None:
+            samples = np.array([batch.lines[number].sample for number, _ in place])
+            self._compare(logits, normaliser, base, units, streams, samples)
+
+    def _compare(
+        self,
+        logits: torch.Tensor,
+        normaliser: torch.Tensor,
+        base: int,
+        units: np.ndarray,
+        streams: np.ndarray,
+        samples: np.ndarray,
+    ) -> None:
+        """Distances of each stream's output to the base model's, summed over each sample's scored positions."""
+        reference, log_p = logits[base], logits[base] - normaliser[base][:, None]
+        p = log_p.exp()
+        starts = np.flatnonzero(np.r_[True, samples[1:] != samples[:-1]])
+        for unit, stream in zip(units, streams, strict=True):
+            other, log_q = logits[stream], logits[stream] - normaliser[stream][:, None]
+            q = log_q.exp()
+            log_m = ((p + q) / 2).clamp_min(1e-38).log()
+            kl = (p * (log_p - log_q)).sum(-1)
+            js = ((p * (log_p - log_m)).sum(-1) + (q * (log_q - log_m)).sum(-1)) / 2
+            values = {
+                "output_cosine": 1 - cosine_similarity(reference, other),
+                "output_norm": (reference - other).norm(dim=-1),
+                "output_js": js.clamp_min(0),
+                "output_kl": kl.clamp_min(0),
+            }
+            for metric, value in values.items():
+                self.output[metric][unit, samples[starts]] += np.add.reduceat(value.double().cpu().numpy(), starts)
+            self.output_count[unit, samples[starts]] += np.diff(np.append(starts, len(samples)))
+
+    def rows(self, units: Sequence[str]) -> list[dict[str, Any]]:
+        """Rows of table `sweeps` (without its keys) for the given units."""
+        records = []
+        for unit in units:
+            number = self.index[unit]
+            for position, sample in enumerate(self.samples):
+                records.append({"unit": unit, "sample": sample.index, **self._sample(number, position, sample)})
+        return records
+
+    def _sample(self, unit: int, position: int, sample: Sample) -> dict[str, Any]:
+        row = {
+            "cosine": _finite(self.cosine[unit, position]),
+            "angular_last": _finite(self.angular_last[unit, position]),
+            "n_tokens": len(sample.rows[sample.gold].continuation),
+        }
+        scores = self.loglikelihood[unit, self.offsets[position] : self.offsets[position + 1]]
+        if np.isnan(scores).all():
+            return row
+        gold = sample.gold
+        row["nll"] = _finite(-scores[gold])
+        if sample.kind == "choices":
+            characters = np.array([float(entry.characters) for entry in sample.rows])
+            row["correct"] = bool(np.argmax(scores) == gold)
+            row["correct_norm"] = bool(np.argmax(scores / characters) == gold)
+            row["gold_margin"] = _finite(scores[gold] - np.delete(scores, gold).max())
+        else:
+            start = self.offsets[position]
+            complete = self.hits[unit, start] == len(sample.rows[0].continuation)
+            row["correct"] = bool(self.last_hit[unit, start]) if sample.kind == "text" else bool(complete)
+        count = self.output_count[unit, position]
+        if count:
+            row |= {metric: _finite(self.output[metric][unit, position] / count) for metric in OUTPUT_METRICS}
+        return row
+
+
+def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Cosine over the last (channel) dimension, in float32 or better: (…, C), (…, C) to (…)."""
+    a, b = a.float(), b.float()
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp_min(torch.finfo(a.dtype).tiny)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

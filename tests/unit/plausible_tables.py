@@ -1,0 +1,191 @@
+"""Made-up tables with the shape of a finished study, for tests of everything that reads tables. No number is real."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina import tables
+
+MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
+SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
+LANGUAGES = (
+    "arc_easy",
+    "arc_challenge",
+    "boolq",
+    "hellaswag",
+    "openbookqa",
+    "piqa",
+    "winogrande",
+    "mathqa",
+    "copa",
+    "rte",
+)
+
+
+def write_study(
+    folder: Path,
+    n_layers: int = 12,
+    calibrations: tuple[str, ...] = MICROWORLD,
+    sizes: tuple[int, ...] = (1, 2, 3),
+    healed: int = 3,
+    n_test: int = 200,
+    models: tuple[str, ...] = ("reference",),
+    seed: int = 0,
+) -> None:
+    """Write every table of a study in which the last calibration is refused if there are more than three."""
+    rng = np.random.default_rng(seed)
+    data: dict[str, list[dict[str, Any]]] = {table: [] for table in tables.TABLES}
+    for model in models:
+        data["models"].append(
+            dict(model=model, family="llama", n_layers=n_layers, hidden_size=64, vocabulary=300, parameters=640_000)
+            | dict(weights_bytes=2_560_000, dtype="float32", source="resources/reference", weights_sha256="ab" * 32)
+        )
+        refused = calibrations[-1] if len(calibrations) > 3 else None
+        tasks = [f"microworld_{name}" for name in calibrations]
+        difficulty = {task: rng.random(n_test) for task in tasks}
+        base = {task: rng.uniform(0.75, 0.98) for task in tasks}
+        none = dict(model=model, calibration="none", selector="none", removed=0, recovery="none", healing="none")
+        _benchmark(data, none, base, difficulty, 12.0, rng)
+        data["efficiency"].append(none | _efficiency(0, n_layers, rng))
+        for calibration in calibrations:
+            _calibration(data, model, calibration, n_layers, calibration == refused, rng)
+            for selector in SELECTORS:
+                skill = {"accuracy": 0.04, "random": 0.2, "deepest": 0.16}.get(selector, 0.1)
+                for removed in sizes:
+                    key = dict(model=model, calibration=calibration, selector=selector, removed=removed)
+                    if calibration == refused and selector == "accuracy":
+                        reason = (
+                            f"the base model is at chance on calibration '{calibration}' "
+                            "(0.26 ± 0.05, chance 0.25). Give it more samples, or leave it out of the study"
+                        )
+                        data["plans"].append(key | dict(refused=reason))
+                        continue
+                    units = rng.permutation(np.arange(1, n_layers - 1))[:removed]
+                    before = 0.9
+                    for position, unit in enumerate(units, start=1):
+                        after = max(before - rng.uniform(0, 2 * skill), 0.2)
+                        measured = dict(accuracy_before=before, accuracy_after=after) if selector == "accuracy" else {}
+                        data["plans"].append(
+                            key | dict(unit=str(unit), position=position, score=rng.random()) | measured
+                        )
+                        before = after
+                    repairs = [("none", "none"), ("ghost", "none")]
+                    if removed == healed and selector in ("accuracy", "cosine"):
+                        repairs += [("none", "lora"), ("ghost", "lora")]
+                    for recovery, healing in repairs:
+                        variant = key | dict(recovery=recovery, healing=healing)
+                        kept = 1 - (recovery == "ghost") * 0.3 - (healing == "lora") * 0.4
+                        own = f"microworld_{calibration}"
+                        value = {
+                            task: max(
+                                base[task] - kept * skill * removed * (1 if task == own else 2) * rng.uniform(0.5, 1),
+                                0.2,
+                            )
+                            for task in tasks
+                        }
+                        _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
+                        data["efficiency"].append(variant | _efficiency(removed, n_layers, rng))
+                        if recovery == "ghost" and healing == "none":
+                            data["patches"].append(
+                                variant
+                                | dict(
+                                    boundary="3-4",
+                                    start=3,
+                                    end=4,
+                                    ridge=1e-3,
+                                    ridge_at_edge=False,
+                                    fit_error_before=0.5,
+                                )
+                                | dict(fit_error=0.3, heldout_error_before=0.52, heldout_error=0.33, n_samples=400)
+                            )
+                        if healing == "lora":
+                            data["training"] += [variant | row for row in _training(rng)]
+    data["jobs"] = [
+        dict(
+            rule=rule,
+            wildcards=f"model=reference, job={job}",
+            seconds=rng.gamma(3, 9),
+            cpu_seconds=9.0,
+            max_rss_mb=812.0,
+        )
+        | dict(device="cpu")
+        for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
+        for job in range(7)
+    ]
+    for table, rows in data.items():
+        tables.write(folder / f"{table}.parquet", tables.from_rows(table, rows))
+
+
+def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
+    key = dict(model=model, calibration=calibration)
+    described = dict(kind="choices", n_samples=500, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
+    data["calibrations"].append(key | described | dict(source=f"microworld_{calibration}"))
+    step = (
+        0.05
+        + 0.1 * rng.random(n_layers)
+        + 0.5 * (np.arange(n_layers) == 0)
+        + 0.15 * (np.arange(n_layers) == n_layers - 1)
+    )
+    for layer in range(n_layers):
+        for span in range(1, n_layers - layer + 1):
+            angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)
+            data["activations"].append(
+                key
+                | dict(layer=layer, span=span, cosine=angle**2, cosine_stderr=0.003, angular_last=angle / 2)
+                | dict(angular_last_stderr=0.004, n_samples=500, n_tokens=21_000)
+            )
+        for metric in ("accuracy", "cosine"):
+            row = key | dict(selector="base", removed=0, metric=metric, unit=str(layer), layer=layer, component="layer")
+            if metric == "accuracy" and refused:
+                row |= dict(n_samples=500, reason="the base model is at chance")
+            else:
+                accuracy = np.clip(rng.exponential(0.2) - 0.08 + 0.6 * (layer == 0), -0.3, 1)
+                score, width = (accuracy, 0.06) if metric == "accuracy" else (step[layer] ** 1.2, 0.004)
+                row |= dict(score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500, rank=layer)
+            data["relevance"].append(row)
+
+
+def _benchmark(data: dict, variant: dict, value: dict, difficulty: dict, perplexity: float, rng: Any) -> None:
+    for task, share in value.items():
+        right = (difficulty[task] + rng.normal(0, 0.05, len(difficulty[task])) < share).astype(float)
+        n, mean = len(right), right.mean()
+        row = dict(task=task, n_samples=n, n_shot=0, higher_is_better=True, task_version="1")
+        for metric in ("acc", "acc_norm"):
+            error = np.sqrt(mean * (1 - mean) / (n - 1))
+            data["benchmarks"].append(variant | row | dict(metric=metric, value=mean, stderr=error))
+        data["benchmark_samples"] += [
+            variant | dict(task=task, sample=sample, metric="acc_norm", value=value)
+            for sample, value in enumerate(right)
+        ]
+    row = dict(
+        task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80, higher_is_better=False
+    )
+    data["benchmarks"].append(variant | row)
+
+
+def _efficiency(removed: int, n_layers: int, rng: Any) -> dict:
+    ratio = 1 - removed / (n_layers + 1)
+    latency = ratio * (1 + rng.normal(0, 0.01)) if removed else 1.0
+    return (
+        dict(
+            device="cpu", dtype="float32", prompt=64, generate=32, batch=1, repeats=10, parameters=int(640_000 * ratio)
+        )
+        | dict(parameters_ratio=ratio, weights_bytes=int(2_560_000 * ratio), weights_bytes_ratio=ratio)
+        | dict(kv_bytes_per_token=6144, kv_bytes_per_token_ratio=1 - removed / n_layers, latency_ms=80 * latency)
+        | dict(latency_ratio=latency, latency_ratio_stderr=0.01 if removed else 0.0, tokens_per_second=400 / latency)
+        | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012 if removed else 0.0)
+    )
+
+
+def _training(rng: Any) -> list[dict]:
+    rows: list[dict] = [
+        dict(step=step, epoch=step // 50, loss=0.4 + np.exp(-step / 40) + rng.normal(0, 0.08), learning_rate=3e-4)
+        | dict(tokens=step * 2000, chosen=False)
+        for step in range(200)
+    ]
+    for epoch in range(4):
+        rows[50 * epoch + 49] |= dict(
+            validation_loss=0.45 + np.exp(-(50 * epoch + 49) / 40) + 0.02 * epoch, chosen=epoch == 2
+        )
+    return rows

@@ -1,0 +1,139 @@
+"""What a configuration may say, and what it means when it is read."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
+from jsonschema import Draft202012Validator
+
+from lamina import config
+from lamina.config_schema import schema
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return workplace(tmp_path)
+
+
+def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
+    loaded = config.load(minimal(), root)
+    assert json.loads(json.dumps(loaded)) == loaded
+    assert not list(Draft202012Validator(schema()).iter_errors(loaded))
+    assert loaded["calibrations"]["recall"] == {
+        "task": "microworld_recall",
+        "split": "train",
+        "limit": None,
+        "num_fewshot": 0,
+        "seed": 0,
+        "score": "acc_norm",
+        "group": None,
+    }
+    assert loaded["studies"]["prune"]["tasks"] == "all"
+    assert loaded["studies"]["maps"]["units"] == "layer"
+    assert loaded["benchmarks"]["efficiency"] is None
+    assert loaded["benchmarks"]["perplexity"]["corpus_test"]["stride"] == 64
+    assert loaded["sweep"] == {"blocks": 1, "tokens": 16384}
+
+
+def test_loading_twice_changes_nothing(root: Path) -> None:
+    loaded = config.load(minimal(), root)
+    assert config.load(copy.deepcopy(loaded), root) == loaded
+
+
+def test_loading_leaves_its_input_alone(root: Path) -> None:
+    raw = minimal()
+    config.load(raw, root)
+    assert raw == minimal()
+
+
+def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
+    loaded = config.load(put(put(minimal(), "seed", 7), "selectors.random.seed", 3), root)
+    assert loaded["calibrations"]["recall"]["seed"] == 7
+    assert loaded["selectors"]["accuracy"]["seed"] == 7
+    assert loaded["selectors"]["random"]["seed"] == 3
+    assert loaded["healings"]["lora"]["seed"] == 7
+
+
+def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) -> None:
+    raw = put(minimal(), "calibrations.recall.limit", "40")  # as from --config 'calibrations={recall: {limit: 40}}'
+    put(raw, "healings.lora.learning_rate", "3e-4")  # YAML 1.1 knows no number without a dot before the e
+    put(raw, "models.small.trust_remote_code", "true")
+    put(raw, "studies.prune.removed", ["1", "25%"])
+    loaded = config.load(raw, root)
+    assert loaded["calibrations"]["recall"]["limit"] == 40
+    assert loaded["healings"]["lora"]["learning_rate"] == 3e-4
+    assert loaded["models"]["small"]["trust_remote_code"] is True
+    assert loaded["studies"]["prune"]["removed"] == [1, "25%"]
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_layers"])
+def test_layers_come_from_the_models_folder(root: Path, key: str) -> None:
+    model_folder(root / key, {key: 5})
+    assert config.layers(config.load(put(minimal(), "models.small.source", key), root), "small") == 5
+
+
+def test_layers_of_a_multimodal_checkpoint_are_those_of_its_text_model(root: Path) -> None:
+    model_folder(root / "nested", {"text_config": {"num_hidden_layers": 6}})
+    assert config.layers(config.load(put(minimal(), "models.small.source", "nested"), root), "small") == 6
+
+
+def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
+    loaded = config.load(put(minimal(), "models.hub.layers", 32), root)
+    assert config.layers(loaded, "hub") == 32
+    assert config.layers(config.load(minimal(), root), "hub") is None
+
+
+def test_a_whole_number_with_a_point_is_a_whole_number(root: Path) -> None:
+    loaded = config.load(put(put(minimal(), "studies.prune.removed", [2.0]), "seed", 3.0), root)
+    assert json.dumps([loaded["studies"]["prune"]["removed"], loaded["seed"]]) == "[[2], 3]"
+
+
+def test_the_embedded_corpus_goes_by_its_split() -> None:
+    for split in ("train", "validation", "test"):
+        assert (REPOSITORY / config.corpus_file("microworld_corpus", split)).is_file()
+    assert config.corpus_file("texts/mine.json", "test") == "texts/mine.json"
+
+
+@pytest.mark.parametrize(("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)])
+def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, count: int) -> None:
+    assert config.removed_count(entry, 8) == count
+
+
+@pytest.mark.parametrize(
+    ("selector", "largest"),
+    [
+        ({}, 7),
+        ({"protect": [0, -1]}, 6),
+        ({"protect": [0, -8]}, 7),
+        ({"protect": [3], "strategy": "block"}, 4),
+        ({"strategy": "block"}, 7),
+        ({"strategy": "deepest"}, 7),
+        ({"strategy": "deepest", "protect": [0, -1]}, 6),
+        ({"strategy": "deepest", "protect": [5, -2]}, 5),
+        ({"strategy": "random", "protect": [1, 2, 3]}, 5),
+        ({"units": "attention"}, 8),
+        ({"units": "mlp", "protect": [0]}, 7),
+    ],
+)
+def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
+    full = {"strategy": "iterative", "protect": [], "units": "layer", **selector}
+    assert config.largest_removal(full, 8) == largest
+
+
+@pytest.mark.parametrize("name", ["Llama-3.1_8B", "a+b", "3x", "_a"])
+def test_usual_names_are_fine(root: Path, name: str) -> None:
+    raw = minimal()
+    raw["selectors"][name] = {"metric": "cosine"}
+    assert name in config.load(raw, root)["selectors"]
+
+
+def test_reading_a_configuration_imports_nothing_heavy() -> None:
+    code = "import sys, lamina.config, lamina.studies, lamina.digest; print(*sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+    ).stdout
+    assert not {"torch", "transformers", "pandas", "numpy", "pyarrow"} & set(printed.split())

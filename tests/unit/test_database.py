@@ -1,0 +1,279 @@
+"""The views, the data dictionary and the queries, on small tables written as a run writes them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from plausible_tables import write_study
+
+from lamina import database, tables
+from lamina.errors import LaminaError
+
+ROOT = Path(__file__).parents[2]
+VIEWS = ROOT / "sql" / "views.sql"
+QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
+KEY = dict(model="m", calibration="recall", selector="accuracy", recovery="none", healing="none")
+BASE = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+
+
+def script(name: str, *arguments: str | Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "workflow" / "scripts" / f"{name}.py"), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("study") / "results" / "tables"
+    write_study(
+        folder, n_layers=6, calibrations=("recall", "facts", "hops", "sorting"), sizes=(1, 2), healed=2, n_test=60
+    )
+    return folder
+
+
+@pytest.fixture
+def hand_made(tmp_path) -> Path:
+    """Ten test documents, all right for the base model; pruning 1 loses none, pruning 2 loses four, ghost returns two."""
+    folder = tmp_path / "results" / "tables"
+    data = {table: [] for table in tables.TABLES}
+    data["models"] = [dict(model="m", n_layers=4)]
+    data["calibrations"] = [
+        dict(
+            model="m",
+            calibration="recall",
+            kind="choices",
+            n_samples=100,
+            chance_accuracy=0.5,
+            source="microworld_recall",
+        )
+    ]
+    wrong = {(0, "none"): 0, (1, "none"): 0, (2, "none"): 4, (2, "ghost"): 2}
+    for (removed, recovery), n_wrong in wrong.items():
+        variant = KEY | dict(removed=removed, recovery=recovery) if removed else BASE
+        values = [0.0 if sample < n_wrong else 1.0 for sample in range(10)]
+        mean = sum(values) / 10
+        row = dict(task="microworld_recall", n_samples=10, n_shot=0, higher_is_better=True, task_version="1")
+        error = (mean * (1 - mean) / 9) ** 0.5
+        data["benchmarks"] += [
+            variant | row | dict(metric="acc", value=0.123, stderr=0.1),
+            variant | row | dict(metric="acc_norm", value=mean, stderr=error),
+        ]
+        data["benchmark_samples"] += [
+            variant | dict(task="microworld_recall", sample=sample, metric="acc_norm", value=value)
+            for sample, value in enumerate(values)
+        ]
+    scores = {"accuracy": [0.9, -0.1, 0.02, 0.4], "cosine": [0.1, 0.4, 0.2, 0.3]}
+    for metric, values in scores.items():
+        for layer, score in enumerate(values):
+            row = dict(metric=metric, unit=str(layer), layer=layer, component="layer", n_samples=100)
+            measured = dict(score=score, ci_low=score - 0.05, ci_high=score + 0.05)
+            data["relevance"].append(KEY_OF_BASE_SWEEP | row | measured)
+    plan = dict(model="m", calibration="recall", selector="accuracy")
+    data["plans"] = [
+        plan | dict(removed=1, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
+        plan | dict(removed=2, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
+        plan | dict(removed=2, unit="2", position=2, score=0.02, accuracy_before=0.8, accuracy_after=0.7),
+        plan | dict(selector="other", removed=1, refused="at chance"),
+    ]
+    data["jobs"] = [dict(rule="sweep_units", seconds=float(seconds), device="cpu") for seconds in (1, 3)]
+    for table, rows in data.items():
+        tables.write(folder / f"{table}.parquet", tables.from_rows(table, rows))
+    return folder
+
+
+KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
+
+
+def answer(folder: Path, query: str) -> list[dict]:
+    text = (ROOT / "sql" / "queries" / f"{query}.sql").read_text(encoding="utf-8")
+    return database.rows(database.connect(VIEWS, folder), text)
+
+
+def test_every_table_has_a_view_with_its_columns(study):
+    connection = database.connect(VIEWS, study)
+    for table in tables.TABLES:
+        described = connection.execute(f"DESCRIBE {table}").fetchall()
+        assert [row[0] for row in described] == tables.schema(table).names
+
+
+def test_every_view_and_column_has_a_comment(study):
+    connection = database.connect(VIEWS, study)
+    views = "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND NOT starts_with(view_name, 'empty_')"
+    columns = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE NOT internal"
+    for name, comment in connection.execute(views).fetchall() + connection.execute(columns).fetchall():
+        assert comment, f"{name} has no comment"
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
+def test_every_query_says_what_it_asks_and_answers_it(query, study):
+    text = query.read_text(encoding="utf-8")
+    assert text.startswith("-- ") and text.splitlines()[0].endswith("?")
+    assert f"sql/queries/{query.name}" in text
+    found = database.rows(database.connect(VIEWS, study), text)
+    assert found
+    names = set(found[0])
+    assert names & {"n_samples", "n_jobs", "accuracy_samples"}, "a number needs its sample count"
+    assert names & {"stderr", "ci_low", "accuracy_low", "before_stderr"}, "a number needs its error"
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
+def test_every_query_runs_on_a_run_without_results(query, tmp_path):
+    assert database.rows(database.connect(VIEWS, tmp_path), query.read_text(encoding="utf-8")) == []
+
+
+def test_layers_that_matter_are_told_from_those_that_can_go(hand_made):
+    found = answer(hand_made, "which_layers_matter")
+    verdicts = {row["layer"]: row["verdict"] for row in found}
+    assert verdicts == {0: "matters", 1: "better without", 2: "can go", 3: "matters"}
+    assert [row["layer"] for row in found] == [0, 3, 2, 1]
+
+
+def test_removal_order_keeps_refused_plans(hand_made):
+    found = answer(hand_made, "what_was_removed")
+    assert [(row["removed"], row["unit"]) for row in found] == [(1, "1"), (2, "1"), (2, "2"), (1, None)]
+    assert found[-1]["refused"] == "at chance"
+    assert found[0]["before_stderr"] == pytest.approx(0.04)
+
+
+def test_accuracy_against_removed_is_paired_with_the_base_model(hand_made):
+    one, two = answer(hand_made, "accuracy_against_removed")
+    assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
+    assert two["change"] == pytest.approx(-0.4)
+    assert two["paired"] and two["change_stderr"] == pytest.approx((0.4 * 0.6 / 9) ** 0.5)
+    assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
+    # The base model is always right, so all the doubt in the ratio is the variant's.
+    assert two["kept_stderr"] == pytest.approx(two["stderr"])
+
+
+def test_repair_is_measured_against_the_same_plan_without_it(hand_made):
+    (found,) = answer(hand_made, "what_repair_gave_back")
+    assert (found["recovery"], found["gain"], found["loss"]) == ("ghost", pytest.approx(0.2), pytest.approx(0.4))
+    assert found["gain_stderr"] == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
+    assert found["recovered"] == pytest.approx(0.5)
+    assert not found["certain"]
+
+
+def test_widest_disagreement_comes_first(hand_made):
+    found = answer(hand_made, "where_metrics_disagree")
+    assert [(row["layer"], row["rank_difference"]) for row in found] == [(0, 3), (1, -3), (2, 0), (3, 0)]
+    assert found[0]["confirmed"] and not found[2]["confirmed"]
+    assert found[0]["spearman"] == pytest.approx(-0.8)
+
+
+def test_largest_removal_that_keeps_95_percent(hand_made):
+    (found,) = answer(hand_made, "largest_removal_that_keeps_95_percent")
+    assert (found["removed"], found["tried"], found["units"], found["kept"]) == (1, 2, "1", 1.0)
+    assert found["certain"] and found["kept_above_chance"] == 1.0
+
+
+def test_time_per_rule(hand_made):
+    (found,) = answer(hand_made, "where_the_time_went")
+    assert (found["n_jobs"], found["seconds"], found["mean_seconds"], found["stderr"]) == (2, 4.0, 2.0, 1.0)
+
+
+def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
+    row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
+    benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
+    mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
+    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", benchmarks))
+    tables.write(tmp_path / "calibrations.parquet", tables.from_rows("calibrations", [mixture]))
+    found = database.rows(database.connect(VIEWS, tmp_path), "SELECT task, chance FROM own_tasks ORDER BY task")
+    assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
+
+
+def test_perplexity_keeps_less_when_it_rises(tmp_path):
+    row = dict(model="m", task="text", metric="perplexity", stderr=0.0, n_samples=9, higher_is_better=False)
+    found = [BASE | row | dict(value=10.0), KEY | row | dict(removed=1, value=20.0)]
+    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", found))
+    (score,) = database.rows(database.connect(VIEWS, tmp_path), "SELECT kept FROM scores WHERE removed = 1")
+    assert score["kept"] == 0.5
+
+
+def test_database_holds_views_only_and_opens_from_the_project_root(study, monkeypatch):
+    root = study.parents[1]
+    monkeypatch.chdir(root)
+    database.build(VIEWS, "results/tables", "results/lamina.duckdb")
+    with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT internal").fetchall() == [(0,)]
+        assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
+        assert connection.execute(
+            "SELECT comment FROM duckdb_columns() WHERE table_name = 'benchmarks' AND column_name = 'stderr'"
+        ).fetchall() == [("Standard error of value, in the same unit.",)]
+
+
+def test_database_refuses_a_folder_that_lacks_tables(tmp_path):
+    with pytest.raises(LaminaError, match="models.parquet"):
+        database.build(VIEWS, tmp_path, tmp_path / "x.duckdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def gathered(tmp_path: Path, table: str, *arguments: str | Path) -> list[dict]:
+    output = tmp_path / f"{table}.parquet"
+    done = script("gather_table", "--table", table, "--output", output, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert tables.read(output).schema.names == tables.schema(table).names
+    return tables.read(output).to_pylist()
+
+
+def test_plans_are_gathered_with_refusals(tmp_path):
+    plan = dict(
+        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative", kind="layer"
+    )
+    measured = dict(
+        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7], refused=None
+    )
+    nothing = dict(
+        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="at chance; take more samples"
+    )
+    (tmp_path / "a.json").write_text(json.dumps(plan | measured))
+    (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
+    (tmp_path / "inputs").write_text(f"{tmp_path}/a.json\n{tmp_path}/b.json\n")
+    rows = gathered(tmp_path, "plans", "--input", f"@{tmp_path}/inputs")
+    assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
+        ("7", 1, 0.1),
+        ("3", 2, None),
+        (None, None, None),
+    ]
+    assert rows[1]["accuracy_after"] == 0.7
+    assert rows[2]["refused"] == "at chance; take more samples"
+
+
+def test_models_are_gathered_from_manifests(tmp_path):
+    path = tmp_path / "models" / "reference" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(dict(path="/x", source="s", revision=None, n_layers=12, trust_remote_code=False)))
+    (row,) = gathered(tmp_path, "models", "--input", path)
+    assert (row["model"], row["n_layers"], row["revision"]) == ("reference", 12, None)
+
+
+def test_calibrations_are_gathered_from_their_metadata(tmp_path):
+    path = tmp_path / "calibrations" / "reference" / "recall.parquet"
+    path.parent.mkdir(parents=True)
+    described = dict(kind="choices", n_samples=5, n_tokens=80, chance_accuracy=0.25, source="t", split="train", seed=0)
+    metadata = {b"lamina.calibration": json.dumps(described).encode()}
+    pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
+    (row,) = gathered(tmp_path, "calibrations", "--input", path)
+    assert row == dict(model="reference", calibration="recall") | described
+
+
+def test_jobs_are_gathered_from_benchmark_files(tmp_path):
+    folder = tmp_path / "benchmarks"
+    (folder / "sweep_units").mkdir(parents=True)
+    record = dict(s=1.5, cpu_time="NA", max_rss="NA", rule_name="sweep_units", wildcards=dict(model="m", block="0"))
+    (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
+    (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
+    first, second = gathered(tmp_path, "jobs", "--folder", folder)
+    assert first == dict(
+        rule="sweep_units", wildcards="block=0, model=m", seconds=1.5, cpu_seconds=None, max_rss_mb=None, device="gpu"
+    )
+    assert (second["rule"], second["max_rss_mb"], second["device"]) == ("sweep_units", 80.5, "cpu")
+
+
+def test_tables_without_parts_are_gathered_empty(tmp_path):
+    assert gathered(tmp_path, "patches") == []

@@ -1,0 +1,211 @@
+"""A ghost patch is the ridge regression of its paper, fitted without the held-out samples and without padding."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from lamina.errors import LaminaError
+from lamina.models.families import layers_of
+from lamina.models.variant import Patch, materialise
+from lamina.recovery import ghost, gram, patch
+from lamina.recovery.report import antisymmetric_share, boundaries, row
+
+LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
+
+
+def sequences(seed: int = 0) -> list[list[int]]:
+    """Token sequences of different lengths, so that every batch is padded."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randint(4, tiny.VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
+    """h_0 … h_L (tokens, C) over unpadded sequences, one forward each: the plain way."""
+    parts = [tiny.stream(model, torch.tensor([ids]), layers_of(model)) for ids in which]
+    return [torch.cat([part[place][0] for part in parts]).double().numpy() for place in range(len(parts[0]))]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt"])
+def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
+    model, texts = tiny.model(family), sequences()
+    found = gram.collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
+    held = gram.split(len(texts), 0)
+    for part, flag in (("fit", False), ("heldout", True)):
+        h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
+        for (start, end), statistics in found.items():
+            moments, x, d = getattr(statistics, part), h[start], h[end] - h[start]
+            assert moments.tokens == len(x)
+            for got, wanted in (
+                (moments.xx, x.T @ x),
+                (moments.xd, x.T @ d),
+                (moments.d, d.sum(0)),
+                (moments.x, x.sum(0)),
+            ):
+                np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+            np.testing.assert_allclose(float(moments.dd), (d**2).sum(), rtol=1e-4)
+
+
+def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
+    model, texts, wanted = tiny.model(), sequences(), [(0, 2), (0, 3), (2, 3), (4, 5)]
+    together = gram.collect(model, texts, wanted, seed=0)
+    for boundary in wanted:
+        alone = gram.collect(model, texts, [boundary], seed=0)[boundary]
+        torch.testing.assert_close(together[boundary].fit.xd, alone.fit.xd)
+        torch.testing.assert_close(together[boundary].fit.xx, alone.fit.xx)
+
+
+@pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-3, 1.0])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> None:
+    model, texts = tiny.model(), sequences() + sequences(1)
+    statistics = gram.collect(model, texts, [(1, 3)], seed=0)[1, 3]
+    fit = ghost.fit(statistics, {"ridge": ridge, "bias": bias})
+    h = streams(model, texts)
+    x, d = h[1], h[3] - h[1]
+    shift = (x.mean(0), d.mean(0)) if bias else (np.zeros(32), np.zeros(32))
+    centred, target = x - shift[0], d - shift[1]
+    penalty = np.sqrt(ridge * np.trace(centred.T @ centred) / 32)
+    system = np.vstack([centred, penalty * np.eye(32)])
+    expected, *_ = np.linalg.lstsq(system, np.vstack([target, np.zeros((32, 32))]), rcond=None)
+    offset = shift[1] - shift[0] @ expected
+    wanted = x + x @ expected + offset
+    ours = x + x @ fit.patch.operator.double().numpy()
+    if bias:
+        ours = ours + fit.patch.bias.double().numpy()
+    assert np.linalg.norm(ours - wanted) / np.linalg.norm(wanted) < 1e-5
+
+
+def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
+    model, texts = tiny.model(), sequences()
+    held = gram.split(len(texts), 7)
+    statistics = gram.collect(model, texts, [(1, 4)], seed=7)
+    fit = ghost.fit(statistics[1, 4], {"bias": True})
+    operator, bias = fit.validated.operator.numpy(), fit.validated.bias.numpy()
+    for flag, before, after in (
+        (False, fit.fit_error_before, fit.fit_error),
+        (True, fit.heldout_error_before, fit.heldout_error),
+    ):
+        h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
+        x, y = h[1], h[4]
+        assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
+        assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
+    errors = gram.absolute_errors(model, texts, {(1, 4): fit.validated}, seed=7)[1, 4]
+    np.testing.assert_allclose(errors.before, np.abs(y - x).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(errors.after, np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
+
+
+def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
+    statistics = gram.collect(tiny.model(), sequences(), [(1, 3)], seed=0)[1, 3]
+    chosen = ghost.fit(statistics, {"ridge": "validated"})
+    by_hand = {ridge: ghost.fit(statistics, {"ridge": ridge}).heldout_error for ridge in ghost.GRID}
+    assert chosen.ridge == min(by_hand, key=lambda ridge: by_hand[ridge])
+    assert chosen.heldout_error == pytest.approx(min(by_hand.values()))
+    assert chosen.ridge_at_edge == (chosen.ridge in (ghost.GRID[0], ghost.GRID[-1]))
+    # Few tokens, many parameters: without a ridge the fit is better on what it saw and worse on what it did not.
+    free = ghost.fit(statistics, {"ridge": 0})
+    assert free.fit_error < chosen.fit_error and free.heldout_error > chosen.heldout_error
+
+
+def linear_model() -> torch.nn.Module:
+    """A model whose layer 2 adds a linear function of its input."""
+    model = tiny.model()
+    layer = layers_of(model)[2]
+    torch.manual_seed(3)
+    layer.add = torch.nn.Linear(32, 32, bias=False)
+    layer.forward = lambda hidden_states, **_: hidden_states + layer.add(hidden_states)  # type: ignore[method-assign]
+    return model
+
+
+def test_a_linear_layer_is_replaced_exactly() -> None:
+    model, texts = linear_model(), sequences() + sequences(1)
+    statistics = gram.collect(model, texts, [(2, 3)], seed=0)[2, 3]
+    fit = ghost.fit(statistics, {})
+    assert fit.heldout_error < 1e-5 < 1e-2 < fit.heldout_error_before
+    variant = materialise(model, {"units": ["2"]}, {(2, 3): fit.patch})
+    ids = tiny.tokens(seed=5)
+    with torch.no_grad():
+        torch.testing.assert_close(variant(ids).logits, model(ids).logits, atol=1e-4, rtol=1e-4)
+        assert not torch.allclose(materialise(model, {"units": ["2"]})(ids).logits, model(ids).logits, atol=1e-2)
+
+
+def test_a_plan_of_two_runs_gets_two_operators_and_comes_closer_to_the_base_model() -> None:
+    model, texts = tiny.model(), sequences() + sequences(1)
+    plan = {"units": ["1", "3", "4"], "removed": 3, "selector": "cosine", "kind": "layer"}
+    where = boundaries(plan, 5)
+    assert where == [(1, 2), (3, 5)]
+    statistics = gram.collect(model, texts, where, seed=0)
+    patches = {boundary: ghost.fit(statistics[boundary], {}).patch for boundary in where}
+    ids = tiny.tokens(8, 12, seed=9)
+    with torch.no_grad():
+        target = model.base_model(ids).last_hidden_state
+        distance = [
+            float((materialise(model, plan, given).base_model(ids).last_hidden_state - target).norm())
+            for given in (None, patches)
+        ]
+    assert distance[1] < 0.9 * distance[0]
+
+
+def test_rank_limits_the_operator_and_keeps_the_best_directions() -> None:
+    statistics = gram.collect(tiny.model(), sequences(), [(1, 4)], seed=0)[1, 4]
+    errors = []
+    for rank in (1, 4, 16, 32):
+        fit = ghost.fit(statistics, {"ridge": 1e-3, "rank": rank})
+        assert np.linalg.matrix_rank(fit.patch.operator.double().numpy(), tol=1e-5) <= rank
+        errors.append(fit.fit_error)
+    assert errors == sorted(errors, reverse=True)
+    full = ghost.fit(statistics, {"ridge": 1e-3})
+    assert errors[-1] == pytest.approx(full.fit_error)
+    # Eckart-Young: no projection of the full prediction onto as many directions does better.
+    truncated = torch.linalg.svd(full.validated.operator)
+    plain = truncated.U[:, :4] @ torch.diag(truncated.S[:4]) @ truncated.Vh[:4]
+    assert errors[1] <= statistics.fit.residual_norm(plain) / statistics.fit.output_norm() + 1e-9
+
+
+def test_a_patch_file_keeps_every_size_and_refuses_one_it_does_not_hold(tmp_path: Path) -> None:
+    first, second = torch.randn(4, 4), torch.randn(4, 4)
+    named = patch.tensors(1, {(2, 3): Patch(first)}) | patch.tensors(
+        2, {(2, 3): Patch(first), (5, 6): Patch(second, second[0])}
+    )
+    patch.save(tmp_path / "x.safetensors", named)
+    assert torch.equal(patch.load(tmp_path / "x.safetensors", 1)[2, 3].operator, first)
+    loaded = patch.load(tmp_path / "x.safetensors", 2)
+    assert torch.equal(loaded[5, 6].bias, second[0]) and loaded[2, 3].bias is None
+    with pytest.raises(LaminaError, match="removed=3"):
+        patch.load(tmp_path / "x.safetensors", 3)
+    patch.save(tmp_path / "empty.safetensors", {})
+    assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["empty.safetensors", "x.safetensors"]
+
+
+def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
+    assert antisymmetric_share(torch.tensor([[0.0, 1.0], [-1.0, 0.0]])) == 1.0
+    assert antisymmetric_share(torch.eye(3)) == 0.0
+    model, texts = tiny.model(), sequences()
+    statistics = gram.collect(model, texts, [(1, 2)], seed=0)[1, 2]
+    fit = ghost.fit(statistics, {})
+    errors = gram.absolute_errors(model, texts, {(1, 2): fit.validated}, seed=0)[1, 2]
+    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
+    written = row(plan, "ghost", (1, 2), fit, errors, statistics)
+    assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
+    assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
+
+
+def test_options_that_make_no_sense_are_explained() -> None:
+    statistics = gram.collect(tiny.model(), sequences(), [(1, 2)], seed=0)[1, 2]
+    for options, words in (({"ridge": -1}, "ridge: -1"), ({"rigde": 0}, "no option 'rigde'"), ({"rank": 0}, "rank: 0")):
+        with pytest.raises(LaminaError, match=words):
+            ghost.fit(statistics, options)
+    with pytest.raises(LaminaError, match="at least 2 calibration samples"):
+        gram.split(1, 0)
+    with pytest.raises(LaminaError, match="layers only"):
+        boundaries({"units": ["1.mlp"], "selector": "cosine", "kind": "mlp"}, 5)
+
+
+def test_a_model_that_gives_nan_is_named() -> None:
+    model = tiny.model()
+    with torch.no_grad():
+        layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
+    with pytest.raises(LaminaError, match=r"llama gives NaN during the forward pass over the calibration"):
+        gram.collect(model, sequences(), [(1, 2)], seed=0)

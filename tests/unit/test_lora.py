@@ -1,0 +1,119 @@
+"""Healing trains an adapter that PEFT can read, on the calibration's answers, and keeps the best epoch or none."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from peft import PeftModel
+
+from lamina import tables
+from lamina.data.calibrations import Row, Sample
+from lamina.errors import LaminaError
+from lamina.healing import lora
+from lamina.models.variant import Patch, materialise
+
+PLAN = {"units": ["2"], "removed": 1}
+FAST = {"rank": 4, "alpha": 8, "dropout": 0.0, "learning_rate": 1e-2, "epochs": 4, "batch": 8, "warmup_steps": 2}
+
+
+def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
+    """The answer tells whether the context's first token is even: something to learn."""
+    found = []
+    for number in range(count):
+        context = tuple(tiny.tokens(1, 4 + number % 5, seed=number)[0].tolist())
+        rows = tuple(Row(context, (answer,), 2) for answer in (4 + context[0] % 2, 12))
+        found.append(Sample(number, kind, 0, rows if kind == "choices" else rows[:1], str(number)))
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "phi3", "bloom"])
+def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -> None:
+    base = tiny.model(family)
+    before = {name: parameter.clone() for name, parameter in base.named_parameters()}
+    adapted, rows = lora.heal(materialise(base, PLAN), samples(), lora.Options.read(FAST))
+    losses = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+    assert len(losses) == 5 and min(losses) < 0.95 * losses[0]
+    chosen = [row for row in rows if row["chosen"]]
+    assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
+    assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())
+    assert all(parameter.requires_grad for parameter in base.parameters())
+    tables.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, recovery="r", healing="h")
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Path) -> None:
+    base, ids = tiny.model(family), tiny.tokens()
+    patches = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
+    adapted, _ = lora.heal(materialise(base, PLAN, patches), samples(), lora.Options.read(FAST))
+    lora.save(adapted, tmp_path)
+    with torch.no_grad():
+        wanted = adapted(input_ids=ids).logits
+        unhealed = materialise(base, PLAN, patches)(input_ids=ids).logits
+        mine = materialise(base, PLAN, patches, tmp_path)(input_ids=ids).logits
+        peft = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)(input_ids=ids).logits
+        again = materialise(base, PLAN, patches)(input_ids=ids).logits
+    torch.testing.assert_close(mine, wanted, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(peft, wanted, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(unhealed, wanted, atol=1e-2)
+    assert torch.equal(again, unhealed)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] is None
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_an_adapter_of_another_variant_is_refused(tmp_path: Path) -> None:
+    base = tiny.model()
+    adapted, _ = lora.heal(
+        materialise(base, {"units": ["2", "3"]}), samples(), lora.Options.read({**FAST, "epochs": 1})
+    )
+    lora.save(adapted, tmp_path)
+    with pytest.raises(LaminaError, match="another variant"):
+        materialise(base, PLAN, None, tmp_path)
+
+
+def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
+    base, ids, options = tiny.model(), tiny.tokens(), lora.Options.read({**FAST, "epochs": 2})
+    _, held = lora._split(samples(), options.seed)
+    answers = {True: 20, False: 5}
+    contradictory = [
+        replace(sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held],)),))
+        for sample in samples()
+    ]
+    adapted, rows = lora.heal(materialise(base, PLAN), contradictory, options)
+    assert rows[0]["chosen"] and rows[0]["epoch"] == 0 and not any(row["chosen"] for row in rows[1:])
+    with torch.no_grad():
+        assert torch.equal(adapted(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits)
+
+
+def test_validation_samples_are_never_trained_on() -> None:
+    training, validation = lora._split(samples(100), seed=1)
+    assert len(validation) == 15 and not {s.index for s in training} & {s.index for s in validation}
+
+
+def test_only_the_gold_continuation_counts_except_in_texts() -> None:
+    sample = samples(1)[0]
+    ids, first = lora._tokens(sample)
+    assert first == len(sample.rows[0].context) and ids[first:] == list(sample.rows[0].continuation)
+    assert lora._tokens(samples(1, "text")[0])[1] == 1
+
+
+def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> None:
+    base = tiny.model()
+    options = lora.Options.read({**FAST, "dropout": 0.1, "max_steps": 7})
+    runs = [lora.heal(materialise(base, PLAN), samples(), options)[1] for _ in range(2)]
+    assert runs[0] == runs[1]
+    assert runs[0][-1]["step"] == 7 and runs[0][-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
+    assert runs[0][-1]["validation_loss"] is not None
+
+
+def test_options_and_families_that_cannot_be_healed_are_explained() -> None:
+    for entry, words in (({"rnak": 2}, "no option 'rnak'"), ({"rank": 0}, "rank: 0"), ({"data": "web"}, "data: 'web'")):
+        with pytest.raises(LaminaError, match=words):
+            lora.Options.read(entry)
+    with pytest.raises(LaminaError, match="mixtral"):
+        lora.heal(materialise(tiny.model("mixtral"), PLAN), samples(), lora.Options.read(FAST))
+    with pytest.raises(LaminaError, match="at least 4"):
+        lora.heal(materialise(tiny.model(), PLAN), samples(3), lora.Options.read(FAST))

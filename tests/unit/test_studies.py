@@ -1,0 +1,308 @@
+"""What studies ask for: variants, plans, patches, benchmark jobs."""
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lamina import config as configuration
+from lamina import studies
+from lamina.studies import Variant
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+Raw = dict[str, Any]
+
+STUDIES = """
+models:
+  small: {source: small}
+  other: {source: org/other, revision: main, layers: 16}
+calibrations:
+  recall: {task: microworld_recall}
+  mixture: {tasks: [microworld_recall, microworld_facts, microworld_hops]}
+  corpus: {text: microworld_corpus}
+  mine: {choices: mine.jsonl}
+selectors:
+  accuracy: {metric: accuracy}
+  once: {metric: perplexity, strategy: one_shot}
+  cosine: {metric: cosine}
+  block: {metric: angular, strategy: block}
+  deepest: {strategy: deepest}
+  random: {strategy: random}
+  heads: {metric: cosine, units: attention}
+recoveries:
+  ghost: {method: ghost}
+  affine: {method: ghost, bias: true}
+healings:
+  lora: {method: lora}
+benchmarks:
+  tasks: {microworld_recall: {}, microworld_facts: {}, mine: {choices: mine_test.jsonl}}
+  perplexity: {corpus_test: {text: microworld_corpus, window: 64}}
+  efficiency: {}
+benchmark: {blocks: 3}
+studies:
+  maps: {models: [small], calibrations: [recall, corpus], metrics: [accuracy, cosine]}
+  prune:
+    models: [small]
+    calibrations: [recall, corpus]
+    selectors: [accuracy, cosine]
+    removed: [1, 2, 25%]
+    recoveries: [none, ghost]
+    tasks: own
+  shares:
+    models: [small, other]
+    calibrations: [recall]
+    selectors: [accuracy]
+    removed: [25%]
+    healings: [none, lora]
+    tasks: [microworld_facts]
+    perplexity: []
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small/config.json").write_text('{"num_hidden_layers": 8}')
+    for name in ("mine.jsonl", "mine_test.jsonl"):
+        (tmp_path / name).write_text("")
+    return tmp_path
+
+
+@pytest.fixture
+def raw() -> Raw:
+    loaded: Raw = yaml.safe_load(STUDIES)
+    return loaded
+
+
+@pytest.fixture
+def config(raw: Raw, root: Path) -> Raw:
+    return configuration.load(raw, root)
+
+
+def only(raw: Raw, root: Path, **study: Any) -> Raw:
+    """The configuration with one study instead of its own."""
+    common = {"models": ["small"], "calibrations": ["recall"]}
+    return configuration.load({**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root)
+
+
+def test_a_variant_spells_its_paths() -> None:
+    variant = Variant("m", "c", "s", 3, "ghost", "lora")
+    assert variant.plan == "m/c/s/removed=3"
+    assert variant.patch == "m/c/s/ghost"
+    assert variant.adapter == "m/c/s/removed=3/ghost/lora"
+    assert not variant.is_base
+
+
+def test_the_unpruned_model_is_a_variant_with_nothing_done() -> None:
+    assert Variant.base("m") == Variant("m", "none", "none", 0, "none", "none")
+    assert Variant.base("m").is_base
+
+
+def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> None:
+    config = only(
+        raw, root, selectors=["accuracy", "cosine"], removed=[1, 2], recoveries=["none", "ghost"], healings=["lora"]
+    )
+    expected = [
+        Variant("small", "recall", selector, removed, recovery, "lora")
+        for selector in ("accuracy", "cosine")
+        for removed in (1, 2)
+        for recovery in ("ghost", "none")
+    ]
+    assert studies.variants(config) == expected
+
+
+def test_studies_that_overlap_share_variants(config: Raw) -> None:
+    listed = studies.variants(config)
+    assert listed == sorted(set(listed))
+    assert listed.count(Variant("small", "recall", "accuracy", 2, "none", "none")) == 1
+
+
+def test_a_share_means_each_models_own_layers(config: Raw) -> None:
+    assert {v.removed for v in studies.variants(config) if v.model == "small"} == {1, 2}
+    assert {v.removed for v in studies.variants(config) if v.model == "other"} == {4}
+
+
+def test_a_size_written_twice_is_one_size(raw: Raw, root: Path) -> None:
+    config = only(raw, root, selectors=["accuracy"], removed=[2, "25%", 2])
+    assert studies.plans(config) == [("small", "recall", "accuracy", 2)]
+
+
+def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, root: Path) -> None:
+    config = only(raw, root, selectors=["accuracy"], removed=[5], recoveries=["none", "ghost"])
+    assert studies.plans(config) == [("small", "recall", "accuracy", 5)]
+
+
+def test_sizes_are_those_whose_patch_is_used(config: Raw) -> None:
+    assert studies.sizes(config, "small", "recall", "accuracy", "ghost") == [1, 2]
+    assert studies.sizes(config, "other", "recall", "accuracy", "ghost") == []
+    assert studies.sizes(config, "small", "recall", "accuracy", "affine") == []
+
+
+def test_own_tasks_are_those_the_calibration_draws_from(config: Raw) -> None:
+    assert studies.own_tasks(config, "recall") == ["microworld_recall"]
+    assert studies.own_tasks(config, "mixture") == ["microworld_facts", "microworld_recall"]
+    assert studies.own_tasks(config, "corpus") == []
+    assert studies.own_tasks(config, "mine") == ["mine"]
+
+
+def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: Raw) -> None:
+    jobs = studies.benchmark_blocks(config)
+    assert jobs == sorted(set(jobs))
+    measured: dict[tuple[str, str, str], list[Variant]] = {}
+    for model, calibration, task, block in jobs:
+        found = studies.block_variants(config, model, calibration, task, block)
+        assert found, "no benchmark job may be empty"
+        measured.setdefault((model, calibration, task), []).extend(found)
+    both = [v for v in studies.variants(config) if v.model == "small" and v.healing == "none"]
+    recall = [v for v in both if v.calibration == "recall"]
+    corpus = [v for v in both if v.calibration == "corpus"]
+    share = [Variant("small", "recall", "accuracy", 2, "none", healing) for healing in ("lora", "none")]
+    base = {key[2]: found for key, found in measured.items() if key[:2] == ("small", "none")}
+    assert sorted(measured[("small", "recall", "microworld_recall")]) == recall
+    assert sorted(measured[("small", "recall", "corpus_test")]) == recall
+    assert sorted(measured[("small", "corpus", "corpus_test")]) == corpus
+    assert sorted(measured[("small", "recall", "microworld_facts")]) == share
+    assert ("small", "corpus", "microworld_recall") not in measured
+    assert base == dict.fromkeys(("microworld_recall", "corpus_test", "microworld_facts"), [Variant.base("small")])
+    assert [key[2] for key in measured if key[:2] == ("other", "none")] == ["microworld_facts"]
+
+
+def test_the_unpruned_model_is_in_block_0_alone(config: Raw) -> None:
+    assert studies.block_variants(config, "small", "none", "microworld_facts", 0) == [Variant.base("small")]
+    assert studies.block_variants(config, "small", "none", "microworld_facts", 1) == []
+    assert studies.block_variants(config, "other", "none", "corpus_test", 0) == []
+
+
+def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -> None:
+    raw["benchmark"]["blocks"] = 5
+    before = only(raw, root, selectors=["accuracy"], removed=[1, 2, 3, 4, 5, 6])
+    after = only(raw, root, selectors=["accuracy"], removed=[1, 2, 3, 4, 5, 6, 7])
+
+    def contents(config: Raw) -> dict[Any, list[Variant]]:
+        return {job: studies.block_variants(config, *job) for job in studies.benchmark_blocks(config)}
+
+    old, new = contents(before), contents(after)
+    changed = {job for job in new if old.get(job) != new[job]}
+    assert set(old) <= set(new)
+    assert len({block for *_, block in changed}) == 1
+    assert len({block for *_, block in new}) > 1
+
+
+def test_blocks_are_the_same_in_every_process(config: Raw) -> None:
+    code = (
+        "import json, sys; from lamina import studies; config = json.load(sys.stdin); "
+        "print(json.dumps(studies.benchmark_blocks(config)))"
+    )
+    seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=SOURCE,
+            input=json.dumps(config),
+            env=seed,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        for seed in seeds
+    ]
+    assert {each.stdout for each in printed} == {json.dumps(studies.benchmark_blocks(config)) + "\n"}
+
+
+@pytest.mark.parametrize(
+    ("metric", "name"),
+    [
+        ("accuracy", "removal"),
+        ("perplexity", "removal"),
+        ("output_cosine", "removal"),
+        ("output_norm", "removal"),
+        ("output_js", "removal"),
+        ("output_kl", "removal"),
+        ("cosine", "stream"),
+        ("angular", "stream"),
+        ("taylor", "gradient"),
+        ("magnitude", "weights"),
+    ],
+)
+def test_the_cheapest_pass_of_a_metric(metric: str, name: str) -> None:
+    assert studies.metric_pass(metric) == name
+
+
+def test_every_metric_of_the_schema_has_a_pass() -> None:
+    listed = configuration.schema()["$defs"]["selector"]["properties"]["metric"]["enum"]
+    assert all(studies.metric_pass(metric) for metric in listed if metric)
+    in_maps = configuration.schema()["$defs"]["study_maps"]["properties"]["metrics"]["items"]["enum"]
+    assert in_maps == [metric for metric in listed if metric]
+
+
+def test_a_removal_pass_carries_the_stream_metrics() -> None:
+    assert studies.passes(["cosine", "angular"]) == ["stream"]
+    assert studies.passes(["cosine", "accuracy", "perplexity"]) == ["removal"]
+    assert studies.passes(["cosine", "taylor", "magnitude", "accuracy"]) == ["gradient", "removal", "weights"]
+    assert studies.passes([]) == []
+
+
+def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None:
+    raw["studies"] = {
+        "a": {"models": ["small"], "calibrations": ["recall"], "metrics": ["cosine"]},
+        "b": {"models": ["small"], "calibrations": ["recall", "corpus"], "metrics": ["accuracy"]},
+        "c": {"models": ["small"], "calibrations": ["recall"], "metrics": ["cosine"], "units": "mlp"},
+    }
+    assert studies.maps(configuration.load(raw, root)) == [
+        ("small", "corpus", "removal", "layer"),
+        ("small", "recall", "removal", "layer"),
+        ("small", "recall", "stream", "mlp"),
+    ]
+
+
+def test_the_pass_of_a_step(config: Raw) -> None:
+    assert {name: studies.step_pass(config, name) for name in config["selectors"]} == {
+        "accuracy": "removal",
+        "once": "removal",
+        "cosine": "stream",
+        "heads": "stream",
+        "block": None,
+        "deepest": None,
+        "random": None,
+    }
+
+
+def test_captures_are_all_calibrations_that_studies_use(config: Raw) -> None:
+    assert studies.captures(config) == [("other", "recall"), ("small", "corpus"), ("small", "recall")]
+
+
+def test_efficiency_takes_one_variant_per_structure(config: Raw) -> None:
+    assert studies.efficiency_variants(config, "small") == [
+        Variant("small", "recall", "accuracy", removed, recovery, "none")
+        for removed in (1, 2)
+        for recovery in ("ghost", "none")
+    ]
+    assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4, "none", "none")]
+
+
+def test_kinds_of_units_differ_in_structure(raw: Raw, root: Path) -> None:
+    config = only(raw, root, selectors=["cosine", "accuracy", "heads"], removed=[1])
+    assert [v.selector for v in studies.efficiency_variants(config, "small")] == ["cosine", "heads"]
+
+
+def test_efficiency_uses_plans_and_patches_that_exist_anyway(raw: Raw, root: Path) -> None:
+    config = only(raw, root, selectors=["cosine"], removed=[1], recoveries=["ghost"], healings=["lora"])
+    (variant,) = studies.efficiency_variants(config, "small")
+    assert variant == Variant("small", "recall", "cosine", 1, "ghost", "none")
+    assert (variant.model, variant.calibration, variant.selector, variant.removed) in studies.plans(config)
+
+
+def test_without_the_section_no_efficiency_is_measured(raw: Raw, root: Path) -> None:
+    del raw["benchmarks"]["efficiency"]
+    assert studies.efficiency_variants(configuration.load(raw, root), "small") == []
+
+
+def test_a_study_of_maps_alone_asks_for_no_variants(raw: Raw, root: Path) -> None:
+    config = only(raw, root, metrics=["accuracy"])
+    assert studies.variants(config) == studies.plans(config) == studies.benchmark_blocks(config) == []
+    assert studies.captures(config) == [("small", "recall")]

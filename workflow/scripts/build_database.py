@@ -1,0 +1,21 @@
+"""Build the DuckDB database of a run: the views of `sql/views.sql` over its tables."""
+
+import argparse
+from pathlib import Path
+
+from lamina import database
+from lamina.errors import explained
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--views", type=Path, required=True, help="SQL that creates the views")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    database.build(arguments.views, arguments.tables, arguments.output)
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

@@ -1,0 +1,25 @@
+"""Compare the residual streams at all pairs of layer boundaries."""
+
+import argparse
+import json
+from pathlib import Path
+
+from lamina import tables
+from lamina.data import calibrations
+from lamina.errors import explained
+from lamina.models.load import load_model
+from lamina.sweep.capture import capture
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest", required=True, type=Path)
+    parser.add_argument("--calibration", required=True, type=Path)
+    parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
+    parser.add_argument("--provenance", default="{}", type=json.loads)
+    parser.add_argument("--output", required=True, type=Path)
+    args = parser.parse_args()
+    with explained():
+        model = load_model(json.loads(args.manifest.read_text()))
+        rows = capture(model, calibrations.read(args.calibration).sequences(), args.tokens)
+        keys = {"model": args.output.parent.name, "calibration": args.output.stem}
+        tables.write(args.output, tables.from_rows("activations", rows, **keys), args.provenance)

@@ -1,0 +1,25 @@
+"""End a run with an error where a plan that the config asks for was refused; everything else is done by then."""
+
+import argparse
+
+from lamina import tables
+from lamina.errors import LaminaError, explained
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--plans", required=True, help="the gathered table of plans")
+    parser.add_argument("--output", required=True)
+    args = parser.parse_args()
+    with explained():
+        rows = tables.read(args.plans).to_pylist()
+        refused = {}
+        for row in rows:
+            if row["refused"]:
+                refused.setdefault((row["model"], row["calibration"], row["selector"]), row["refused"])
+        if refused:
+            lines = [f"  {'/'.join(key)}: {reason}" for key, reason in refused.items()]
+            raise LaminaError("the run is complete but for plans that were refused:\n" + "\n".join(lines))
+        tables.write_text(
+            args.output,
+            f"{len({(r['model'], r['calibration'], r['selector'], r['removed']) for r in rows})} plans, none refused\n",
+        )

@@ -1,0 +1,55 @@
+"""Fit one recovery for all plan sizes of a selector: one model load, shared forward passes."""
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+
+from lamina import tables
+from lamina.data import calibrations
+from lamina.errors import explained
+from lamina.models.families import layers_of
+from lamina.models.load import load_model
+from lamina.recovery import gram, patch, report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--calibration", type=Path, required=True)
+    parser.add_argument("--plans", type=Path, nargs="+", required=True, help="plan JSON files, one per size")
+    parser.add_argument("--recovery", required=True, help="name of the recovery in the configuration")
+    parser.add_argument("--recovery-options", type=json.loads, required=True, help="its entry, as JSON")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, required=True, help=".safetensors")
+    parser.add_argument("--table", type=Path, required=True, help=".parquet of table patches")
+    parser.add_argument("--provenance", type=json.loads, default={})
+    arguments = parser.parse_args()
+    plans = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.plans]
+    plans = [plan for plan in plans if plan["units"]]
+    tensors, rows = {}, []
+    if plans:
+        manifest = json.loads(arguments.manifest.read_text(encoding="utf-8"))
+        calibration = calibrations.read(arguments.calibration)
+        method = importlib.import_module(f"lamina.recovery.{arguments.recovery_options['method']}")
+        model = load_model(manifest)
+        wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
+        every = sorted({boundary for part in wanted for boundary in part})
+        sequences = calibration.sequences()
+        statistics = gram.collect(model, sequences, every, arguments.seed)
+        fits = {boundary: method.fit(statistics[boundary], arguments.recovery_options) for boundary in every}
+        validated = {boundary: fit.validated for boundary, fit in fits.items()}
+        errors = gram.absolute_errors(model, sequences, validated, arguments.seed)
+        for plan, part in zip(plans, wanted, strict=True):
+            tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].patch for boundary in part})
+            rows += [
+                report.row(plan, arguments.recovery, boundary, fits[boundary], errors[boundary], statistics[boundary])
+                for boundary in part
+            ]
+    patch.save(arguments.output, tensors)
+    tables.write(arguments.table, tables.from_rows("patches", rows), arguments.provenance)
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

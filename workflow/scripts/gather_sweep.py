@@ -1,0 +1,14 @@
+"""Put the blocks of one sweep together."""
+
+import argparse
+
+from lamina import tables
+from lamina.errors import explained
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--blocks", required=True, nargs="+")
+    parser.add_argument("--output", required=True)
+    args = parser.parse_args()
+    with explained():
+        tables.write(args.output, tables.gather("sweeps", args.blocks))

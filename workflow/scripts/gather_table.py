@@ -1,0 +1,101 @@
+"""Gather one table of a run from the files that hold its parts."""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lamina import tables
+from lamina.errors import LaminaError, explained
+
+
+def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Rows from manifests `models/{model}/manifest.json`."""
+    columns = tables.COLUMNS["models"]
+    for path in paths:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
+
+
+def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
+    columns = tables.COLUMNS["calibrations"]
+    for path in paths:
+        metadata = pq.read_schema(path).metadata or {}
+        if b"lamina.calibration" not in metadata:
+            raise LaminaError(f"{path} is not a calibration of this version of lamina. Delete the file and run again.")
+        described = json.loads(metadata[b"lamina.calibration"])
+        names = {"model": path.parent.name, "calibration": path.stem}
+        yield {name: described.get(name) for name in columns} | names
+
+
+def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+    """Rows from plans; one row with a null unit for a refused plan."""
+    for path in paths:
+        plan = json.loads(path.read_text(encoding="utf-8"))
+        keys = {name: plan[name] for name in tables.SELECTION}
+        if plan["refused"]:
+            yield keys | {"refused": plan["refused"]}
+        units = plan["units"]
+        nothing = [None] * len(units)
+        columns = (plan["scores"] or nothing, plan["accuracy_before"] or nothing, plan["accuracy_after"] or nothing)
+        for position, (unit, score, before, after) in enumerate(zip(units, *columns, strict=True), start=1):
+            measured = {"score": score, "accuracy_before": before, "accuracy_after": after}
+            yield keys | {"unit": str(unit), "position": position} | measured
+
+
+def jobs(folder: Path) -> Iterator[dict[str, Any]]:
+    """Rows from the benchmark files that Snakemake left under `folder`.
+
+    Jobs of earlier runs keep their files, so that a rerun of a part still tells the cost of the whole.
+    """
+    for path in sorted(folder.rglob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            resources = record.get("resources") or {}
+            wildcards = record.get("wildcards") or {}
+            yield {
+                # Without --benchmark-extended a record does not say whose it is, its path does.
+                "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
+                "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
+                "seconds": number(record.get("s")),
+                "cpu_seconds": number(record.get("cpu_time")),
+                "max_rss_mb": number(record.get("max_rss")),
+                "device": "gpu" if resources.get("gpu") else "cpu",
+            }
+
+
+def number(text: Any) -> float | None:
+    """A measurement of Snakemake's; it writes NA (or -) for jobs that ended before it first looked."""
+    return None if text in (None, "NA", "-") else float(text)
+
+
+READERS = {"models": models, "calibrations": calibrations, "plans": plans}
+
+
+def gather(table: str, paths: Sequence[Path], folder: Path | None) -> pa.Table:
+    """The whole of `table` from its parts."""
+    if table == "jobs":
+        return tables.from_rows(table, jobs(folder) if folder else [])
+    if table in READERS:
+        return tables.from_rows(table, READERS[table](paths))
+    return tables.gather(table, paths)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, fromfile_prefix_chars="@")
+    parser.add_argument("--table", choices=tables.TABLES, required=True)
+    parser.add_argument("--input", type=Path, nargs="*", default=[], help="parts; @FILE reads arguments, one a line")
+    parser.add_argument("--folder", type=Path, help="Snakemake's benchmark files (jobs only)")
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    tables.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

@@ -1,0 +1,27 @@
+"""Draw one figure from the tables of a run."""
+
+import argparse
+import importlib
+from pathlib import Path
+
+from lamina import database, tables
+from lamina.errors import explained
+from lamina.figures import style
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--figure", required=True, help="name of a module of lamina.figures")
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
+    parser.add_argument("--views", type=Path, default=Path("sql/views.sql"))
+    parser.add_argument("--output", type=Path, required=True, help="SVG")
+    arguments = parser.parse_args()
+    # By name, so that an edit to one figure makes only that figure stale.
+    module = importlib.import_module(f"lamina.figures.{arguments.figure}")
+    connection = database.connect(arguments.views, arguments.tables)
+    tables.write_text(arguments.output, style.svg(module.draw(connection), salt=arguments.figure))
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

@@ -1,0 +1,20 @@
+"""Find a model, check what it is, and write its manifest."""
+
+import argparse
+import json
+from pathlib import Path
+
+from lamina import tables
+from lamina.errors import explained
+from lamina.models.manifest import describe, find_model
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True, help="its name in the config")
+    parser.add_argument("--entry", required=True, type=json.loads, help="its entry in the config, as JSON")
+    parser.add_argument("--output", required=True)
+    args = parser.parse_args()
+    with explained():
+        folder = find_model(args.model, args.entry, Path.cwd())
+        manifest = describe(args.model, args.entry, folder)
+        tables.write_text(args.output, json.dumps(manifest, indent=2) + "\n")

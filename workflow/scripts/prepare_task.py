@@ -1,0 +1,27 @@
+"""Load what a benchmark scores and write the hashes of its documents, for the check of calibrations against it."""
+
+import argparse
+import json
+from pathlib import Path
+
+import pyarrow as pa
+
+from lamina import tables
+from lamina.data import documents, lm_tasks
+from lamina.data.calibrations import document_hash
+from lamina.errors import explained
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--task", required=True, help="name of the task or perplexity text in the config")
+    parser.add_argument("--entry", required=True, type=json.loads, help="its entry in the config, as JSON")
+    parser.add_argument("--output", required=True)
+    args = parser.parse_args()
+    with explained():
+        if "text" in args.entry:
+            path = documents.corpus_file(args.entry["text"], args.entry.get("split"), Path.cwd())
+            tested = [document_hash(part) for part in documents.read_documents(path, args.entry.get("documents"))]
+        else:
+            task = lm_tasks.task_object(args.task, Path.cwd(), choices=args.entry.get("choices"))
+            tested = lm_tasks.test_documents(task, args.entry.get("limit"))
+        tables.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))

@@ -1,0 +1,29 @@
+"""Render the report of a run: one self-contained HTML file."""
+
+import argparse
+import json
+from pathlib import Path
+
+from lamina import database, report, tables
+from lamina.errors import explained
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
+    parser.add_argument("--figures", type=Path, required=True, help="folder of the SVG figures")
+    parser.add_argument("--template", type=Path, required=True)
+    parser.add_argument("--facts", type=Path, required=True, help="JSON: versions, seed, commit, wall time, machine")
+    parser.add_argument("--views", type=Path, default=Path("sql/views.sql"))
+    parser.add_argument("--queries", type=Path, default=Path("sql/queries"))
+    parser.add_argument("--output", type=Path, required=True)
+    arguments = parser.parse_args()
+    connection = database.connect(arguments.views, arguments.tables)
+    facts = json.loads(arguments.facts.read_text(encoding="utf-8"))
+    page = report.render(connection, arguments.queries, arguments.figures, arguments.template, facts)
+    tables.write_text(arguments.output, page)
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

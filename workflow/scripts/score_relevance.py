@@ -1,0 +1,26 @@
+"""Turn a sweep into relevance scores with intervals, for every metric that it allows."""
+
+import argparse
+import json
+from pathlib import Path
+
+from lamina import tables
+from lamina.data.calibrations import METADATA_KEY
+from lamina.errors import explained
+from lamina.relevance.score import relevance
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sweep", required=True)
+    parser.add_argument("--calibration", required=True)
+    parser.add_argument("--score", required=True, choices=["acc", "acc_norm"])
+    parser.add_argument("--seed", required=True, type=int, help="of the bootstrap")
+    parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector, removed")
+    parser.add_argument("--output", required=True, type=Path)
+    args = parser.parse_args()
+    with explained():
+        sweep = tables.read(args.sweep)
+        facts = json.loads(tables.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
+        removed = args.keys["removed"]
+        rows = relevance(sweep, facts["chance_accuracy"], args.score, removed, args.seed) if sweep.num_rows else []
+        tables.write(args.output, tables.from_rows("relevance", rows, **args.keys))

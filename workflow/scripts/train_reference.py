@@ -1,0 +1,22 @@
+"""Train the embedded reference model and write its microworld: settings file in, model folder out."""
+
+import argparse
+from pathlib import Path
+
+import yaml
+
+from lamina.data import microworld, reference
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--settings", type=Path, required=True, help="config/reference.yaml")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the model; its data/ gets the documents")
+    arguments = parser.parse_args()
+    settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
+    microworld.write(arguments.output / "data", settings["seed"])
+    reference.train(settings, arguments.output, log=lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    main()
