@@ -11,7 +11,7 @@ GPUS := $(shell nvidia-smi -L 2>/dev/null | wc -l)
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
 SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores $(CORES) --keep-going \
-	--rerun-incomplete --max-checksum-file-size 1000000000 --benchmark-extended \
+	--rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
 
 .PHONY: run test check lock

@@ -3,6 +3,7 @@
 --
 --   duckdb -init sql/views.sql                          a shell with every view
 --   duckdb results/lamina.duckdb                        the same, as the pipeline leaves it
+--   PYTHONPATH=src python -m lamina.database FILE.sql   the answer of a query, without the duckdb shell
 --   SELECT * FROM duckdb_columns() WHERE NOT internal;  the data dictionary
 --
 -- A variant is spelled out in six columns: model, calibration, selector, removed, recovery, healing. The base model has

@@ -15,6 +15,7 @@ from lamina import tables
 from lamina.errors import LaminaError, explained
 
 DEFAULT_TABLES = "results/tables"
+STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
 
 
 def statements(views: str | Path, folder: str | Path = DEFAULT_TABLES) -> str:
@@ -57,8 +58,13 @@ def build(views: str | Path, folder: str | Path, output: str | Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
-        with duckdb.connect(str(temporary)) as connection:
+        with duckdb.connect() as connection:
+            place = str(temporary).replace("'", "''")
+            connection.execute(f"ATTACH '{place}' AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
+            connection.execute("USE output")
             connection.execute(statements(views, folder))
+            connection.execute("USE memory")
+            connection.execute("DETACH output")
         os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)

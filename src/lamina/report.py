@@ -3,11 +3,11 @@
 Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either side.
 """
 
-import importlib
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -15,17 +15,28 @@ import jinja2
 from markupsafe import Markup
 
 from lamina.database import rows
+from lamina.figures import (
+    angular_triangle,
+    cross_task,
+    efficiency,
+    pruning_curves,
+    relevance_agreement,
+    relevance_maps,
+    repair_bars,
+    training_curves,
+)
 from lamina.figures.style import Z95
 
-FIGURES = {
-    "relevance_maps": "Which layers matter",
-    "relevance_agreement": "Where cosine and accuracy disagree",
-    "angular_triangle": "Which runs of layers barely turn the stream",
-    "pruning_curves": "What pruning costs",
-    "repair_bars": "What repair gives back",
-    "cross_task": "What a plan costs the other tasks",
-    "efficiency": "What pruning buys",
-    "training_curves": "How healing went",
+# In the order of the page.
+FIGURES: dict[str, tuple[str, ModuleType]] = {
+    "relevance_maps": ("Which layers matter", relevance_maps),
+    "relevance_agreement": ("Where cosine and accuracy disagree", relevance_agreement),
+    "angular_triangle": ("Which runs of layers barely turn the stream", angular_triangle),
+    "pruning_curves": ("What pruning costs", pruning_curves),
+    "repair_bars": ("What repair gives back", repair_bars),
+    "cross_task": ("What a plan costs the other tasks", cross_task),
+    "efficiency": ("What pruning buys", efficiency),
+    "training_curves": ("How healing went", training_curves),
 }
 DISAGREEMENTS_SHOWN = 15
 
@@ -80,7 +91,8 @@ def render(
     page = environment.get_template(template.name)
     refused = rows(
         connection,
-        """SELECT refused AS reason, string_agg(DISTINCT model || ' / ' || calibration || ' / ' || selector, ', ') AS plans
+        """SELECT refused AS reason,
+            string_agg(DISTINCT model || ' / ' || calibration || ' / ' || selector, ', ') AS plans
         FROM plans WHERE refused IS NOT NULL GROUP BY ALL ORDER BY plans""",
     )
     keeps = answer("largest_removal_that_keeps_95_percent")
@@ -91,32 +103,34 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         keeps=keeps,
-        figures=[figure(connection, name, title, figures) for name, title in FIGURES.items()],
+        figures=[figure(connection, name, figures) for name in FIGURES],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=rows(
             connection,
             """SELECT * FROM variants
-            ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery""",
+            ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none',
+                recovery, healing""",
         ),
         times=answer("where_the_time_went"),
         facts=flatten(facts),
     )
 
 
-def figure(connection: duckdb.DuckDBPyConnection, name: str, title: str, folder: Path) -> dict[str, Any]:
+def figure(connection: duckdb.DuckDBPyConnection, name: str, folder: Path) -> dict[str, Any]:
     """One figure ready for the page: its SVG inline, and the caption with sample counts."""
-    module = importlib.import_module(f"lamina.figures.{name}")
+    title, module = FIGURES[name]
     path = folder / f"{name}.svg"
     drawing = inline(path.read_text(encoding="utf-8"), name, title) if path.exists() else None
     return {"name": name, "title": title, "svg": drawing, "caption": module.caption(connection)}
 
 
 def inline(svg: str, name: str, title: str) -> Markup:
-    """An SVG file as an element of the page: no prologue, no namespace addresses, ids that belong to this figure."""
+    """An SVG file as an element of the page: no prologue, no addresses, only ids in use, made this figure's own."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body)
-    body = re.sub(r'\bid="', f'id="{name}-', body)
+    pointed_at = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in pointed_at else "", body)
     body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
     head, rest = body.split(">", 1)
     width = re.search(r'width="([\d.]+)pt"', head)
@@ -145,8 +159,9 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     found = rows(
         connection,
         """SELECT model, calibration, count(*) AS n_layers, count(*) FILTER (accuracy_low <= 0) AS free,
-            arg_max(layer, accuracy) AS top, max(accuracy) AS top_score, max(accuracy_samples) AS n_samples
-        FROM relevance_wide WHERE component = 'layer' AND accuracy IS NOT NULL GROUP BY ALL ORDER BY model, calibration""",
+            max(accuracy_samples) AS n_samples
+        FROM relevance_wide WHERE component = 'layer' AND accuracy IS NOT NULL
+        GROUP BY ALL ORDER BY model, calibration""",
     )
     sentences = []
     for model in dict.fromkeys(row["model"] for row in found):
@@ -173,19 +188,20 @@ def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:
         return []
     champion = "accuracy" if "accuracy" in names else names[0]
     duels = rows(connection, DUELS, {"selector": champion})
-    sentences = []
+    told = []
     for other in dict.fromkeys(row["other"] for row in duels):
         met = [row for row in duels if row["other"] == other]
         won = sum(row["lead"] > Z95 * row["lead_stderr"] for row in met)
         lost = sum(row["lead"] < -Z95 * row["lead_stderr"] for row in met)
-        mean = sum(row["lead"] for row in met if row["metric"] != "perplexity")
-        shared = sum(row["metric"] != "perplexity" for row in met)
-        lead = f"; on average {100 * mean / shared:+.1f} points of accuracy" if shared else ""
-        sentences.append(
-            f"Selector {champion} against {other}, same task and size, no repair: better in {won} of {len(met)} comparisons, "
-            f"worse in {lost}, undecided in {len(met) - won - lost}{lead.replace('-', '−')}."
-        )
-    return sentences
+        leads = [100 * row["lead"] for row in met if row["metric"] != "perplexity"]
+        mean = f" (on average {sum(leads) / len(leads):+.1f} points of accuracy)" if leads else ""
+        told.append(f"{other} {won} / {lost} / {len(met) - won - lost}{mean}".replace("-", "−"))
+    if not told:
+        return []
+    return [
+        f"Selector {champion} against the others on the same task and size without repair, counted as better / worse / "
+        f"undecided at 95 %: {'; '.join(told)}."
+    ]
 
 
 def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -209,8 +225,8 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
                 "-", "−"
             )
         sentences.append(
-            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants and hurt in {row['worse']} "
-            f"(the rest: no difference beyond the 95 % interval){back}."
+            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants and hurt in "
+            f"{row['worse']} (the rest: no difference beyond the 95 % interval){back}."
         )
     return sentences
 

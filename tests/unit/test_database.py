@@ -10,10 +10,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from plausible_tables import write_study
 
 from lamina import database, tables
 from lamina.errors import LaminaError
+from tests.unit.plausible_tables import write_study
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
@@ -39,7 +39,7 @@ def study(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hand_made(tmp_path) -> Path:
-    """Ten test documents, all right for the base model; pruning 1 loses none, pruning 2 loses four, ghost returns two."""
+    """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
     folder = tmp_path / "results" / "tables"
     data = {table: [] for table in tables.TABLES}
     data["models"] = [dict(model="m", n_layers=4)]

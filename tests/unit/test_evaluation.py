@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
@@ -22,6 +21,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import patch
+from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
 

@@ -1,10 +1,10 @@
 """A ghost patch is the ridge regression of its paper, fitted without the held-out samples and without padding."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import tiny
 import torch
 
 from lamina.errors import LaminaError
@@ -12,6 +12,7 @@ from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import ghost, gram, patch
 from lamina.recovery.report import antisymmetric_share, boundaries, row
+from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
 
@@ -20,6 +21,10 @@ def sequences(seed: int = 0) -> list[list[int]]:
     """Token sequences of different lengths, so that every batch is padded."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(4, tiny.VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def collect(*arguments: Any, **options: Any) -> dict[tuple[int, int], gram.Statistics]:
+    return dict(gram.collect(*arguments, **options))
 
 
 def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
@@ -31,7 +36,7 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt"])
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
-    found = gram.collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
+    found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
     held = gram.split(len(texts), 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
@@ -50,9 +55,9 @@ def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
 
 def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
     model, texts, wanted = tiny.model(), sequences(), [(0, 2), (0, 3), (2, 3), (4, 5)]
-    together = gram.collect(model, texts, wanted, seed=0)
+    together = collect(model, texts, wanted, seed=0)
     for boundary in wanted:
-        alone = gram.collect(model, texts, [boundary], seed=0)[boundary]
+        alone = collect(model, texts, [boundary], seed=0)[boundary]
         torch.testing.assert_close(together[boundary].fit.xd, alone.fit.xd)
         torch.testing.assert_close(together[boundary].fit.xx, alone.fit.xx)
 
@@ -61,7 +66,7 @@ def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> None:
     model, texts = tiny.model(), sequences() + sequences(1)
-    statistics = gram.collect(model, texts, [(1, 3)], seed=0)[1, 3]
+    statistics = collect(model, texts, [(1, 3)], seed=0)[1, 3]
     fit = ghost.fit(statistics, {"ridge": ridge, "bias": bias})
     h = streams(model, texts)
     x, d = h[1], h[3] - h[1]
@@ -81,9 +86,9 @@ def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> No
 def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
     model, texts = tiny.model(), sequences()
     held = gram.split(len(texts), 7)
-    statistics = gram.collect(model, texts, [(1, 4)], seed=7)
+    statistics = collect(model, texts, [(1, 4)], seed=7)
     fit = ghost.fit(statistics[1, 4], {"bias": True})
-    operator, bias = fit.validated.operator.numpy(), fit.validated.bias.numpy()
+    operator, bias = fit.validated.operator.double().numpy(), fit.validated.bias.double().numpy()
     for flag, before, after in (
         (False, fit.fit_error_before, fit.fit_error),
         (True, fit.heldout_error_before, fit.heldout_error),
@@ -98,7 +103,7 @@ def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
 
 
 def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
-    statistics = gram.collect(tiny.model(), sequences(), [(1, 3)], seed=0)[1, 3]
+    statistics = collect(tiny.model(), sequences(), [(1, 3)], seed=0)[1, 3]
     chosen = ghost.fit(statistics, {"ridge": "validated"})
     by_hand = {ridge: ghost.fit(statistics, {"ridge": ridge}).heldout_error for ridge in ghost.GRID}
     assert chosen.ridge == min(by_hand, key=lambda ridge: by_hand[ridge])
@@ -121,7 +126,7 @@ def linear_model() -> torch.nn.Module:
 
 def test_a_linear_layer_is_replaced_exactly() -> None:
     model, texts = linear_model(), sequences() + sequences(1)
-    statistics = gram.collect(model, texts, [(2, 3)], seed=0)[2, 3]
+    statistics = collect(model, texts, [(2, 3)], seed=0)[2, 3]
     fit = ghost.fit(statistics, {})
     assert fit.heldout_error < 1e-5 < 1e-2 < fit.heldout_error_before
     variant = materialise(model, {"units": ["2"]}, {(2, 3): fit.patch})
@@ -136,7 +141,7 @@ def test_a_plan_of_two_runs_gets_two_operators_and_comes_closer_to_the_base_mode
     plan = {"units": ["1", "3", "4"], "removed": 3, "selector": "cosine", "kind": "layer"}
     where = boundaries(plan, 5)
     assert where == [(1, 2), (3, 5)]
-    statistics = gram.collect(model, texts, where, seed=0)
+    statistics = collect(model, texts, where, seed=0)
     patches = {boundary: ghost.fit(statistics[boundary], {}).patch for boundary in where}
     ids = tiny.tokens(8, 12, seed=9)
     with torch.no_grad():
@@ -149,7 +154,7 @@ def test_a_plan_of_two_runs_gets_two_operators_and_comes_closer_to_the_base_mode
 
 
 def test_rank_limits_the_operator_and_keeps_the_best_directions() -> None:
-    statistics = gram.collect(tiny.model(), sequences(), [(1, 4)], seed=0)[1, 4]
+    statistics = collect(tiny.model(), sequences(), [(1, 4)], seed=0)[1, 4]
     errors = []
     for rank in (1, 4, 16, 32):
         fit = ghost.fit(statistics, {"ridge": 1e-3, "rank": rank})
@@ -159,7 +164,7 @@ def test_rank_limits_the_operator_and_keeps_the_best_directions() -> None:
     full = ghost.fit(statistics, {"ridge": 1e-3})
     assert errors[-1] == pytest.approx(full.fit_error)
     # Eckart-Young: no projection of the full prediction onto as many directions does better.
-    truncated = torch.linalg.svd(full.validated.operator)
+    truncated = torch.linalg.svd(full.validated.operator.double())
     plain = truncated.U[:, :4] @ torch.diag(truncated.S[:4]) @ truncated.Vh[:4]
     assert errors[1] <= statistics.fit.residual_norm(plain) / statistics.fit.output_norm() + 1e-9
 
@@ -183,17 +188,17 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     assert antisymmetric_share(torch.tensor([[0.0, 1.0], [-1.0, 0.0]])) == 1.0
     assert antisymmetric_share(torch.eye(3)) == 0.0
     model, texts = tiny.model(), sequences()
-    statistics = gram.collect(model, texts, [(1, 2)], seed=0)[1, 2]
+    statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
     fit = ghost.fit(statistics, {})
     errors = gram.absolute_errors(model, texts, {(1, 2): fit.validated}, seed=0)[1, 2]
     plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
-    written = row(plan, "ghost", (1, 2), fit, errors, statistics)
+    written = row(plan, "ghost", (1, 2), fit, errors, statistics.counts())
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
 
 
 def test_options_that_make_no_sense_are_explained() -> None:
-    statistics = gram.collect(tiny.model(), sequences(), [(1, 2)], seed=0)[1, 2]
+    statistics = collect(tiny.model(), sequences(), [(1, 2)], seed=0)[1, 2]
     for options, words in (({"ridge": -1}, "ridge: -1"), ({"rigde": 0}, "no option 'rigde'"), ({"rank": 0}, "rank: 0")):
         with pytest.raises(LaminaError, match=words):
             ghost.fit(statistics, options)
@@ -208,4 +213,4 @@ def test_a_model_that_gives_nan_is_named() -> None:
     with torch.no_grad():
         layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
     with pytest.raises(LaminaError, match=r"llama gives NaN during the forward pass over the calibration"):
-        gram.collect(model, sequences(), [(1, 2)], seed=0)
+        collect(model, sequences(), [(1, 2)], seed=0)

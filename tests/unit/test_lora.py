@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from peft import PeftModel
 
@@ -13,7 +12,9 @@ from lamina import tables
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
+from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
+from tests.unit import tiny
 
 PLAN = {"units": ["2"], "removed": 1}
 FAST = {"rank": 4, "alpha": 8, "dropout": 0.0, "learning_rate": 1e-2, "epochs": 4, "batch": 8, "warmup_steps": 2}
@@ -107,6 +108,16 @@ def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> N
     assert runs[0] == runs[1]
     assert runs[0][-1]["step"] == 7 and runs[0][-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
     assert runs[0][-1]["validation_loss"] is not None
+
+
+def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
+    gradients = []
+    for positions in (10_000, 20):
+        model = tiny.model()
+        loss, count = lora._backward(model, samples(8), positions)
+        gradients.append((loss, count, layers_of(model)[1].mlp.up_proj.weight.grad))
+    assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-5) and gradients[0][1] == gradients[1][1] == 8
+    torch.testing.assert_close(gradients[0][2], gradients[1][2], atol=1e-6, rtol=1e-4)
 
 
 def test_options_and_families_that_cannot_be_healed_are_explained() -> None:

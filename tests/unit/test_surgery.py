@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-import tiny
 import torch
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
@@ -11,6 +10,7 @@ from lamina.errors import LaminaError
 from lamina.models.families import FAMILIES, family_of, layers_of, module_at, projection_paths
 from lamina.models.surgery import NoAttention, remove, runs
 from lamina.models.variant import Patch, materialise, share
+from tests.unit import tiny
 
 
 @torch.no_grad()
@@ -160,6 +160,18 @@ def test_both_halves_of_a_layer_are_the_layer() -> None:
     halves = remove(share(model), ["2.attention", "2.mlp"])
     assert len(layers_of(halves)) == 4
     assert torch.equal(logits(halves, ids), logits(remove(share(model), ["2"]), ids))
+
+
+def test_norms_on_the_stream_stay_when_a_layer_loses_both_halves() -> None:
+    model, ids = tiny.model("opt", do_layer_norm_before=False), tiny.tokens()
+    assert family_of(model).stream_norm and family_of(model).final_norm is None
+    halves = remove(share(model), ["2.attention", "2.mlp"])
+    assert len(layers_of(halves)) == 5
+    _assert_cache_agrees(halves, ids)
+    assert not torch.allclose(logits(halves, ids), logits(remove(share(model), ["2"]), ids), atol=1e-3)
+    torch.testing.assert_close(logits(remove(share(model), ["2"]), ids), skipping(model, {2}, ids))
+    with pytest.raises(LaminaError, match="protect"):
+        materialise(model, {"units": ["4"]}, {(4, 5): Patch(torch.zeros(32, 32))})
 
 
 def test_contiguous_runs() -> None:

@@ -36,14 +36,16 @@ def main() -> None:
         wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
         every = sorted({boundary for part in wanted for boundary in part})
         sequences = calibration.sequences()
-        statistics = gram.collect(model, sequences, every, arguments.seed)
-        fits = {boundary: method.fit(statistics[boundary], arguments.recovery_options) for boundary in every}
+        fits, counts = {}, {}
+        for boundary, statistics in gram.collect(model, sequences, every, arguments.seed):
+            fits[boundary] = method.fit(statistics, arguments.recovery_options)
+            counts[boundary] = statistics.counts()
         validated = {boundary: fit.validated for boundary, fit in fits.items()}
         errors = gram.absolute_errors(model, sequences, validated, arguments.seed)
         for plan, part in zip(plans, wanted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].patch for boundary in part})
             rows += [
-                report.row(plan, arguments.recovery, boundary, fits[boundary], errors[boundary], statistics[boundary])
+                report.row(plan, arguments.recovery, boundary, fits[boundary], errors[boundary], counts[boundary])
                 for boundary in part
             ]
     patch.save(arguments.output, tensors)

@@ -8,6 +8,7 @@ import json
 import logging
 import random
 from collections.abc import Sequence
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -38,21 +39,20 @@ def task_object(
     LaminaError
         If no task has that name, its data cannot be had, or it lacks the split.
     """
-    config = _choices_config(name, root / choices) if choices else _named_config(name, root)
-    if num_fewshot is not None:
-        config["num_fewshot"] = num_fewshot
     try:
-        if choices:
-            task = ConfigurableTask(config=config)
-        else:
-            manager = TaskManager(include_path=str(root / LOCAL_TASKS), include_defaults=config.pop("_default"))
-            loaded = manager.load(config)["tasks"]
-            task = loaded[name]
+        # Paths in task files count from the root, wherever this is called from.
+        with chdir(root):
+            if choices:
+                task = ConfigurableTask(config=_choices_config(name, root / choices))
+            else:
+                task = _manager(name, root).load(name)["tasks"][name]
     except (DatasetNotFoundError, ConnectionError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
             "there is one, or write a task on local files."
         ) from error
+    if num_fewshot is not None:
+        task.set_config("num_fewshot", num_fewshot)
     if split is not None:
         _use_split(task, name, split)
     elif not (task.has_test_docs() or task.has_validation_docs()):
@@ -60,22 +60,19 @@ def task_object(
     return task
 
 
-def _named_config(name: str, root: Path) -> dict[str, Any]:
-    manager = TaskManager(include_path=str(root / LOCAL_TASKS), include_defaults=False)
-    default = name not in manager.task_index
-    if default:
-        manager = TaskManager(include_path=str(root / LOCAL_TASKS))
+def _manager(name: str, root: Path) -> TaskManager:
+    """An index that holds task `name`; lm-eval's own tasks are indexed only if the project's do not have it."""
+    local = str(root / LOCAL_TASKS)
+    manager = TaskManager(include_path=local, include_defaults=False)
+    if name not in manager.task_index:
+        manager = TaskManager(include_path=local)
     if name not in manager.task_index:
         near = difflib.get_close_matches(name, manager.all_tasks, 3)
         hint = f"The nearest are: {', '.join(near)}." if near else "`lm_eval ls tasks` lists all."
         raise LaminaError(f"there is no lm-eval task '{name}'. {hint}")
     if name not in manager.all_subtasks:
         raise LaminaError(f"'{name}' is a group of lm-eval tasks. Name its tasks one by one.")
-    config: dict[str, Any] = {"task": name, "_default": default}
-    files = ((manager.task_index[name].cfg or {}).get("dataset_kwargs") or {}).get("data_files")
-    if isinstance(files, dict):
-        config["dataset_kwargs"] = {"data_files": {split: str(root / file) for split, file in files.items()}}
-    return config
+    return manager
 
 
 def _choices_config(name: str, path: Path) -> dict[str, Any]:
@@ -192,9 +189,8 @@ def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> int:
 def _choice_rows(task: ConfigurableTask, lm: HFLM, doc: dict[str, Any], instances: Sequence[Any]) -> tuple[Row, ...]:
     choices = task.doc_to_choice(doc)
     # Tasks with mutual information ask for unconditional scores too; those follow the choices and are not needed here.
-    return tuple(
-        _row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in zip(instances, choices, strict=False)
-    )
+    pairs = zip(instances, choices, strict=False)
+    return tuple(_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
 
 
 def _answer_row(task: ConfigurableTask, lm: HFLM, doc: dict[str, Any], instance: Any) -> Row:

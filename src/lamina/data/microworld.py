@@ -12,33 +12,25 @@ from pathlib import Path
 
 from lamina.data.microworld_tasks import (
     CHOICE_TASKS,
-    COLOURS,
     FACT_WORDINGS,
     GENERATED_TASKS,
     HOP_WORDINGS,
-    OBJECTS,
+    KINDS,
     RELATIONS,
     SPLITS,
     VALUES,
     Document,
     World,
-    addition,
-    boolean,
-    comparison,
     fact_wording,
-    hops,
     make_world,
     recall_context,
-    recall_pairs,
-    sorting,
+    recall_list,
+    recall_question,
 )
 
 TASKS = (*CHOICE_TASKS, *GENERATED_TASKS, "corpus")
 SIZES = {"train": 2000, "validation": 500, "test": 600}
 
-WEATHER = "rain snow wind fog sun hail frost heat".split()
-PLACES = "hill river market bridge harbour forest field road".split()
-TIMES = "morning evening noon night spring autumn summer winter".split()
 FILLERS = (
     "at {time} there was {weather} over the {place}",
     "the {place} was quiet at {time}",
@@ -48,10 +40,8 @@ FILLERS = (
 )
 SIGNS = "? : , . + = ( )".split()
 DIGITS = "0 1 2 3 4 5 6 7 8 9".split()
-WORDS = "look larger smaller or and not true false is sort".split()
+WORDS = "look first last larger smaller or and not true false is sort".split()
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
-
-QUESTIONS = 8  # of one list to recall, in training
 
 Piece = tuple[str, bool]  # text, and whether the model is asked to predict it (an answer) or only given it (a prompt)
 
@@ -60,9 +50,10 @@ def vocabulary(seed: int) -> list[str]:
     """Every token of the microworld, special ones first, in a fixed order."""
     wordings = [text for texts in (*FACT_WORDINGS.values(), *HOP_WORDINGS.values()) for text in texts]
     text = " ".join([*FILLERS, *wordings]).replace("{place}", "").replace("{weather}", "").replace("{time}", "")
-    words = {word for word in text.replace("{}", "").split()}
+    words = set(text.replace("{}", "").split())
     words |= {word for values in VALUES.values() for word in values.replace("_", " ").split()}
-    words |= {*OBJECTS, *COLOURS, *WEATHER, *PLACES, *TIMES, *WORDS, *RELATIONS, *make_world(seed).people}
+    words |= {*KINDS, *(item for items in KINDS.values() for item in items)}
+    words |= {*WORDS, *RELATIONS, *make_world(seed).people}
     return [*SPECIAL, *DIGITS, *SIGNS, *sorted(words - set(SIGNS))]
 
 
@@ -78,7 +69,7 @@ def answer_of(document: Document) -> str:
 
 def filler(rng: random.Random) -> str:
     """A sentence that asks nothing of the world's knowledge."""
-    return rng.choice(FILLERS).format(time=rng.choice(TIMES), weather=rng.choice(WEATHER), place=rng.choice(PLACES))
+    return rng.choice(FILLERS).format(**{kind: rng.choice(items) for kind, items in KINDS.items()})
 
 
 def corpus(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
@@ -86,19 +77,19 @@ def corpus(world: World, rng: random.Random, split: str, level: float = 1.0) -> 
 
     It opens with a list to recall, which alone makes the text one of its split, and asks for it again at the end.
     """
-    pairs = recall_pairs(rng, split, level)
+    items = recall_list(rng, split, level)
     sentences = [filler(rng)]
     for _ in range(2):
-        kind = rng.choice(("fact", "fact", "hops", "sum", "comparison", "boolean", "sorting"))
-        if kind == "fact":
+        kind = rng.choice(("facts", "facts", "hops", "addition", "comparison", "boolean", "sorting"))
+        if kind == "facts":
             person, relation = rng.choice(world.people), rng.choice(RELATIONS)
             sentences.append(f"{fact_wording(world, rng, split, person, relation)} {world.facts[person, relation]}")
         else:
-            task = {"hops": hops, "sum": addition, "comparison": comparison, "boolean": boolean, "sorting": sorting}[kind]
+            task = {**CHOICE_TASKS, **GENERATED_TASKS}[kind]
             sentences.append(statement(task(world, rng, split, min(level, 0.5))))
     rng.shuffle(sentences)
-    thing, colour = rng.choice(pairs)
-    return {"text": " . ".join([recall_context(pairs), *sentences, f"? {thing} {colour} ."])}
+    question, answer = recall_question(rng, items, rng.choice(items)[1])
+    return {"text": " . ".join([recall_context(items), *sentences, f"{question} {answer} ."])}
 
 
 def documents(task: str, split: str, count: int, seed: int) -> list[Document]:
@@ -123,11 +114,13 @@ def write(folder: Path, seed: int) -> None:
 
 
 def recall_row(rng: random.Random, level: float) -> list[Piece]:
-    """A list to recall, asked for several times over: each further question is one more lesson from the same prompt."""
-    pairs = recall_pairs(rng, "train", level)
-    pieces: list[Piece] = [(recall_context(pairs), False)]
-    for thing, colour in rng.choices(pairs, k=QUESTIONS):
-        pieces += [(f"? {thing}", False), (colour, True)]
+    """A list to recall, asked for once per kind: each further question is one more lesson from the same prompt."""
+    items = recall_list(rng, "train", level)
+    pieces: list[Piece] = [(recall_context(items), False)]
+    kinds = sorted({kind for _, kind in items})
+    for kind in rng.sample(kinds, len(kinds)):
+        question, answer = recall_question(rng, items, kind)
+        pieces += [(question, False), (answer, True)]
     return pieces
 
 
@@ -144,7 +137,10 @@ def training_row(task: str, world: World, rng: random.Random, level: float) -> l
 def training_rows(
     world: World, rng: random.Random, mixture: dict[str, float], level: float, tokens: int
 ) -> list[list[Piece]]:
-    """Rows of the train split that hold at least this many tokens together; ``mixture`` gives each task's share of rows."""
+    """Rows of the train split that hold at least this many tokens together.
+
+    ``mixture`` gives each task's share of the rows.
+    """
     rows, total = [], 0
     while total < tokens:
         task = rng.choices(list(mixture), list(mixture.values()))[0]

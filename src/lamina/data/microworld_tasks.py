@@ -4,7 +4,8 @@ A generator takes ``(world, rng, split, level)`` and returns one document of tha
 key, and a hash of that key alone decides its split, so no document can be generated into two splits. ``level`` in
 (0, 1] scales the difficulty for a training curriculum; committed documents are all of level 1.
 
-Multiple choice: ``{"query": str, "choices": [str, ...], "gold": int}``. Generated answer: ``{"query": str, "answer": str}``.
+Multiple choice: ``{"query": str, "choices": [str, ...], "gold": int}``.
+Generated answer: ``{"query": str, "answer": str}``.
 Every token is separated by one blank: words, digits and signs are the vocabulary.
 """
 
@@ -26,18 +27,24 @@ ATTRIBUTES = ("home", "job", "pet")
 N_PEOPLE = 104
 FOLLOWERS = 8  # people that share one boss (or teacher); of each such group 5 pairs train, 1 validates, 2 test
 LONGEST_EXPRESSION = 35  # tokens of a boolean expression
-HIGHEST = 10_000  # numbers have at most four digits, sums are taken modulo this
+MODULUS = 1000  # sums are taken modulo this
 
 # Some values have two tokens, so that choices of one document differ in length.
 VALUES = {
     "home": "alder birch port_birch cedar elm port_elm fir hazel port_hazel larch maple port_maple oak pine port_pine "
     "rowan spruce port_spruce willow yew",
-    "job": "baker barber clerk chief_clerk cook chief_cook doctor farmer guard night_guard judge miner nurse night_nurse "
-    "pilot sailor smith tailor",
+    "job": "baker barber clerk chief_clerk cook chief_cook doctor farmer guard night_guard judge miner nurse "
+    "night_nurse pilot sailor smith tailor",
     "pet": "bear cat grey_cat crow dog grey_dog duck eel fox goat grey_goat hare horse mole owl grey_owl",
 }
-OBJECTS = "anvil basket bell bottle brush candle chain clock comb drum flute hammer kettle ladder lamp mirror".split()
-COLOURS = "amber black blue brown coral cream gold green ivory lilac olive orange pink purple red white".split()
+# What can lie in a list to recall, by kind.
+KINDS = {
+    "tool": "anvil brush comb drill file hammer hoe knife ladder lever needle pliers rake saw shovel spade".split(),
+    "colour": "amber black blue brown coral cream gold green ivory lilac orange pink purple red silver white".split(),
+    "weather": "rain snow wind fog sun hail frost heat".split(),
+    "place": "hill river market bridge harbour forest field road".split(),
+    "time": "morning evening noon night spring autumn summer winter".split(),
+}
 
 FACT_WORDINGS = {
     "boss": ("the boss of {} is", "{} works for", "{} has the boss", "who leads {} ?"),
@@ -117,32 +124,45 @@ def digits(number: int) -> str:
     return " ".join(str(number))
 
 
-def recall_pairs(rng: random.Random, split: str, level: float) -> list[tuple[str, str]]:
-    """Object-colour pairs of one list, no object and no colour twice. The list decides the split, whatever is asked."""
-    low, high = (4, 6) if level >= 1 else (2, 2 + round(4 * level))
+Listed = list[tuple[str, str]]  # (item, kind), in the order of the list
+
+
+def recall_list(rng: random.Random, split: str, level: float) -> Listed:
+    """Six items of four kinds (three of two at low levels), none twice. The list alone decides the split."""
+    counts = (2, 2, 1, 1) if level > 0.5 else (2, 1)
     while True:
-        count = rng.randint(low, high)
-        pairs = list(zip(rng.sample(OBJECTS, count), rng.sample(COLOURS, count), strict=True))
-        if split_of(f"recall {sorted(pairs)}") == split:
-            return pairs
+        kinds = rng.sample(list(KINDS), len(counts))
+        items = [(item, kind) for kind, n in zip(kinds, counts, strict=True) for item in rng.sample(KINDS[kind], n)]
+        rng.shuffle(items)
+        if split_of(f"recall {sorted(items)}") == split:
+            return items
 
 
-def recall_context(pairs: list[tuple[str, str]]) -> str:
+def recall_context(items: Listed) -> str:
     """The list as text."""
-    return "look : " + " , ".join(f"{thing} {colour}" for thing, colour in pairs)
+    return "look : " + " ".join(item for item, _ in items)
+
+
+def recall_question(rng: random.Random, items: Listed, kind: str) -> tuple[str, str]:
+    """A question for the first or the last item of a kind, and its answer."""
+    of_kind = [item for item, its_kind in items if its_kind == kind]
+    which, place = rng.choice((("first", 0), ("last", -1)))
+    return f"? {which} {kind} :", of_kind[place]
 
 
 def recall(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
-    """Recall in context: which colour followed this object in the list? The wrong choices stand in the list too."""
-    pairs = recall_pairs(rng, split, level)
-    asked, answer = rng.choice(pairs)
-    others = [colour for _, colour in pairs if colour != answer]
-    query = f"{recall_context(pairs)} ? {asked}"
-    return with_choices(rng, query, answer, rng.sample(others, min(3, len(others))))
+    """Recall in context: which item of this kind came first (last) in the list? The wrong choices stand in it too."""
+    items = recall_list(rng, split, level)
+    kind = rng.choice(sorted({kind for _, kind in items}))
+    question, answer = recall_question(rng, items, kind)
+    rivals = [item for item, its_kind in items if its_kind == kind and item != answer]
+    others = [item for item, its_kind in items if its_kind != kind]
+    wrong = [*rivals, *rng.sample(others, min(len(others), 3 - len(rivals)))]
+    return with_choices(rng, f"{recall_context(items)} {question}", answer, wrong)
 
 
 def fact_wording(world: World, rng: random.Random, split: str, person: str, relation: str) -> str:
-    """A wording of a fact that belongs to the split: of each fact's four wordings two train, one validates, one tests."""
+    """A wording of a fact in this split: of each fact's four wordings two train, one validates, one tests."""
     places = {"test": (0,), "validation": (1,), "train": (2, 3)}[split]
     wordings = FACT_WORDINGS[relation]
     index = (world.wording_shift[person, relation] + rng.choice(places)) % len(wordings)
@@ -165,32 +185,30 @@ def hops(world: World, rng: random.Random, split: str, level: float = 1.0) -> Do
     return with_choices(rng, rng.choice(HOP_WORDINGS[attribute]).format(link, person), answer, wrong)
 
 
-def number(rng: random.Random, level: float) -> int:
-    """A number of one to four digits, long ones more often; fewer digits at low levels."""
-    longest = max(1, round(4 * level))
+def number(rng: random.Random, longest: int) -> int:
+    """A number of one to ``longest`` digits, long ones more often."""
     length = max(rng.randint(1, longest), rng.randint(1, longest))
     return rng.randrange(10 ** (length - 1), 10**length)
 
 
 def addition(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
-    """Addition modulo 10,000. Wrong choices are one digit off, as a lost or a spurious carry would make them."""
+    """Addition modulo 1000. Wrong choices are one digit off, as a lost or a spurious carry would make them."""
+    longest = max(1, round(3 * level))
     while True:
-        first, second = number(rng, level), number(rng, level)
+        first, second = number(rng, longest), number(rng, longest)
         if split_of(f"addition {min(first, second)} {max(first, second)}") == split:
             break
-    total = (first + second) % HIGHEST
-    steps = [sign * 10**place for place in range(4) for sign in (-1, 1)]
-    wrong = [total + step for step in steps if 0 <= total + step < max(10 * total, 20)]
-    wrong = [value for value in wrong if value < HIGHEST]
-    query = f"{digits(first)} + {digits(second)} ="
-    return with_choices(rng, query, digits(total), [digits(value) for value in rng.sample(wrong, 3)])
+    total = (first + second) % MODULUS
+    near = {total + sign * 10**place for place in range(3) for sign in (-1, 1)}
+    wrong = rng.sample(sorted(value for value in near if 0 <= value < MODULUS), 3)
+    return with_choices(rng, f"{digits(first)} + {digits(second)} =", digits(total), [digits(value) for value in wrong])
 
 
 def comparison(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
     """The larger or the smaller of two numbers, which often begin with the same digits. The choices are the numbers."""
+    longest = max(1, round(4 * level))
     while True:
-        first = number(rng, level)
-        second = number(rng, level)
+        first, second = number(rng, longest), number(rng, longest)
         if rng.random() < 0.6:
             # the same length and a common beginning: the decision falls at any digit
             keep = 10 ** rng.randint(1, len(str(first)))

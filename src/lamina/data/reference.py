@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
@@ -28,7 +29,7 @@ PAD, BOS, EOS, UNK = range(4)
 
 
 def build_tokenizer(seed: int, longest: int) -> PreTrainedTokenizerFast:
-    """Word-level tokenizer: one token per blank-separated word, digit or sign, so a choice never merges with a query."""
+    """Word-level tokenizer: a token per blank-separated word, digit or sign, so a choice never merges with a query."""
     words = microworld.vocabulary(seed)
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -81,8 +82,10 @@ def encode_rows(
 def chunks_of(
     encoded: list[tuple[list[int], list[float]]], buckets: list[int]
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Rows grouped by length, one group per bucket (the longest length in it): ``(ids, weights)``, each ``(rows, length)``,
-    padded on the right with ``PAD`` and weight 0."""
+    """Rows grouped by length, one group per bucket (the longest length in it), padded on the right.
+
+    Each is ``(ids, weights)`` of shape ``(rows, length)``; padding has weight 0.
+    """
     groups: dict[int, list[tuple[list[int], list[float]]]] = {}
     for row in encoded:
         bucket = next((bucket for bucket in buckets if len(row[0]) <= bucket), len(row[0]))
@@ -97,7 +100,7 @@ def chunks_of(
 
 
 def chunk_loss(model: LlamaForCausalLM, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Weighted sum of next-token losses (nats) of one chunk ``(rows, length)``; the head sees weighted positions only."""
+    """Weighted sum of next-token losses (nats) of a chunk ``(rows, length)``; the head sees weighted positions only."""
     hidden = model.model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
     wanted = weights[:, 1:] > 0
     losses = functional.cross_entropy(model.lm_head(hidden[wanted]), ids[:, 1:][wanted], reduction="none")
@@ -142,26 +145,40 @@ def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, document
 def validate(model: LlamaForCausalLM, index: dict[str, int], seed: int, count: int) -> dict[str, float]:
     """Accuracy per task on ``count`` validation documents each."""
     tasks = (*CHOICE_TASKS, *GENERATED_TASKS)
-    return {
-        task: accuracy(model, index, task, microworld.documents(task, "validation", count, seed)) for task in tasks
-    }
+    return {task: accuracy(model, index, task, microworld.documents(task, "validation", count, seed)) for task in tasks}
 
 
-def save_checkpoint(folder: Path, model: LlamaForCausalLM, optimiser: torch.optim.Optimizer, state: Settings) -> None:
-    """Weights, optimiser moments and progress, as safetensors and JSON; complete before it replaces the last one."""
+def build_optimisers(model: LlamaForCausalLM, training: Settings) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices; AdamW for embeddings, head and norm gains.
+
+    Muon's updates are scaled to AdamW's size, so both follow one learning rate.
+    """
+    parameters = dict(model.named_parameters())
+    hidden = [weight for name, weight in parameters.items() if weight.ndim == 2 and "layers" in name]
+    others = [weight for name, weight in parameters.items() if weight.ndim != 2 or "layers" not in name]
+    decay = training["weight_decay"]
+    return [
+        torch.optim.Muon(hidden, weight_decay=decay, momentum=training["momentum"], adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, weight_decay=0.0, betas=tuple(training["betas"]), fused=True),
+    ]
+
+
+def save_checkpoint(
+    folder: Path, model: LlamaForCausalLM, optimisers: list[torch.optim.Optimizer], state: Settings
+) -> None:
+    """Weights, optimiser moments and progress, as safetensors; complete before it replaces the last one."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": tensor.contiguous() for name, tensor in model.state_dict().items()}
-    for number, moments in optimiser.state_dict()["state"].items():
-        tensors |= {f"optimiser.{number}.{name}": tensor for name, tensor in moments.items()}
+    for which, optimiser in enumerate(optimisers):
+        for number, moments in optimiser.state_dict()["state"].items():
+            tensors |= {f"optimiser.{which}.{number}.{name}": tensor for name, tensor in moments.items()}
     temporary = folder / "state.tmp"
     save_file(tensors, temporary, metadata={"state": json.dumps(state)})
     temporary.replace(folder / "state.safetensors")
 
 
-def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimiser: torch.optim.Optimizer) -> Settings | None:
+def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimisers: list[torch.optim.Optimizer]) -> Settings | None:
     """Restore what ``save_checkpoint`` wrote; None if there is nothing to resume."""
-    from safetensors import safe_open
-
     path = folder / "state.safetensors"
     if not path.exists():
         return None
@@ -169,12 +186,13 @@ def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimiser: torch.opti
         state: Settings = json.loads(file.metadata()["state"])
     tensors = load_file(path)
     model.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model.")})
-    moments: dict[int, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimiser."):
-            _, number, part = name.split(".")
-            moments.setdefault(int(number), {})[part] = tensor
-    optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
+    for which, optimiser in enumerate(optimisers):
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith(f"optimiser.{which}."):
+                number, part = name.split(".")[2:]
+                moments.setdefault(int(number), {})[part] = tensor
+        optimiser.load_state_dict({"state": moments, "param_groups": optimiser.state_dict()["param_groups"]})
     return state
 
 
@@ -188,17 +206,13 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
     tokenizer = build_tokenizer(seed, longest)
     index = {word: number for number, word in enumerate(microworld.vocabulary(seed))}
     model = build_model(settings["model"], len(index))
-    matrices = [weight for weight in model.parameters() if weight.ndim == 2]
-    gains = [weight for weight in model.parameters() if weight.ndim != 2]
-    optimiser = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": training["weight_decay"]}, {"params": gains, "weight_decay": 0.0}],
-        betas=tuple(training["betas"]),
-        fused=True,
-    )
+    optimisers = build_optimisers(model, training)
     fresh: Settings = {"step": 0, "tokens": 0, "seconds": 0.0, "settings": settings}
-    state = load_checkpoint(out / "checkpoint", model, optimiser) or fresh
+    state = load_checkpoint(out / "checkpoint", model, optimisers) or fresh
     if state["settings"] != settings:
-        raise ValueError(f"{out / 'checkpoint'} holds a training with other settings: remove it, or restore the settings")
+        raise ValueError(
+            f"{out / 'checkpoint'} holds a training with other settings: remove it, or restore the settings"
+        )
     started = time.monotonic() - state["seconds"]
     log(f"{sum(weight.numel() for weight in model.parameters())} parameters, {len(index)} words, step {state['step']}")
     while state["tokens"] < training["tokens"]:
@@ -216,10 +230,11 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
             loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), training["clip"])
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(progress, training)
-        optimiser.step()
-        optimiser.zero_grad()
+        for optimiser in optimisers:
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(progress, training)
+            optimiser.step()
+        model.zero_grad()
         state["step"] += 1
         state["tokens"] += sum(len(row) for row, _ in encode_rows(rows, index, 0.0))
         state["seconds"] = time.monotonic() - started
@@ -227,9 +242,9 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
             scores = validate(model, index, seed, training["validate_documents"])
             shown = " ".join(f"{task} {score:.2f}" for task, score in scores.items())
             speed = state["tokens"] / state["seconds"]
-            log(f"step {state['step']} tokens {state['tokens']} loss {total:.3f} {speed:.0f}/s level {level:.2f} | {shown}")
+            log(f"step {state['step']} tokens {state['tokens']} loss {total:.3f} {speed:.0f}/s | {shown}")
         if state["step"] % training["checkpoint_every"] == 0:
-            save_checkpoint(out / "checkpoint", model, optimiser, state)
+            save_checkpoint(out / "checkpoint", model, optimisers, state)
     scores = validate(model, index, seed, microworld.SIZES["validation"])
     record = {
         "tokens": state["tokens"],

@@ -4,6 +4,7 @@ Each repeat measures the base and then the variant; a ratio is the median over r
 machine that slows down or speeds up does so for both.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -15,6 +16,9 @@ from transformers import PreTrainedModel
 
 from lamina.models.families import layers_of, text_config
 from lamina.models.surgery import NoAttention
+
+# One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.
+_PREFILLS = 3
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,12 @@ def measure(
     rows = []
     for keys, variant in variants:
         run(variant)
-        pairs = [(run(base), run(variant)) for _ in range(settings.repeats)]
+        pairs = []
+        for number in range(settings.repeats):
+            # Each goes first as often as the other.
+            first, second = (base, variant) if number % 2 == 0 else (variant, base)
+            timings = run(first), run(second)
+            pairs.append(timings if first is base else timings[::-1])
         rows.append(keys | _row(base, variant, pairs, settings))
     return rows
 
@@ -103,12 +112,15 @@ def _runner(base: PreTrainedModel, settings: Settings) -> Callable[[PreTrainedMo
         held = torch.cuda.memory_allocated() if on_gpu else 0
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        wait()
-        start = time.perf_counter()
-        output = model(input_ids=prompt, use_cache=True, **last_only)
-        token = output.logits[:, -1:].argmax(-1)
-        wait()
-        middle = time.perf_counter()
+        prefill = math.inf
+        for _ in range(_PREFILLS):
+            wait()
+            start = time.perf_counter()
+            output = model(input_ids=prompt, use_cache=True, **last_only)
+            token = output.logits[:, -1:].argmax(-1)
+            wait()
+            middle = time.perf_counter()
+            prefill = min(prefill, middle - start)
         cache = output.past_key_values
         for _ in range(settings.generate - 1):
             output = model(input_ids=token, past_key_values=cache, use_cache=True)
@@ -116,7 +128,7 @@ def _runner(base: PreTrainedModel, settings: Settings) -> Callable[[PreTrainedMo
         wait()
         stop = time.perf_counter()
         speed = settings.batch * (settings.generate - 1) / (stop - middle) if settings.generate > 1 else float("nan")
-        return Timing(middle - start, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
+        return Timing(prefill, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
 
     return run
 

@@ -130,6 +130,10 @@ class TaskBenchmark:
         name = task.config.task
         if not (task.has_test_docs() or task.has_validation_docs()):
             raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
+        if getattr(task, "UNSAFE_CODE", False):
+            raise LaminaError(
+                f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
+            )
         task.set_fewshot_seed(_FEWSHOT_SEED)
         template = {"apply_chat_template": True, "chat_template": self.lm.apply_chat_template} if chat_template else {}
         task.build_all_requests(limit=limit, tokenizer_name=self.lm.tokenizer_name if chat_template else "", **template)

@@ -19,7 +19,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(
         connection,
         """SELECT model, calibration, layer, span, angular_last AS angle, angular_last_stderr AS stderr FROM activations
-        WHERE span > 0 AND angular_last IS NOT NULL""",
+        WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, calibration, span, layer""",
     )
     if not data:
         return style.empty("no activations were captured in this run")
@@ -102,11 +102,8 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         return ""
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at the last real "
-        "token, divided "
-        f"by π; mean over calibration samples ({style.counts([row['n_samples'] for row in data])} per panel). Blue: "
-        "the run "
-        "that block pruning removes for each n, with its angle and 95 % interval at the right. White dots: runs "
-        "whose angle "
-        "is within the 95 % interval of the difference, taken as if independent (not drawn above 16 layers). One colour "
-        "scale for all panels."
+        f"token, divided by π; mean over calibration samples ({style.counts([row['n_samples'] for row in data])} per "
+        "panel). Blue: the run that block pruning removes for each n, with its angle and 95 % interval at the right. "
+        "White dots: runs whose angle is within the 95 % interval of the difference, taken as if independent (not "
+        "drawn above 16 layers). One colour scale for all panels."
     )

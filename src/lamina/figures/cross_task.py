@@ -91,12 +91,9 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     if not data:
         return ""
     return (
-        "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of "
-        "the accuracy "
-        "against the base model in percentage points ± half the 95 % interval, paired over test documents where "
-        "they are known "
-        f"({style.counts([row['n_samples'] for row in data])} per cell). Outlined: the plan's own task. "
-        "Perplexities have "
-        "another unit and are left to the table of variants. One colour scale for all panels, the same in every "
-        "report."
+        "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of the "
+        "accuracy against the base model in percentage points ± half the 95 % interval, paired over test documents "
+        f"where they are known ({style.counts([row['n_samples'] for row in data])} per cell). Outlined: the plan's "
+        "own task. Perplexities have another unit and are left to the table of variants. One colour scale for all "
+        "panels, the same in every report."
     )

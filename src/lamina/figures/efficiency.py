@@ -22,7 +22,7 @@ MEASURES = (
     ("parameters_ratio", None, "parameters"),
     ("peak_memory_ratio", None, "peak memory"),
 )
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "pruned": dict(color="#0072B2", marker="o"),
     "patched": dict(color="#D55E00", marker="s"),
     "healed": dict(color="#009E73", marker="^"),
@@ -41,7 +41,13 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     for place, axes in enumerate(grid):
         model, measure = models[place // len(measures)], measures[place % len(measures)]
         title = style.panel_title(connection, model, measure[2])
-        panel(axes, [row for row in data if row["model"] == model and row[measure[0]] is not None], *measure[:2], title)
+        panel(
+            axes,
+            [row for row in data if row["model"] == model and row[measure[0]] is not None],
+            measure[0],
+            measure[1],
+            title,
+        )
     kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in data)]
     handles = [Line2D([], [], linestyle="", markersize=4.5, alpha=0.8, **KINDS[kind]) for kind in kinds]
     handles.append(Line2D([], [], color="#999999", linestyle="--", linewidth=0.9))
@@ -68,7 +74,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], column: str, error_column: str
             own = float((points[0][error_column] or 0) if error_column else 0)
             error = style.Z95 * (y.std(ddof=1) / np.sqrt(len(y)) if len(y) > 1 else own)
             at = size + (place - (len(kinds) - 1) / 2) * lane
-            axes.errorbar(at, y.mean(), error, markersize=4.5, elinewidth=1.2, capsize=3, **KINDS[kind])
+            axes.errorbar(at, y.mean(), error, markersize=4.5, elinewidth=1.2, capsize=5, **KINDS[kind])
     axes.set_xticks(sizes)
     axes.set_xlim(sizes[0] - 0.6 * gap, sizes[-1] + 0.6 * gap)
     axes.set(xlabel="layers removed", ylabel="ratio to base model", title=title)
@@ -83,12 +89,9 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     setting = (
         f" Prompt of {first['prompt']} tokens, {first['generate']} generated, batch {first['batch']}, "
         f"{first['dtype']} on {first['device']}."
-        if data
-        else ""
     )
     return (
-        "Every variant against the base model measured in the same run; small points are variants, large ones "
-        f"their means with 95 % intervals ({len(data):,} variants, {style.counts([row['repeats'] for row in data])} "
-        "timed "
+        "Every variant against the base model measured in the same run; small points are variants, large ones their "
+        f"means with 95 % intervals ({len(data):,} variants, {style.counts([row['repeats'] for row in data])} timed "
         f"repetitions each; a single variant has the interval of its repetitions).{setting}"
     )

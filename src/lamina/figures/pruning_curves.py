@@ -61,9 +61,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
     axes.set_xlabel("layers removed")
-    axes.set_ylabel(style.metric_label(first["metric"]))
-    if first["metric"] != "perplexity":
-        axes.set_ylim(0, 1.02)
+    style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
@@ -73,9 +71,8 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         return ""
     return (
         "The calibration's own benchmark task against the number of layers removed, before any repair. Points are "
-        "test-set "
-        f"values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per point); "
-        "selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, where known. "
+        f"test-set values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
+        "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, where known. "
         "acc_norm is accuracy with log-likelihoods divided by the length of the choice; accuracies are drawn from 0 "
         "to 1."
     )

@@ -47,7 +47,7 @@ def panel(axes: Axes, data: list[dict[str, Any]]) -> None:
     across = ranks_with_reach(data, "accuracy")
     up = ranks_with_reach(data, "cosine")
     axes.plot([0.5, n + 0.5], [0.5, n + 0.5], color="#999999", linewidth=0.9, linestyle="--", zorder=1)
-    bars = dict(fmt="none", ecolor="#0072B2", elinewidth=0.9, alpha=0.55, zorder=2)
+    bars: dict[str, Any] = dict(fmt="none", ecolor="#0072B2", elinewidth=0.9, alpha=0.55, zorder=2)
     axes.errorbar(across[0], up[0], xerr=across[1:], yerr=up[1:], **bars)
     size = 62 if n <= 16 else 48
     axes.scatter(across[0], up[0], s=size, color="white", edgecolor="#0072B2", linewidth=0.9, zorder=3)
@@ -75,7 +75,8 @@ def ranks_with_reach(data: list[dict[str, Any]], metric: str) -> np.ndarray:
 
 def mean_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks from 1, lowest first; ties share the mean of their places."""
-    return (scores[None, :] < scores[:, None]).sum(1) + ((scores[None, :] == scores[:, None]).sum(1) + 1) / 2
+    below = (scores[None, :] < scores[:, None]).sum(1)
+    return np.asarray(below + ((scores[None, :] == scores[:, None]).sum(1) + 1) / 2)
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
@@ -112,10 +113,8 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         return ""
     return (
         "Each layer's place when layers are ordered by cosine relevance against its place by accuracy relevance "
-        "(base model; "
-        f"{style.counts([row['accuracy_samples'] for row in data])} calibration samples per layer). Above the "
-        "diagonal, cosine "
-        "keeps what the task does not need; below, it removes what the task needs. Bars: places reached within a "
-        "score's "
-        "95 % interval. ρ: Spearman's correlation over layers with a 95 % bootstrap interval over layers."
+        f"(base model; {style.counts([row['accuracy_samples'] for row in data])} calibration samples per layer). "
+        "Above the diagonal, cosine keeps what the task does not need; below, it removes what the task needs. Bars: "
+        "places reached within a score's 95 % interval. ρ: Spearman's correlation over layers with a 95 % bootstrap "
+        "interval over layers."
     )

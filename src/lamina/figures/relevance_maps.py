@@ -29,7 +29,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(
         connection,
         """SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine
-        FROM relevance_wide WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL""",
+        FROM relevance_wide WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
+        ORDER BY model, component, calibration, layer""",
     )
     if not data:
         return style.empty(NOTE_MISSING)
@@ -38,7 +39,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     )
     calibrations = sorted({row["calibration"] for row in data})
     depths = [1 + max(row["layer"] for row in data if (row["model"], row["component"]) == group) for group in groups]
-    width = max(2.6, 0.52 * len(calibrations) + 1.6)
+    width = max(3.2, 0.52 * len(calibrations) + 1.6)
     row_height = 0.30 if max(depths) <= 16 else 0.24
     heights = [row_height * depth + 1.2 for depth in depths]
     figure = Figure(figsize=(2 * width, sum(heights) + 0.5), layout="constrained")
@@ -54,7 +55,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
             axes.set_xticks(range(len(calibrations)), calibrations, rotation=40, ha="right", rotation_mode="anchor")
             axes.set_yticks(range(depth))
-            axes.set_ylabel("removed layer (0 = first)")
+            axes.set_ylabel("layer (0 = first)")
             axes.tick_params(length=0)
             axes.grid(False)
             for row in chosen:
@@ -63,7 +64,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
                     accuracy_cell(axes, cell, row)
                 elif row["cosine"] is not None:
                     number_cell(axes, cell, row["cosine"], cosine_text(row["cosine"]), COSINE, scale)
-        colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy above chance lost (share)", "min")
+        colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
         note = ", log scale" if isinstance(scale, LogNorm) else ""
         colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
     handles: list[Any] = [
@@ -142,11 +143,8 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     cosine = style.counts([row["cosine_samples"] for row in data])
     return (
         "Relevance of each layer of the base model for each calibration. Left: what removing the layer costs, as a "
-        "share of "
-        "the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration samples, "
-        f"{accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far the "
-        "layer turns "
-        f"the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; the left one "
-        "is the "
-        "same in every report."
+        "share of the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration "
+        f"samples, {accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far "
+        f"the layer turns the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; "
+        "the left one is the same in every report."
     )

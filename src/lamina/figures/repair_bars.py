@@ -36,11 +36,15 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     repairs = sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
     selectors = {row["selector"] for row in data}
     width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
+    refused: dict[tuple[str, str], set[str]] = {}
+    for row in rows(connection, "SELECT DISTINCT model, calibration, selector FROM plans WHERE refused IS NOT NULL"):
+        refused.setdefault((row["model"], row["calibration"]), set()).add(row["selector"])
     figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
     for axes, group in zip(grid, groups, strict=True):
         chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
-        panel(axes, chosen, repairs, [name for name in style.selector_styles(connection) if name in selectors])
         model, calibration, task = group
+        shown = {row["selector"] for row in chosen} | refused.get((model, calibration), set())
+        panel(axes, chosen, repairs, [name for name in style.selector_styles(connection) if name in shown])
         single = sum(other[:2] == group[:2] for other in groups) == 1
         name = calibration if single else f"{calibration} on {task}"
         axes.set_title(style.panel_title(connection, model, f"{name}, {chosen[0]['removed']} removed"))
@@ -66,7 +70,7 @@ def repair_name(recovery: str, healing: str) -> str:
 def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
     """The base model's bar at the left, then a group of bars per selector, as many as it has variants."""
     first = data[0]
-    bars = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
+    bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
     base_error = style.Z95 * (first["base_stderr"] or 0)
     axes.bar(-0.75, first["base_value"], 0.3, yerr=base_error, color="#555555", **bars)
     axes.axhline(first["base_value"], color="#555555", linewidth=0.8, linestyle="--", zorder=1)
@@ -88,9 +92,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
     )
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
-    axes.set_ylabel(style.metric_label(first["metric"]))
-    if first["metric"] != "perplexity":
-        axes.set_ylim(0, 1.02)
+    style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
@@ -100,10 +102,7 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         return ""
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
-        "patched, where "
-        "nothing was healed). Bars are test-set values with 95 % intervals "
-        f"({style.counts([row['n_samples'] for row in data])} "
-        "test documents per bar). Dashed: base model; dotted: guessing, where known. Repairs that are not part of "
-        "the study "
-        "have no bar."
+        "patched, where nothing was healed). Bars are test-set values with 95 % intervals "
+        f"({style.counts([row['n_samples'] for row in data])} test documents per bar). Dashed: base model; dotted: "
+        "guessing, where known. Repairs that are not part of the study have no bar."
     )

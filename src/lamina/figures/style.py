@@ -53,7 +53,7 @@ def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str
     return {
         name: {
             "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKERS[place % len(MARKERS)],
+            "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
             "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
         }
         for place, name in enumerate(names)
@@ -102,6 +102,16 @@ def counts(values: Sequence[int | None]) -> str:
     if not known:
         return "n unknown"
     return f"n = {known[0]:,}" if len(known) == 1 else f"n = {known[0]:,} to {known[-1]:,}"
+
+
+def metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
+    """Label and scale of a benchmark metric's axis: accuracies from 0 to 1, perplexities in powers if they explode."""
+    axes.set_ylabel(metric_label(metric))
+    if metric != "perplexity":
+        axes.set_ylim(0, 1.02)
+    elif max(values) > 10 * min(values):
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=1)
 
 
 def metric_label(metric: str) -> str:

@@ -1,6 +1,6 @@
 """How healing went: training and validation loss against the optimiser step."""
 
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
@@ -49,7 +49,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
-def dash(recovery: str) -> str:
+def dash(recovery: str) -> Literal["-", "--"]:
     """Healing of a patched model is dashed."""
     return "-" if recovery == "none" else "--"
 
@@ -97,9 +97,8 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     if not data:
         return ""
     return (
-        "Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up to "
-        f"{BINS} groups of consecutive steps, with the 95 % interval of the mean "
-        f"({style.counts([row['steps'] for row in data])} logged steps per line). Points: loss on validation "
-        "samples (open: "
-        "patched); the star marks the weights that were kept."
+        f"Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up to {BINS} groups "
+        f"of consecutive steps, with the 95 % interval of the mean ({style.counts([row['steps'] for row in data])} "
+        "logged steps per line). Points: loss on validation samples (open: patched); the star marks the weights that "
+        "were kept."
     )

@@ -23,7 +23,6 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.families import family_of, projection_paths
-from lamina.models.variant import assert_finite
 
 VALIDATION_SHARE = 0.15
 _IGNORED = -100
@@ -165,7 +164,7 @@ def _train(
     total = per_epoch * options.epochs
     total = min(total, options.max_steps) if options.max_steps else total
     warmup = min(options.warmup_steps, max(1, total // 10))
-    order = random.Random(options.seed)
+    order, memory = random.Random(options.seed), _positions(adapted)
     first = _validate(adapted, validation, options.batch)
     rows: list[dict[str, Any]] = [
         {"step": 0, "epoch": 0, "validation_loss": first, "learning_rate": 0.0, "tokens": 0, "chosen": True}
@@ -181,9 +180,12 @@ def _train(
             rate = options.learning_rate * _schedule(step, warmup, total)
             for group in optimiser.param_groups:
                 group["lr"] = rate
-            loss, count = _loss(adapted, batch)
-            assert_finite(loss.detach(), adapted.config.model_type, f"healing, step {step}")
-            (loss / count).backward()
+            loss, count = _backward(adapted, batch, memory)
+            if math.isnan(loss):
+                raise LaminaError(
+                    f"{adapted.config.model_type} gives NaN in healing, step {step}. Lower the learning_rate, or write "
+                    "dtype: float32 (or bfloat16) for this model."
+                )
             torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
@@ -192,7 +194,7 @@ def _train(
                 {
                     "step": step,
                     "epoch": epoch,
-                    "loss": float(loss.detach()) / count,
+                    "loss": loss,
                     "learning_rate": rate,
                     "tokens": tokens,
                     "chosen": False,
@@ -207,6 +209,28 @@ def _train(
             for row in rows:
                 row["chosen"] = row is rows[-1]
     return rows, best
+
+
+def _positions(model: PeftModel) -> int:
+    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU)."""
+    config = model.config.get_text_config(decoder=True)
+    free = torch.cuda.mem_get_info(model.device)[0] // 2 if model.device.type == "cuda" else 2 << 30
+    # About 40 numbers a channel and layer are kept for the backward pass, and a few per vocabulary entry.
+    numbers = 40 * config.hidden_size * config.num_hidden_layers + 6 * config.vocab_size
+    return int(free // (4 * numbers))
+
+
+def _backward(model: PeftModel, batch: Sequence[Sample], positions: int) -> tuple[float, int]:
+    """Add the gradient of the batch's mean loss per token, in as many parts as memory asks for; loss and tokens."""
+    encoded = [_tokens(sample) for sample in batch]
+    count = sum(len(ids) - first for ids, first in encoded)
+    rows = max(1, positions // max(len(ids) for ids, _ in encoded))
+    total = 0.0
+    for start in range(0, len(batch), rows):
+        loss, _ = _loss(model, batch[start : start + rows])
+        (loss / count).backward()
+        total += float(loss.detach())
+    return total / count, count
 
 
 def _schedule(step: int, warmup: int, total: int) -> float:

@@ -134,17 +134,18 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     from peft.tuners.lora import LoraLayer
     from safetensors.torch import load_file
 
-    config = LoraConfig.from_pretrained(str(folder))
+    config, state = LoraConfig.from_pretrained(str(folder)), load_file(folder / "adapter_model.safetensors")
     config.inference_mode = True
-    expected = set(projection_paths(variant))
-    stray = sorted(expected.symmetric_difference(config.target_modules or ()))
+    held = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in state}
+    stray = sorted(held.symmetric_difference(projection_paths(variant)))
     if stray:
         raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
+    trainable = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
     adapted = get_peft_model(variant, config)
-    loaded: Any = set_peft_model_state_dict(adapted, load_file(folder / "adapter_model.safetensors"))
-    lost = [name for name in loaded.missing_keys if "lora_" in name] + list(loaded.unexpected_keys)
-    if lost:
-        raise LaminaError(f"the adapter in {folder} is incomplete: '{lost[0]}'. Run heal_variant again.")
+    for parameter, flag in trainable:
+        # PEFT freezes what it adapts, which here belongs to the base model too.
+        parameter.requires_grad_(flag)
+    set_peft_model_state_dict(adapted, state)
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
             base: Any = module.get_base_layer()

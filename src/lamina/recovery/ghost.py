@@ -5,8 +5,9 @@
 that the fit did not see.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,23 +48,24 @@ def fit(statistics: Statistics, options: Mapping[str, Any]) -> Fit:
     """
     wanted = _read(options)
     seen, unseen = statistics.fit, statistics.heldout
-    candidates = _solve(seen, wanted)
-    errors = [unseen.residual_norm(*candidate) for candidate in candidates]
-    best = min(range(len(errors)), key=lambda number: errors[number])
-    operator, bias = candidates[best]
+    best, error = 0, math.inf
+    for number, candidate in enumerate(_solve(seen, wanted)):
+        candidate_error = unseen.residual_norm(*candidate)
+        if candidate_error < error or number == 0:
+            best, error, (operator, bias) = number, candidate_error, candidate
     chosen = wanted.grid[best]
-    ((final_operator, final_bias),) = _solve(seen.plus(unseen), _Options((chosen,), wanted.bias, wanted.rank))
+    ((final_operator, final_bias),) = _solve(seen.plus(unseen), replace(wanted, grid=(chosen,)))
     channels = len(operator)
     return Fit(
-        patch=Patch(final_operator.float(), None if final_bias is None else final_bias.float()),
-        validated=Patch(operator, bias),
+        patch=_patch(final_operator, final_bias),
+        validated=_patch(operator, bias),
         ridge=chosen,
         ridge_at_edge=len(wanted.grid) > 1 and best in (0, len(wanted.grid) - 1),
         rank=min(wanted.rank or channels, channels),
         fit_error_before=_relative(seen.residual_norm(torch.zeros_like(operator)), seen),
         fit_error=_relative(seen.residual_norm(operator, bias), seen),
         heldout_error_before=_relative(unseen.residual_norm(torch.zeros_like(operator)), unseen),
-        heldout_error=_relative(errors[best], unseen),
+        heldout_error=_relative(error, unseen),
     )
 
 
@@ -84,7 +86,11 @@ def _read(options: Mapping[str, Any]) -> _Options:
     return _Options(grid, bool(options.get("bias", False)), rank)
 
 
-def _solve(moments: Moments, wanted: _Options) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+def _patch(operator: torch.Tensor, bias: torch.Tensor | None) -> Patch:
+    return Patch(operator.float(), None if bias is None else bias.float())
+
+
+def _solve(moments: Moments, wanted: _Options) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Operator (C, C) and bias (C,) in float64 for every λ, from one eigendecomposition of XᵀX."""
     gram, cross = moments.xx, moments.xd
     mean_x, mean_d = moments.x / moments.tokens, moments.d / moments.tokens
@@ -97,7 +103,6 @@ def _solve(moments: Moments, wanted: _Options) -> list[tuple[torch.Tensor, torch
     noise = values[-1] * len(values) * torch.finfo(values.dtype).eps
     projected = vectors.T @ cross
     scale = values.mean()
-    solutions: list[tuple[torch.Tensor, torch.Tensor | None]] = []
     for ridge in wanted.grid:
         inverse = 1 / (values + ridge * scale)
         if ridge == 0:
@@ -105,8 +110,7 @@ def _solve(moments: Moments, wanted: _Options) -> list[tuple[torch.Tensor, torch
         operator = vectors @ (inverse[:, None] * projected)
         if wanted.rank is not None:
             operator = _reduce(operator, cross, wanted.rank)
-        solutions.append((operator, mean_d - mean_x @ operator if wanted.bias else None))
-    return solutions
+        yield operator, mean_d - mean_x @ operator if wanted.bias else None
 
 
 def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Tensor:

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import layers_of
+from lamina.models.families import layers_of, text_config
 from lamina.models.variant import Boundary, Patch, assert_finite
 
 HELDOUT_SHARE = 0.2
@@ -73,6 +73,10 @@ class Statistics:
     fit: Moments
     heldout: Moments
     n_samples: int
+
+    def counts(self) -> dict[str, int]:
+        """Samples and tokens of both splits, as table `patches` names them."""
+        return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
 @dataclass
@@ -132,29 +136,40 @@ def collect(
     seed: int,
     tokens: int = 16384,
     memory: int = 8 << 30,
-) -> dict[Boundary, Statistics]:
-    """Statistics of each boundary, from the unpruned `model`.
+) -> Iterator[tuple[Boundary, Statistics]]:
+    """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
-    One forward pass serves all boundaries whose moments fit into `memory` bytes together.
+    One forward pass serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the
+    moments of one pass are given up before the next.
     """
     held = split(len(sequences), seed)
-    channels = _channels(model)
+    channels = int(text_config(model).hidden_size)
     per_pass = max(1, memory // (4 * 8 * channels * channels))
     wanted = sorted(set(boundaries))
-    found: dict[Boundary, Statistics] = {}
     for first in range(0, len(wanted), per_pass):
-        part = wanted[first : first + per_pass]
-        sums = {flag: _empty(model, part, channels) for flag in (False, True)}
+        found = _one_pass(model, sequences, wanted[first : first + per_pass], held, tokens, channels)
+        while found:
+            boundary = next(iter(found))
+            yield boundary, found.pop(boundary)
 
-        def add(
-            streams: Mapping[int, torch.Tensor], held_rows: torch.Tensor, part: Any = part, sums: Any = sums
-        ) -> None:
-            for flag in (False, True):
-                _accumulate(sums[flag], part, {b: h[held_rows == flag] for b, h in streams.items()})
 
-        stream(model, sequences, part, held, tokens, add)
-        found |= {b: Statistics(sums[False][b], sums[True][b], len(sequences)) for b in part}
-    return found
+def _one_pass(
+    model: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    boundaries: Sequence[Boundary],
+    held: Sequence[bool],
+    tokens: int,
+    channels: int,
+) -> dict[Boundary, Statistics]:
+    on = next(model.parameters()).device
+    fit, heldout = _empty(boundaries, channels, on), _empty(boundaries, channels, on)
+
+    def add(streams: Mapping[int, torch.Tensor], held_rows: torch.Tensor) -> None:
+        _accumulate(fit, boundaries, {place: hidden[~held_rows] for place, hidden in streams.items()})
+        _accumulate(heldout, boundaries, {place: hidden[held_rows] for place, hidden in streams.items()})
+
+    stream(model, sequences, boundaries, held, tokens, add)
+    return {boundary: Statistics(fit[boundary], heldout[boundary], len(sequences)) for boundary in boundaries}
 
 
 def absolute_errors(
@@ -251,13 +266,7 @@ def capturing(model: PreTrainedModel, places: Sequence[int]) -> Iterator[dict[in
             handle.remove()
 
 
-def _channels(model: PreTrainedModel) -> int:
-    return int(model.config.get_text_config(decoder=True).hidden_size)
-
-
-def _empty(model: PreTrainedModel, boundaries: Sequence[Boundary], channels: int) -> dict[Boundary, Moments]:
-    on = next(model.parameters()).device
-
+def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=on)
 

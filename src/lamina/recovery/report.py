@@ -8,7 +8,7 @@ import torch
 from lamina.errors import LaminaError
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary
-from lamina.recovery.gram import AbsoluteErrors, Statistics
+from lamina.recovery.gram import AbsoluteErrors
 from lamina.recovery.patch import Fit
 
 
@@ -34,7 +34,7 @@ def row(
     boundary: Boundary,
     fit: Fit,
     errors: AbsoluteErrors,
-    statistics: Statistics,
+    counts: Mapping[str, int],
 ) -> dict[str, Any]:
     """One row of table `patches`; relative errors are ‖Y - Ŷ‖ / ‖Y‖, absolute ones are over held-out tokens."""
     operator, bias = fit.patch.operator, fit.patch.bias
@@ -58,8 +58,7 @@ def row(
         "channel_mae_after": errors.after.tolist(),
         "antisymmetric_share": antisymmetric_share(operator),
         "parameters": operator.numel() + (0 if bias is None else bias.numel()),
-        "n_samples": statistics.n_samples,
-        "n_tokens": statistics.fit.tokens + statistics.heldout.tokens,
+        **counts,
     }
 
 

@@ -10,10 +10,11 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.families import layers_of
+from lamina.models.surgery import parse
 from lamina.sweep import packing, streams
 from lamina.sweep.packing import Line
 from lamina.sweep.scores import Scores
-from lamina.sweep.streams import BASE, CURRENT, ForkingLayer, SelectingHead, Streams, parse_unit
+from lamina.sweep.streams import BASE, CURRENT, ForkingLayer, SelectingHead, Streams
 
 Pass = Literal["removal", "stream"]
 
@@ -32,9 +33,9 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) 
     """
     loads = [0] * blocks
     mine = []
-    for unit in sorted(units, key=lambda u: parse_unit(u)[0]):
+    for unit in sorted(units, key=lambda u: parse(u)[0]):
         job = loads.index(min(loads))
-        loads[job] += n_layers - parse_unit(unit)[0]
+        loads[job] += n_layers - parse(unit)[0]
         if job == block:
             mine.append(unit)
     return mine

@@ -24,12 +24,6 @@ from lamina.sweep.packing import Batch
 CURRENT, BASE = "none", "base"
 
 
-def parse_unit(unit: str) -> tuple[int, str]:
-    """`"12"` is (12, "layer"), `"12.mlp"` is (12, "mlp")."""
-    layer, _, component = unit.partition(".")
-    return int(layer), component or "layer"
-
-
 @dataclass
 class Streams:
     """State of one pass, shared by all wrappers: the streams in the batch, and what is measured on the way."""
@@ -75,6 +69,8 @@ class ForkingLayer(nn.Module):
                 "mlp": layer.get_submodule(family.mlp[-1]),
             }
         self.residual_inside = family.residual_inside
+        # Most layers return the stream alone, some the first of a tuple; learnt when the layer first runs.
+        self.returns_tuple: bool | None = None
         self.streams: Streams | None = None
         self._mask_index = list(inspect.signature(layer.forward).parameters).index("attention_mask")
 
@@ -84,7 +80,15 @@ class ForkingLayer(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("layer"), name)
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor]:
+        """(streams · lines, T, C) to the same with the forked streams added, in the form that the layer returns."""
+        output = self._fork(hidden, args, kwargs)
+        if self.returns_tuple is None:
+            assert self.streams is not None
+            self._run(self.streams.rows(hidden, 0), 1, {}, args, kwargs)
+        return (output,) if self.returns_tuple else output
+
+    def _fork(self, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         streams = self.streams
         assert streams is not None
         unit = str(self.number)
@@ -167,7 +171,7 @@ class ForkingLayer(nn.Module):
             else:
                 kwargs = {**kwargs, "attention_mask": mask}
         handles = [
-            self.parts[component].register_forward_hook(_silencer(numbers, lines, self.residual_inside))
+            self.parts[component].register_forward_hook(_silencer(numbers, copies, self.residual_inside))
             for component, numbers in silenced.items()
             if numbers
         ]
@@ -176,7 +180,8 @@ class ForkingLayer(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
-        return output[0] if isinstance(output, tuple) else output
+        self.returns_tuple = isinstance(output, tuple)
+        return output[0] if self.returns_tuple else output
 
 
 def family_is_parallel(layer: nn.Module) -> bool:
@@ -189,16 +194,18 @@ def family_is_parallel(layer: nn.Module) -> bool:
     return False
 
 
-def _silencer(numbers: list[int], lines: int, residual_inside: bool) -> Callable[..., Any]:
-    """A hook that takes a sub-layer's contribution out of the `numbers`-th streams of the batch.
+def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
+    """A hook that takes a sub-layer's contribution out of the `numbers`-th of `copies` streams.
 
     Where the sub-layer adds the residual itself (BLOOM gives it as second argument), the residual is what remains.
     """
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
         value = (output[0] if isinstance(output, tuple) else output).clone()
+        # OPT flattens lines and tokens before its MLP, so rows are counted in what is there.
+        rows = value.shape[0] // copies
         for number in numbers:
-            part = slice(number * lines, (number + 1) * lines)
+            part = slice(number * rows, (number + 1) * rows)
             value[part] = inputs[1][part] if residual_inside else 0
         return (value, *output[1:]) if isinstance(output, tuple) else value
 

@@ -1,0 +1,82 @@
+"""A copy of the project in a folder of its own, and Snakemake run in it as a person would."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("Snakefile", "rules", "workflow", "src", "sql", "config", "resources", "requirements.lock", "tests/configs")
+SHARED = ROOT.parent / "shared" / "real"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a dry run."""
+
+    rule: str
+    wildcards: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Project:
+    """`folder` holds the copy, `config` is the configuration file that every command uses."""
+
+    folder: Path
+    config: Path
+
+    def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run Snakemake; its output is standard output and error together."""
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", str(self.config)]
+        command += ["--max-checksum-file-size", "1000000000", "--benchmark-extended", "--keep-going", "--show-failed-logs"]
+        # A cluster's or a GPU's settings around the tests are not theirs.
+        environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        done = subprocess.run(
+            [*command, *arguments],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"snakemake {' '.join(arguments)} ended {done.returncode}:\n{done.stdout[-6000:]}")
+        return done
+
+    def stale(self, config: Path | None = None) -> list[Job]:
+        """The jobs that a dry run would start, optionally under another configuration."""
+        project = self if config is None else Project(self.folder, config)
+        return parse_jobs(project.run("-n").stdout)
+
+    def edit(self, file: str, old: str, new: str) -> None:
+        """Replace text in a file of the copy."""
+        path = self.folder / file
+        text = path.read_text()
+        assert old in text, f"{file} does not hold {old!r}"
+        path.write_text(text.replace(old, new))
+
+
+def parse_jobs(output: str) -> list[Job]:
+    """The jobs that a dry run's output lists: a line `rule NAME:` and its indented attributes."""
+    jobs: list[Job] = []
+    for line in output.splitlines():
+        if rule := re.fullmatch(r"(?:local)?rule (\w+):", line):
+            jobs.append(Job(rule[1], {}))
+        elif jobs and line.startswith("    wildcards: "):
+            jobs[-1].wildcards.update(pair.split("=", 1) for pair in line.removeprefix("    wildcards: ").split(", "))
+    return jobs
+
+
+def copy_project(folder: Path, config: str) -> Project:
+    """Copy what a run needs into `folder`; `config` is a path in the project."""
+    for part in PARTS:
+        source = ROOT / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / part)
+    return Project(folder, folder / config)

@@ -1,0 +1,88 @@
+"""One command takes the embedded model through all stages, and every product is there."""
+
+import duckdb
+import pytest
+
+from lamina import tables
+from tests.pipeline.project import Project
+
+
+def query(project: Project, sql: str) -> list[tuple]:
+    with duckdb.connect() as connection:
+        connection.execute(f"SET file_search_path='{project.folder}'")
+        return connection.execute(sql).fetchall()
+
+
+def table(name: str) -> str:
+    return f"'results/tables/{name}.parquet'"
+
+
+@pytest.mark.parametrize("name", tables.TABLES)
+def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
+    data = tables.read(finished.folder / f"results/tables/{name}.parquet")
+    assert data.num_rows > 0
+    assert data.schema.names == tables.schema(name).names
+
+
+def test_the_report_is_one_self_contained_file(finished: Project) -> None:
+    html = (finished.folder / "results/report.html").read_text()
+    assert "<svg" in html
+    assert 'src="http' not in html and 'href="http' not in html.replace('href="https://doi', "")
+
+
+def test_the_database_opens_read_only_and_answers(finished: Project) -> None:
+    path = finished.folder / "results/lamina.duckdb"
+    with duckdb.connect(str(path), read_only=True) as connection:
+        connection.execute(f"SET file_search_path='{finished.folder}'")
+        assert connection.execute("SELECT count(*) FROM benchmarks").fetchone()[0] > 0
+
+
+def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
+    rows = query(finished, f"SELECT calibration, selector, removed, list(unit ORDER BY position) FROM {table('plans')} GROUP BY ALL")
+    plans = {row[:3]: row[3] for row in rows}
+    for (calibration, selector, removed), units in plans.items():
+        assert len(set(units)) == removed
+        if removed > 1:
+            assert units[: removed - 1] == plans[calibration, selector, removed - 1]
+
+
+def test_protected_layers_stay(finished: Project) -> None:
+    rows = query(finished, f"SELECT unit FROM {table('plans')} WHERE selector = 'accuracy'")
+    assert not {"0", "11"} & {unit for (unit,) in rows}
+
+
+def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) -> None:
+    """Captured activations and the sweep's stream pass measure the same thing by different code."""
+    rows = query(
+        finished,
+        f"""SELECT a.cosine, r.score FROM {table("activations")} a JOIN {table("relevance")} r
+            ON a.model = r.model AND a.calibration = r.calibration AND a.layer = r.layer
+            WHERE a.span = 1 AND r.metric = 'cosine' AND r.removed = 0 AND r.selector = 'base'""",
+    )
+    assert len(rows) >= 24
+    for captured, swept in rows:
+        assert captured == pytest.approx(swept, rel=1e-4)
+
+
+def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Project) -> None:
+    rows = query(finished, f"SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position) AS next, selector, removed FROM {table('plans')} WHERE selector = 'accuracy' AND removed = 2")
+    compared = [(after, following) for after, following, _, _ in rows if following is not None]
+    assert compared
+    for after, following in compared:
+        assert after == pytest.approx(following, abs=1e-9)
+
+
+def test_every_benchmark_has_its_sample_count_and_error_bar(finished: Project) -> None:
+    missing = query(finished, f"SELECT * FROM {table('benchmarks')} WHERE n_samples IS NULL OR stderr IS NULL")
+    assert missing == []
+
+
+def test_the_patch_lowers_the_error_at_the_boundary(finished: Project) -> None:
+    rows = query(finished, f"SELECT fit_error_before, fit_error FROM {table('patches')}")
+    assert rows and all(after < before for before, after in rows)
+
+
+def test_files_carry_their_schema_version_and_no_half_files_remain(finished: Project) -> None:
+    metadata = tables.read(finished.folder / "results/tables/relevance.parquet").schema.metadata
+    assert metadata[b"lamina.schema_version"] == tables.SCHEMA_VERSION.encode()
+    assert not list((finished.folder / "results").rglob("*.tmp"))
