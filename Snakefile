@@ -9,6 +9,9 @@ from snakemake.utils import min_version
 
 min_version("9.27")
 
+
+report: "workflow/report/workflow.rst"
+
 # A file given with --configfile replaces this one; Snakemake would merge the two.
 if not workflow.config_settings.configfiles:
 

@@ -80,16 +80,18 @@ rule collect_facts:
     params:
         code=digest("collect_facts"),
         seed=CONFIG["seed"],
+        config=" ".join(map(str, workflow.configfiles)),
     log:
         "logs/collect_facts.log",
     shell:
-        "python {SCRIPTS}/collect_facts.py --seed {params.seed} --started {STARTED} --output {output} 2> {log}"
+        "python {SCRIPTS}/collect_facts.py --seed {params.seed} --config "{params.config}" --started {STARTED} --output {output} 2> {log}"
 
 
 rule render_report:
     input:
         template="workflow/report/report.html.j2",
         views="sql/views.sql",
+        queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
         facts="results/facts.json",
         database="results/lamina.duckdb",
         tables=expand("results/tables/{table}.parquet", table=tables.TABLES),

@@ -153,12 +153,12 @@ COMMENT ON COLUMN benchmarks.removed IS 'Size of the plan; 0 for the base model.
 COMMENT ON COLUMN benchmarks.recovery IS 'Name of the recovery; none without one.';
 COMMENT ON COLUMN benchmarks.healing IS 'Name of the healing; none without one.';
 COMMENT ON COLUMN benchmarks.task IS 'lm-eval task or perplexity entry.';
-COMMENT ON COLUMN benchmarks.metric IS 'acc, acc_norm, exact_match (0 to 1) or perplexity (1 upwards).';
+COMMENT ON COLUMN benchmarks.metric IS 'acc, acc_norm, exact_match (0 to 1), perplexity (1 upwards), nll (nats per token) or nll_per_log_vocabulary (1 = guessing).';
 COMMENT ON COLUMN benchmarks.value IS 'The measured number.';
 COMMENT ON COLUMN benchmarks.stderr IS 'Standard error of value, in the same unit.';
 COMMENT ON COLUMN benchmarks.n_samples IS 'Number of test documents (windows for perplexity).';
 COMMENT ON COLUMN benchmarks.n_shot IS 'Number of examples in the prompt.';
-COMMENT ON COLUMN benchmarks.higher_is_better IS 'False for perplexity.';
+COMMENT ON COLUMN benchmarks.higher_is_better IS 'False for perplexity and nll.';
 COMMENT ON COLUMN benchmarks.task_version IS 'Version of the task file.';
 
 CREATE OR REPLACE VIEW benchmark_samples AS SELECT * FROM 'results/tables/benchmark_samples.parquet';
@@ -172,7 +172,7 @@ COMMENT ON COLUMN benchmark_samples.healing IS 'Name of the healing; none withou
 COMMENT ON COLUMN benchmark_samples.task IS 'lm-eval task or perplexity entry.';
 COMMENT ON COLUMN benchmark_samples.sample IS 'Index of the test document, the same for every variant.';
 COMMENT ON COLUMN benchmark_samples.metric IS 'Metric the value belongs to.';
-COMMENT ON COLUMN benchmark_samples.value IS 'Value of the document: 1 correct, 0 wrong for accuracies.';
+COMMENT ON COLUMN benchmark_samples.value IS 'Value of the document: 1 correct, 0 wrong for accuracies; nats per token for nll.';
 
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 COMMENT ON VIEW efficiency IS 'One row per variant: size, speed and memory, with ratios to the base model measured in the same run.';
@@ -243,8 +243,8 @@ SELECT
     v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric,
     avg(v.value - b.value) AS difference,
     stddev_samp(v.value - b.value) / sqrt(count(*)) AS stderr,
-    count(*) FILTER (v.value > b.value) AS better,
-    count(*) FILTER (v.value < b.value) AS worse,
+    count(*) FILTER (v.value > b.value) AS higher,
+    count(*) FILTER (v.value < b.value) AS lower,
     count(*) AS n_samples
 FROM benchmark_samples AS v
 JOIN benchmark_samples AS b USING (model, task, metric, sample)
@@ -259,10 +259,10 @@ COMMENT ON COLUMN paired_differences.recovery IS 'Name of the recovery.';
 COMMENT ON COLUMN paired_differences.healing IS 'Name of the healing.';
 COMMENT ON COLUMN paired_differences.task IS 'Benchmark task.';
 COMMENT ON COLUMN paired_differences.metric IS 'Metric of the documents'' values.';
-COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base, -1 to 1.';
+COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base: -1 to 1 for accuracies, nats per token for nll.';
 COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference: standard deviation of the differences / sqrt(n_samples).';
-COMMENT ON COLUMN paired_differences.better IS 'Documents on which the variant scores higher than the base model.';
-COMMENT ON COLUMN paired_differences.worse IS 'Documents on which the variant scores lower than the base model.';
+COMMENT ON COLUMN paired_differences.higher IS 'Documents on which the variant has the higher value.';
+COMMENT ON COLUMN paired_differences.lower IS 'Documents on which the variant has the lower value.';
 COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were tested on.';
 
 CREATE OR REPLACE VIEW scores AS
@@ -276,14 +276,23 @@ base AS (SELECT model, task, value AS base_value, stderr AS base_stderr FROM mai
 joined AS (
     SELECT
         m.*, base_value, base_stderr, m.value - base_value AS change,
-        CASE WHEN m.removed = 0 THEN 0 ELSE coalesce(p.stderr, sqrt(m.stderr ** 2 + base_stderr ** 2)) END AS change_stderr,
+        CASE
+            WHEN m.removed = 0 THEN m.stderr ** 2
+            WHEN p.stderr IS NULL THEN 0
+            -- perplexity = exp(nll): its documents are paired by their nll, errors relative to the value
+            WHEN m.metric = 'perplexity' THEN
+                m.value * base_value * ((m.stderr / m.value) ** 2 + (base_stderr / base_value) ** 2 - p.stderr ** 2) / 2
+            ELSE (m.stderr ** 2 + base_stderr ** 2 - p.stderr ** 2) / 2
+        END AS covariance,
         p.stderr IS NOT NULL AS paired,
         o.task IS NOT NULL AS own,
         (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task) AS chance
     FROM main AS m
-    LEFT JOIN base USING (model, task)
-    LEFT JOIN paired_differences AS p USING (model, calibration, selector, removed, recovery, healing, task, metric)
-    LEFT JOIN own_tasks AS o USING (model, calibration, task)
+    LEFT JOIN base ON base.model = m.model AND base.task = m.task
+    LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
+        AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
+        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric)
+    LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
 ),
 fractions AS (
     SELECT *,
@@ -291,7 +300,7 @@ fractions AS (
         CASE WHEN higher_is_better THEN base_value ELSE value END AS lower,
         CASE WHEN higher_is_better THEN stderr ELSE base_stderr END AS upper_stderr,
         CASE WHEN higher_is_better THEN base_stderr ELSE stderr END AS lower_stderr,
-        (stderr ** 2 + base_stderr ** 2 - change_stderr ** 2) / 2 AS covariance
+        sqrt(greatest(0, stderr ** 2 + base_stderr ** 2 - 2 * covariance)) AS change_stderr
     FROM joined
 )
 SELECT
@@ -315,21 +324,22 @@ COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
 COMMENT ON COLUMN scores.value IS 'The measured number.';
 COMMENT ON COLUMN scores.stderr IS 'Standard error of value.';
 COMMENT ON COLUMN scores.n_samples IS 'Number of test documents.';
-COMMENT ON COLUMN scores.higher_is_better IS 'False for perplexity.';
+COMMENT ON COLUMN scores.higher_is_better IS 'False for perplexity and nll.';
 COMMENT ON COLUMN scores.own IS 'Whether the task is the calibration''s own (see own_tasks).';
 COMMENT ON COLUMN scores.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
 COMMENT ON COLUMN scores.base_value IS 'The base model''s number on the task.';
 COMMENT ON COLUMN scores.base_stderr IS 'Standard error of base_value.';
 COMMENT ON COLUMN scores.change IS 'value - base_value, in the unit of the metric.';
-COMMENT ON COLUMN scores.change_stderr IS 'Standard error of change, paired over documents where they are known.';
+COMMENT ON COLUMN scores.change_stderr IS 'Standard error of change, paired over documents (windows of equal weight for perplexity) where they are known.';
 COMMENT ON COLUMN scores.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
 COMMENT ON COLUMN scores.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity); 1 = all.';
 COMMENT ON COLUMN scores.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired.';
 COMMENT ON COLUMN scores.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or base is not above it.';
 
 CREATE OR REPLACE VIEW repairs AS
-WITH paired AS (
-    SELECT v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric,
+WITH paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
+    SELECT v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task,
+        if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
         stddev_samp(v.value - p.value) / sqrt(count(*)) AS stderr
     FROM benchmark_samples AS v
     JOIN benchmark_samples AS p USING (model, calibration, selector, removed, task, metric, sample)
@@ -341,7 +351,12 @@ SELECT
     v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric, v.own,
     v.base_value, p.value AS pruned_value, v.value, v.stderr,
     CASE WHEN v.higher_is_better THEN v.value - p.value ELSE p.value - v.value END AS gain,
-    coalesce(s.stderr, sqrt(v.stderr ** 2 + p.stderr ** 2)) AS gain_stderr,
+    CASE
+        WHEN s.stderr IS NULL THEN sqrt(v.stderr ** 2 + p.stderr ** 2)
+        WHEN v.metric = 'perplexity' THEN sqrt(greatest(0, v.stderr ** 2 + p.stderr ** 2
+            - v.value * p.value * ((v.stderr / v.value) ** 2 + (p.stderr / p.value) ** 2 - s.stderr ** 2)))
+        ELSE s.stderr
+    END AS gain_stderr,
     CASE WHEN v.higher_is_better THEN v.base_value - p.value ELSE p.value - v.base_value END AS loss,
     p.change_stderr AS loss_stderr,
     v.n_samples

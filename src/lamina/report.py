@@ -40,11 +40,13 @@ FIGURES: dict[str, tuple[str, ModuleType]] = {
 }
 DISAGREEMENTS_SHOWN = 15
 
-# One selector against another on the calibrations' own tasks, paired over test documents where they are known.
+# One selector against another on the calibrations' own tasks, paired over test documents where they are known; those of
+# a perplexity by their nll, as in the view `scores`.
 DUELS = """
 WITH bare AS (SELECT * FROM scores WHERE own AND recovery = 'none' AND healing = 'none' AND removed > 0),
 paired AS (
-    SELECT a.model, a.calibration, a.removed, a.task, a.metric, b.selector,
+    SELECT a.model, a.calibration, a.removed, a.task, b.selector,
+        if(a.metric = 'nll', 'perplexity', a.metric) AS metric,
         stddev_samp(a.value - b.value) / sqrt(count(*)) AS stderr
     FROM benchmark_samples AS a
     JOIN benchmark_samples AS b USING (model, calibration, removed, recovery, healing, task, metric, sample)
@@ -54,7 +56,12 @@ paired AS (
 )
 SELECT b.selector AS other, a.model, a.calibration, a.task, a.removed, a.metric, a.value, b.value AS other_value,
     CASE WHEN a.higher_is_better THEN a.value - b.value ELSE b.value - a.value END AS lead,
-    coalesce(p.stderr, sqrt(a.stderr ** 2 + b.stderr ** 2)) AS lead_stderr
+    CASE
+        WHEN p.stderr IS NULL THEN sqrt(a.stderr ** 2 + b.stderr ** 2)
+        WHEN a.metric = 'perplexity' THEN sqrt(greatest(0, a.stderr ** 2 + b.stderr ** 2
+            - a.value * b.value * ((a.stderr / a.value) ** 2 + (b.stderr / b.value) ** 2 - p.stderr ** 2)))
+        ELSE p.stderr
+    END AS lead_stderr
 FROM bare AS a
 JOIN bare AS b USING (model, calibration, removed, task)
 LEFT JOIN paired AS p ON p.model = a.model AND p.calibration = a.calibration AND p.removed = a.removed
@@ -210,23 +217,21 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
         connection,
         """SELECT recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
             count(*) FILTER (gain < -$z * gain_stderr) AS worse,
-            sum(gain) FILTER (higher_is_better) / nullif(sum(loss) FILTER (higher_is_better), 0) AS recovered,
-            sum(loss) FILTER (higher_is_better) AS loss
-        FROM (SELECT *, metric <> 'perplexity' AS higher_is_better FROM repairs WHERE own)
+            100 * avg(gain) FILTER (metric <> 'perplexity') AS gain,
+            100 * avg(loss) FILTER (metric <> 'perplexity') AS loss
+        FROM repairs WHERE own
         GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
         {"z": Z95},
     )
     sentences = []
     for row in found:
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
-        back = ""
-        if row["recovered"] is not None and row["loss"] > 0:
-            back = f", giving back {100 * row['recovered']:.0f} % of the accuracy that pruning had cost".replace(
-                "-", "−"
-            )
+        mean = ""
+        if row["gain"] is not None:
+            mean = f" Mean change {row['gain']:+.1f} points of accuracy, where pruning had cost {row['loss']:.1f}."
         sentences.append(
-            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants and hurt in "
-            f"{row['worse']} (the rest: no difference beyond the 95 % interval){back}."
+            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants, hurt in "
+            f"{row['worse']}; the rest is undecided at 95 %.{mean}".replace("-", "−")
         )
     return sentences
 
@@ -241,7 +246,7 @@ def kept_sentence(keeps: list[dict[str, Any]]) -> str:
     told = ", ".join(f"{row['removed']} on {row['calibration']}" for row in some)
     text = f"Most layers removed while 95 % of the own task is kept: {told}. " if some else ""
     if some:
-        text += f"{len(sure)} of these {len(some)} hold with 95 % confidence. "
+        text += f"Certain at 95 %: {len(sure)} of {len(some)}. "
     if none:
         text += f"No tested variant keeps 95 % of {', '.join(none)}."
     return text.strip()

@@ -31,7 +31,13 @@ class Project:
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run Snakemake; its output is standard output and error together."""
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", str(self.config)]
-        command += ["--max-checksum-file-size", "1000000000", "--benchmark-extended", "--keep-going", "--show-failed-logs"]
+        command += [
+            "--max-checksum-file-size",
+            "1000000000",
+            "--benchmark-extended",
+            "--keep-going",
+            "--show-failed-logs",
+        ]
         # A cluster's or a GPU's settings around the tests are not theirs.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         done = subprocess.run(

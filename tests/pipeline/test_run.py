@@ -38,7 +38,10 @@ def test_the_database_opens_read_only_and_answers(finished: Project) -> None:
 
 
 def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
-    rows = query(finished, f"SELECT calibration, selector, removed, list(unit ORDER BY position) FROM {table('plans')} GROUP BY ALL")
+    rows = query(
+        finished,
+        f"SELECT calibration, selector, removed, list(unit ORDER BY position) FROM {table('plans')} GROUP BY ALL",
+    )
     plans = {row[:3]: row[3] for row in rows}
     for (calibration, selector, removed), units in plans.items():
         assert len(set(units)) == removed
@@ -65,8 +68,12 @@ def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) ->
 
 
 def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Project) -> None:
-    rows = query(finished, f"SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position) AS next, selector, removed FROM {table('plans')} WHERE selector = 'accuracy' AND removed = 2")
-    compared = [(after, following) for after, following, _, _ in rows if following is not None]
+    rows = query(
+        finished,
+        f"""SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position)
+            FROM {table("plans")} WHERE selector = 'accuracy' AND removed = 2""",
+    )
+    compared = [(after, following) for after, following in rows if following is not None]
     assert compared
     for after, following in compared:
         assert after == pytest.approx(following, abs=1e-9)

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 from jsonschema import Draft202012Validator
 
 from lamina import config
 from lamina.config_schema import schema
+from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
 @pytest.fixture

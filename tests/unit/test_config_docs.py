@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
-from configurations import REPOSITORY, Raw, model_folder, put
 
 from lamina import config
 from lamina.config_schema import allowed, schema
 from lamina.errors import LaminaError
+from tests.unit.configurations import REPOSITORY, Raw, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configurations import Raw, minimal, model_folder, put, workplace
 
 from lamina import config
 from lamina.errors import LaminaError
+from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 
 
 @pytest.fixture

@@ -4,7 +4,9 @@ import json
 import os
 import subprocess
 import sys
+from math import exp
 from pathlib import Path
+from statistics import stdev
 
 import duckdb
 import pyarrow as pa
@@ -193,6 +195,25 @@ def test_perplexity_keeps_less_when_it_rises(tmp_path):
     tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", found))
     (score,) = database.rows(database.connect(VIEWS, tmp_path), "SELECT kept FROM scores WHERE removed = 1")
     assert score["kept"] == 0.5
+
+
+def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
+    base, shift = [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]
+    variants = {0: base, 1: [a + b for a, b in zip(base, shift, strict=True)]}
+    rows, samples = [], []
+    for removed, values in variants.items():
+        key = KEY | dict(removed=removed) if removed else BASE
+        mean, stderr = sum(values) / 3, stdev(values) / 3**0.5
+        row = dict(task="text", metric="perplexity", n_samples=3, higher_is_better=False)
+        rows.append(key | row | dict(value=exp(mean), stderr=exp(mean) * stderr))
+        samples += [
+            key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
+        ]
+    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", rows))
+    tables.write(tmp_path / "benchmark_samples.parquet", tables.from_rows("benchmark_samples", samples))
+    (score,) = database.rows(database.connect(VIEWS, tmp_path), "FROM scores WHERE removed = 1")
+    assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
+    assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
 
 
 def test_database_holds_views_only_and_opens_from_the_project_root(study, monkeypatch):

@@ -32,6 +32,7 @@ def commit() -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--config", required=True, help="configuration files of the run")
     parser.add_argument("--started", required=True, type=Path, help="a file touched when the run began")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
@@ -41,6 +42,7 @@ if __name__ == "__main__":
         facts = {
             "lamina": VERSION,
             "commit": commit(),
+            "configuration": args.config,
             "seed": args.seed,
             "finished": datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds"),
             "wall_seconds": round(now - began, 1),

@@ -72,8 +72,8 @@ class Calibration:
 
 def document_hash(text: str, choices: Sequence[str] = ()) -> str:
     """Identity of a document for the overlap check: case and white space do not make it another one."""
-    parts = [re.sub(r"\s+", " ", part).strip().casefold() for part in (text, *sorted(choices))]
-    return hashlib.sha256("\x1f".join(parts).encode()).hexdigest()
+    question, *answers = (re.sub(r"\s+", " ", part).strip().casefold() for part in (text, *choices))
+    return hashlib.sha256("\x1f".join([question, *sorted(answers)]).encode()).hexdigest()
 
 
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:

@@ -76,7 +76,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         Line2D([], [], marker="o", linestyle="", color="#0072B2", markeredgecolor="white", markersize=5.5),
         Line2D([], [], marker="o", linestyle="", color="white", markeredgecolor="black", markersize=4),
     ]
-    style.legend_below(figure, handles, ["minimum of the row", "not distinguishable from it (95 %)"], 2)
+    labels = ["minimum of the row", "not distinguishable from it (95 %)"]
+    drawn = 2 if depth <= 16 else 1
+    style.legend_below(figure, handles[:drawn], labels[:drawn], 2)
     return figure
 
 

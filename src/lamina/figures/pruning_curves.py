@@ -74,5 +74,6 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         f"test-set values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
         "point); selectors are shifted sideways a little. Grey band: base model. Dotted: guessing, where known. "
         "acc_norm is accuracy with log-likelihoods divided by the length of the choice; accuracies are drawn from 0 "
-        "to 1."
+        "to 1. Variants share their test documents, so differences between them are surer than the bars suggest: the "
+        "table of variants has paired intervals."
     )

@@ -1,0 +1,121 @@
+"""Calibrations hold exactly what lm-eval would score, and refuse what they cannot."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lamina.data import calibrations, documents, lm_tasks, text
+from lamina.data.calibrations import document_hash
+from lamina.data.prepare import prepare
+from lamina.errors import LaminaError
+from lamina.models.manifest import describe
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "resources/reference"
+ENTRY = {"source": "resources/reference", "dtype": "float32", "trust_remote_code": False, "chat_template": False}
+TASK = {"task": "microworld_recall", "split": "train", "limit": 25, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def manifest() -> dict:
+    return describe("reference", ENTRY, REFERENCE)
+
+
+def test_rows_are_the_encodings_that_lm_eval_scores(manifest: dict) -> None:
+    calibration = prepare("recall", TASK, manifest, ROOT)
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE)
+    seen = []
+
+    class Recorder(HFLM):
+        def _loglikelihood_tokens(self, requests, **kwargs):
+            seen.extend((tuple(context), tuple(continuation)) for _, context, continuation in requests)
+            return [(0.0, False)] * len(requests)
+
+    lm = Recorder(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(REFERENCE))
+    task = lm_tasks.task_object("microworld_recall", ROOT, split="train")
+    lm_tasks.task_samples(task, lm, 25, 0)
+    lm.loglikelihood(task.instances, disable_tqdm=True)
+    assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
+
+
+def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
+    first, again, other = (prepare("recall", TASK | {"seed": seed}, manifest, ROOT) for seed in (0, 0, 1))
+    assert first == again
+    assert {s.document for s in first.samples} != {s.document for s in other.samples}
+    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()
+    train = {document_hash(doc["query"], doc["choices"]) for doc in map(json.loads, lines)}
+    assert {s.document for s in first.samples} <= train
+
+
+def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
+    calibration = prepare("sorting", TASK | {"task": "microworld_sorting"}, manifest, ROOT)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    for sample in calibration.samples:
+        assert sample.kind == "generated" and len(sample.rows) == 1
+        assert sample.rows[0].continuation[-1] == tokenizer.eos_token_id
+    assert calibration.facts["chance_accuracy"] == 0
+
+
+def test_chance_is_one_over_the_number_of_choices(manifest: dict) -> None:
+    calibration = prepare("recall", TASK, manifest, ROOT)
+    choices = {len(sample.rows) for sample in calibration.samples}
+    assert calibration.facts["chance_accuracy"] == pytest.approx(1 / choices.pop()) and not choices
+
+
+def test_a_calibration_survives_its_file(manifest: dict, tmp_path: Path) -> None:
+    calibration = prepare("recall", TASK, manifest, ROOT)
+    calibrations.write(tmp_path / "recall.parquet", calibration)
+    assert calibrations.read(tmp_path / "recall.parquet") == calibration
+
+
+def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path) -> None:
+    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[:7]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    calibration = prepare("mine", {"choices": "mine.jsonl", "seed": 0}, manifest, tmp_path)
+    assert len(calibration.samples) == 7
+    assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
+
+
+def test_a_bad_line_of_questions_is_named(manifest: dict, tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(
+        '{"query": "a", "choices": ["b", "c"], "gold": 0}\n{"query": "a", "choices": ["b"], "gold": 1}\n'
+    )
+    with pytest.raises(LaminaError, match=r"mine.jsonl, line 2: not a question.*gold"):
+        prepare("mine", {"choices": "mine.jsonl", "seed": 0}, manifest, tmp_path)
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> None:
+    with pytest.raises(LaminaError, match="no lm-eval task 'microworld_recal'.*microworld_recall"):
+        prepare("recall", TASK | {"task": "microworld_recal"}, manifest, ROOT)
+
+
+def test_a_split_that_the_task_lacks_is_refused_with_those_it_has(manifest: dict) -> None:
+    with pytest.raises(LaminaError, match="microworld_recall.*no split 'dev'.*test, train, validation"):
+        prepare("recall", TASK | {"split": "dev"}, manifest, ROOT)
+
+
+def test_a_limit_beyond_the_split_is_refused(manifest: dict) -> None:
+    with pytest.raises(LaminaError, match=r"calibrations.recall.*limit: 1000000 samples"):
+        prepare("recall", TASK | {"limit": 1000000}, manifest, ROOT)
+
+
+def test_text_samples_predict_every_token_but_the_first() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    corpus = documents.read_documents(documents.corpus_file("microworld_corpus", "train", ROOT), "0:20")
+    for sample, document in zip(text.text_samples(corpus, tokenizer, 16), corpus, strict=True):
+        tokens = tuple(text.encode(tokenizer, document)[:16])
+        assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]
+
+
+def test_more_documents_than_there_are_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("one\n\ntwo")
+    with pytest.raises(LaminaError, match='"0:5" asks for more than the 2 documents'):
+        documents.read_documents(tmp_path / "few.txt", "0:5")
+
+
+def test_case_and_spaces_do_not_make_another_document() -> None:
+    assert document_hash("A  question", ["b", "a"]) == document_hash("a question ", ["A", "b"])
+    assert document_hash("a question", ["a"]) != document_hash("a question", ["b"])

@@ -1,0 +1,112 @@
+"""Relevance scores, by hand: small sweeps whose answers are known."""
+
+import numpy as np
+import pytest
+
+from lamina import tables
+from lamina.relevance.columns import from_table
+from lamina.relevance.score import relevance
+from lamina.relevance.statistics import bootstrap_weights, wilson_interval
+
+SAMPLES = 200
+
+
+def sweep(
+    accuracy: dict[str, float], nll: dict[str, float] | None = None, **columns: dict[str, float]
+) -> tables.pa.Table:
+    """A sweep in which unit u answers the first accuracy[u] of its samples right."""
+    rows = []
+    for unit, share in accuracy.items():
+        for sample in range(SAMPLES):
+            right = sample < share * SAMPLES
+            extra = {name: values[unit] for name, values in columns.items() if unit in values}
+            loss = (nll or {}).get(unit, 1.0)
+            rows.append(
+                {
+                    "unit": unit,
+                    "sample": sample,
+                    "correct": right,
+                    "correct_norm": right,
+                    "nll": loss,
+                    "n_tokens": 2,
+                    **extra,
+                }
+            )
+    keys = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
+    return tables.from_rows("sweeps", rows, **keys)
+
+
+def scores(rows: list[dict], metric: str) -> dict[str, dict]:
+    return {row["unit"]: row for row in rows if row["metric"] == metric}
+
+
+def test_accuracy_relevance_is_the_share_of_accuracy_above_chance_that_is_lost() -> None:
+    rows = relevance(sweep({"none": 0.75, "0": 0.25, "1": 0.5, "2": 0.8}), 0.25, "acc_norm", removed=0, seed=0)
+    found = scores(rows, "accuracy")
+    assert found["0"]["score"] == pytest.approx(1.0)
+    assert found["1"]["score"] == pytest.approx(0.5)
+    assert found["2"]["score"] == pytest.approx(1 - 0.55 / 0.5)
+    assert [found[unit]["rank"] for unit in ("2", "1", "0")] == [1, 2, 3]
+    assert all(
+        row["ci_low"] <= row["score"] <= row["ci_high"] and row["n_samples"] == SAMPLES for row in found.values()
+    )
+
+
+def test_below_chance_counts_as_chance() -> None:
+    rows = relevance(sweep({"none": 0.75, "0": 0.0}), 0.25, "acc", removed=0, seed=0)
+    assert scores(rows, "accuracy")["0"]["score"] == pytest.approx(1.0)
+
+
+def test_a_base_model_at_chance_gives_no_score_but_a_reason() -> None:
+    rows = relevance(sweep({"none": 0.26, "0": 0.2}), 0.25, "acc", removed=0, seed=0)
+    row = scores(rows, "accuracy")["0"]
+    assert row["score"] is None and row["rank"] is None
+    assert "not above chance (0.250)" in row["reason"] and "200 samples" in row["reason"]
+
+
+def test_at_later_steps_chance_is_ranked_by_raw_accuracy_then_loss() -> None:
+    nll = {"none": 1.0, "0": 3.0, "1": 2.0, "2": 2.0}
+    rows = relevance(sweep({"none": 0.26, "0": 0.24, "1": 0.2, "2": 0.24}, nll), 0.25, "acc", removed=2, seed=0)
+    found = scores(rows, "accuracy")
+    assert [found[unit]["rank"] for unit in ("2", "0", "1")] == [1, 2, 3]
+    assert "raw accuracy" in found["0"]["reason"]
+
+
+def test_among_equals_the_deeper_unit_ranks_first() -> None:
+    rows = relevance(sweep({"none": 0.75, "0": 0.5, "1": 0.5, "2": 0.5}), 0.25, "acc", removed=0, seed=0)
+    found = scores(rows, "accuracy")
+    assert [found[unit]["rank"] for unit in ("2", "1", "0")] == [1, 2, 3]
+
+
+def test_perplexity_relevance_is_the_rise_of_the_loss_per_token() -> None:
+    rows = relevance(sweep({"none": 0.75, "0": 0.5}, {"none": 1.0, "0": 4.0}), 0.25, "acc", removed=0, seed=0)
+    assert scores(rows, "perplexity")["0"]["score"] == pytest.approx(1.5)
+
+
+def test_only_measured_metrics_are_scored() -> None:
+    rows = relevance(sweep({"none": 0.75, "0": 0.5}, cosine={"0": 0.125}), 0.25, "acc", removed=0, seed=0)
+    assert {row["metric"] for row in rows} == {"accuracy", "perplexity", "cosine"}
+    assert scores(rows, "cosine")["0"]["score"] == pytest.approx(0.125)
+
+
+def test_the_interval_of_a_difference_shrinks_with_what_samples_share() -> None:
+    """Paired: a unit that loses the same ten samples in each draw has a narrow interval."""
+    found = scores(relevance(sweep({"none": 0.75, "0": 0.7}), 0.25, "acc", removed=0, seed=0), "accuracy")["0"]
+    assert found["ci_high"] - found["ci_low"] < 0.15
+
+
+def test_bootstrap_weights_are_seeded_and_sum_to_one() -> None:
+    weights = bootstrap_weights(50, seed=3)
+    assert weights.shape == (1001, 50)
+    assert np.allclose(weights.sum(axis=1), 1) and np.allclose(weights[0], 1 / 50)
+    assert np.array_equal(weights, bootstrap_weights(50, seed=3))
+
+
+def test_wilson_interval_is_the_published_one() -> None:
+    """10 of 20: 0.2993 to 0.7007 (Wilson's formula, worked by hand)."""
+    low, high = wilson_interval(10, 20)
+    assert (low, high) == (pytest.approx(0.2993, abs=1e-4), pytest.approx(0.7007, abs=1e-4))
+
+
+def test_columns_are_ordered_by_depth() -> None:
+    assert from_table(sweep({"10": 0.5, "none": 0.75, "2": 0.5})).units == ("2", "10")
