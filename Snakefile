@@ -12,6 +12,7 @@ min_version("9.27")
 
 report: "workflow/report/workflow.rst"
 
+
 # A file given with --configfile replaces this one; Snakemake would merge the two.
 if not workflow.config_settings.configfiles:
 

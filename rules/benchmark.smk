@@ -11,22 +11,24 @@ rule benchmark_task:
     output:
         table="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
         samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
-    params:
-        code=digest("benchmark_task"),
-        packages=packages,
-        options=lambda w: entry("benchmarks", "tasks", w.task),
-        variants=lambda w: variants_json(block_of(w)),
+    log:
+        "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
+    benchmark:
+        "results/jobs/benchmark_task/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(TASKS),
     threads: threads_each
     resources:
         gpu=1,
-    log:
-        "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
-    benchmark:
-        "results/jobs/benchmark_task/{model}/{calibration}/{task}/block={block}.jsonl"
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=digest("benchmark_task"),
+        packages=packages,
+        options=lambda w: entry("benchmarks", "tasks", w.task),
+        variants=lambda w: variants_json(block_of(w)),
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/benchmark_task.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/benchmark_task.py --manifest {input.manifest}"
         " --model {wildcards.model} --task {wildcards.task} --task-options {params.options:q}"
         " --variants {params.variants:q} --output {output.table} --samples {output.samples} 2> {log}"
 
@@ -39,22 +41,24 @@ rule benchmark_perplexity:
     output:
         table="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
         samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
-    params:
-        code=digest("benchmark_perplexity"),
-        packages=packages,
-        options=lambda w: entry("benchmarks", "perplexity", w.task),
-        variants=lambda w: variants_json(block_of(w)),
+    log:
+        "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
+    benchmark:
+        "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(TEXTS),
     threads: threads_each
     resources:
         gpu=1,
-    log:
-        "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
-    benchmark:
-        "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=digest("benchmark_perplexity"),
+        packages=packages,
+        options=lambda w: entry("benchmarks", "perplexity", w.task),
+        variants=lambda w: variants_json(block_of(w)),
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/benchmark_perplexity.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/benchmark_perplexity.py --manifest {input.manifest}"
         " --model {wildcards.model} --name {wildcards.task} --options {params.options:q}"
         " --variants {params.variants:q} --output {output.table} --samples {output.samples} 2> {log}"
 
@@ -65,19 +69,20 @@ rule benchmark_efficiency:
         variants=lambda w: variants_input(studies.efficiency_variants(CONFIG, w.model)),
     output:
         "results/efficiency/{model}.parquet",
+    log:
+        "logs/benchmark_efficiency/{model}.log",
+    benchmark:
+        "results/jobs/benchmark_efficiency/{model}.jsonl"
+    threads: threads_alone
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
     params:
         code=digest("benchmark_efficiency"),
         packages=packages,
         options=lambda w: entry("benchmarks", "efficiency"),
         variants=lambda w: variants_json(studies.efficiency_variants(CONFIG, w.model)),
-    # Timing wants the machine to itself.
-    threads: workflow.cores or 1
-    resources:
-        gpu=1,
-    log:
-        "logs/benchmark_efficiency/{model}.log",
-    benchmark:
-        "results/jobs/benchmark_efficiency/{model}.jsonl"
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/benchmark_efficiency.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/benchmark_efficiency.py --manifest {input.manifest}"
         " --model {wildcards.model} --variants {params.variants:q} --options {params.options:q} --output {output} 2> {log}"

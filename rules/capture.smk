@@ -8,17 +8,19 @@ rule capture_activations:
         calibration="results/calibrations/{model}/{calibration}.parquet",
     output:
         "results/activations/{model}/{calibration}.parquet",
-    params:
-        code=digest("capture_activations"),
-        packages=packages,
-        tokens=CONFIG["sweep"]["tokens"],
-    threads: threads_each
-    resources:
-        gpu=1,
     log:
         "logs/capture_activations/{model}/{calibration}.log",
     benchmark:
         "results/jobs/capture_activations/{model}/{calibration}.jsonl"
+    threads: threads_each
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=digest("capture_activations"),
+        packages=packages,
+        tokens=CONFIG["sweep"]["tokens"],
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/capture_activations.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/capture_activations.py --manifest {input.manifest}"
         " --calibration {input.calibration} --tokens {params.tokens} --output {output} 2> {log}"

@@ -32,6 +32,9 @@ shell.prefix(
     "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1; "
 )
 OFFLINE = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1;"
+# A machine with several GPUs gives each job its own; a scheduler has done so already.
+ON_GPU = OFFLINE + " export OMP_NUM_THREADS={threads}; python -m lamina.gpu_lock"
+CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
 
 FIGURES = [
     "relevance_maps",
@@ -98,8 +101,36 @@ def row_keys(wildcards):
 
 
 def threads_each(_):
-    """GPU stages share the cores of a machine without one between two jobs."""
-    return max(1, (workflow.cores or 1) // 2)
+    """GPU stages share the cores of a machine without a GPU between two jobs."""
+    return max(1, threads_alone(_) // 2) if on_this_machine() else CLUSTER_THREADS
+
+
+def threads_alone(_):
+    """Timing wants the machine to itself."""
+    return workflow.cores if on_this_machine() else CLUSTER_THREADS
+
+
+def on_this_machine():
+    """Whether jobs run beside this process; a job of a cluster must not count the cores of its node."""
+    return workflow.local_exec and not workflow.remote_exec
+
+
+def weights_gb(manifest):
+    """Gigabytes of a model's weights in the type it is loaded with."""
+    model = json.loads(Path(manifest).read_text())
+    size = {"float32": 4, "float16": 2, "bfloat16": 2}.get(model["dtype"])
+    return (model["parameters"] * size if size else model["weights_bytes"]) / 1e9
+
+
+def memory(wildcards, input, attempt):
+    """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them."""
+    return round(attempt * (3000 + 2000 * weights_gb(input.manifest)))
+
+
+def minutes(wildcards, input, attempt):
+    """Time limit: loading and measuring grow with the weights, benchmarks with the variants that they go through."""
+    turns = 1 + len(input.get("variants", [])) / 4
+    return round(attempt * (20 + 6 * weights_gb(input.manifest) * turns))
 
 
 def task_files(name, options):
@@ -169,7 +200,9 @@ def step_evidence(wildcards):
 
 def flags(files):
     """Named inputs as command-line options."""
-    return " ".join(f"--{name} {file}" for name, file in files.items() if name in {"previous", "relevance", "sweep", "activations"})
+    return " ".join(
+        f"--{name} {file}" for name, file in files.items() if name in {"previous", "relevance", "sweep", "activations"}
+    )
 
 
 def variant_files(variant):
@@ -194,9 +227,7 @@ def variants_input(variants):
 
 
 def block_of(wildcards):
-    return studies.block_variants(
-        CONFIG, wildcards.model, wildcards.calibration, wildcards.task, int(wildcards.block)
-    )
+    return studies.block_variants(CONFIG, wildcards.model, wildcards.calibration, wildcards.task, int(wildcards.block))
 
 
 def overlap_gate(wildcards):

@@ -19,20 +19,22 @@ rule heal_variant:
             "adapter_config.json",
             "training.parquet",
         ),
+    log:
+        "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
+    benchmark:
+        "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
+    threads: threads_each
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
     params:
         code=lambda w: digest("heal_variant", f"lamina.healing.{CONFIG['healings'][w.healing]['method']}"),
         packages=packages,
         options=lambda w: entry("healings", w.healing),
         patch=lambda w, input: f"--patch {input.patch}" if input.patch else "",
         folder=lambda w, output: Path(output[0]).parent,
-    threads: threads_each
-    resources:
-        gpu=1,
-    log:
-        "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
-    benchmark:
-        "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/heal_variant.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/heal_variant.py --manifest {input.manifest}"
         " --calibration {input.calibration} --plan {input.plan} {params.patch} --recovery {wildcards.recovery}"
         " --healing {wildcards.healing} --options {params.options:q} --output {params.folder} 2> {log}"

@@ -13,15 +13,15 @@ localrules:
 rule prepare_model:
     output:
         "results/models/{model}/manifest.json",
+    log:
+        "logs/prepare_model/{model}.log",
+    benchmark:
+        "results/jobs/prepare_model/{model}.jsonl"
     params:
         code=digest("prepare_model"),
         entry=lambda w: entry("models", w.model),
         # Touching weights changes nothing, editing them does.
         fingerprint=lambda w: fingerprint(Path(CONFIG["models"][w.model]["source"])),
-    log:
-        "logs/prepare_model/{model}.log",
-    benchmark:
-        "results/jobs/prepare_model/{model}.jsonl"
     shell:
         "python {SCRIPTS}/prepare_model.py --model {wildcards.model} --entry {params.entry:q} --output {output} 2> {log}"
 
@@ -32,14 +32,14 @@ rule prepare_calibration:
         files=calibration_files,
     output:
         "results/calibrations/{model}/{calibration}.parquet",
-    params:
-        code=digest("prepare_calibration"),
-        packages=packages,
-        entry=lambda w: entry("calibrations", w.calibration),
     log:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
         "results/jobs/prepare_calibration/{model}/{calibration}.jsonl"
+    params:
+        code=digest("prepare_calibration"),
+        packages=packages,
+        entry=lambda w: entry("calibrations", w.calibration),
     shell:
         "python {SCRIPTS}/prepare_calibration.py --calibration {wildcards.calibration} --entry {params.entry:q}"
         " --manifest {input.manifest} --output {output} 2> {log}"
@@ -50,13 +50,13 @@ rule prepare_task:
         lambda w: task_files(w.task, benchmark_entry(w.task)),
     output:
         "results/tasks/{task}.parquet",
-    params:
-        code=digest("prepare_task"),
-        entry=lambda w: json.dumps(benchmark_entry(w.task), sort_keys=True),
     log:
         "logs/prepare_task/{task}.log",
     benchmark:
         "results/jobs/prepare_task/{task}.jsonl"
+    params:
+        code=digest("prepare_task"),
+        entry=lambda w: json.dumps(benchmark_entry(w.task), sort_keys=True),
     shell:
         "python {SCRIPTS}/prepare_task.py --task {wildcards.task} --entry {params.entry:q} --output {output} 2> {log}"
 
@@ -67,10 +67,10 @@ rule check_overlap:
         documents="results/tasks/{task}.parquet",
     output:
         "results/overlap/{model}/{calibration}/{task}.json",
-    params:
-        code=digest("check_overlap"),
     log:
         "logs/check_overlap/{model}/{calibration}/{task}.log",
+    params:
+        code=digest("check_overlap"),
     shell:
         "python {SCRIPTS}/check_overlap.py --calibration {wildcards.calibration} --task {wildcards.task}"
         " --samples {input.samples} --documents {input.documents} --output {output} 2> {log}"

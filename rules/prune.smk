@@ -12,14 +12,14 @@ rule prune_step:
         manifest="results/models/{model}/manifest.json",
     output:
         "results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+    log:
+        "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     params:
         code=lambda w: digest("prune_step", f"lamina.pruning.{CONFIG['selectors'][w.selector]['strategy']}"),
         selector=lambda w: entry("selectors", w.selector),
         score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
         evidence=lambda w: flags(step_evidence(w)),
         key=row_keys,
-    log:
-        "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     shell:
         "python {SCRIPTS}/prune_step.py --manifest {input.manifest} --selector {params.selector:q}"
         " --keys {params.key:q} --score {params.score} {params.evidence} --output {output} 2> {log}"

@@ -13,19 +13,21 @@ rule fit_patch:
     output:
         patch="results/patches/{model}/{calibration}/{selector}/{recovery}.safetensors",
         table="results/patches/{model}/{calibration}/{selector}/{recovery}.parquet",
+    log:
+        "logs/fit_patch/{model}/{calibration}/{selector}/{recovery}.log",
+    benchmark:
+        "results/jobs/fit_patch/{model}/{calibration}/{selector}/{recovery}.jsonl"
+    threads: threads_each
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
     params:
         code=lambda w: digest("fit_patch", f"lamina.recovery.{CONFIG['recoveries'][w.recovery]['method']}"),
         packages=packages,
         options=lambda w: entry("recoveries", w.recovery),
         seed=CONFIG["seed"],
-    threads: threads_each
-    resources:
-        gpu=1,
-    log:
-        "logs/fit_patch/{model}/{calibration}/{selector}/{recovery}.log",
-    benchmark:
-        "results/jobs/fit_patch/{model}/{calibration}/{selector}/{recovery}.jsonl"
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/fit_patch.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/fit_patch.py --manifest {input.manifest}"
         " --calibration {input.calibration} --plans {input.plans} --recovery {wildcards.recovery}"
         " --recovery-options {params.options:q} --seed {params.seed} --output {output.patch} --table {output.table} 2> {log}"

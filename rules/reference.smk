@@ -1,8 +1,7 @@
-# reference: train the embedded reference model anew. On demand only: no other rule needs it, no target asks for it.
-# needs: config/reference.yaml
-# gives: results/reference/ - weights, tokenizer, configuration, training record, and data/ with the microworld's documents
-# To adopt a new model, copy these files over resources/reference/ and rewrite the tables of its README.md.
-# An interrupted training resumes from results/reference/checkpoint/ with the settings it was started with.
+# Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights, tokenizer,
+# configuration, training record, and data/ with the microworld's documents. On demand only: no rule and no target asks
+# for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
+# An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
 
 
 rule train_reference:
@@ -23,8 +22,7 @@ rule train_reference:
         ),
     log:
         "logs/train_reference.log",
-    threads: 2
     shell:
-        # a training loop is several times slower where glibc hands its buffers back to the system at every step
-        "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 "
-        "python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"
+        # A training loop is several times slower where glibc hands its buffers back to the system at every step.
+        "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
+        " python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"

@@ -16,12 +16,12 @@ rule gather_table:
         table_input,
     output:
         "results/tables/{table}.parquet",
-    params:
-        code=digest("gather_table"),
-    wildcard_constraints:
-        table=any_of(set(tables.TABLES) - {"jobs"}),
     log:
         "logs/gather_table/{table}.log",
+    wildcard_constraints:
+        table=any_of(set(tables.TABLES) - {"jobs"}),
+    params:
+        code=digest("gather_table"),
     shell:
         # A list of many files is longer than a command line may be.
         "printf '%s\\n' --input {input} > {log}.inputs;"
@@ -34,11 +34,11 @@ rule gather_jobs:
         expand("results/tables/{table}.parquet", table=sorted(set(tables.TABLES) - {"jobs"})),
     output:
         "results/tables/jobs.parquet",
-    params:
-        code=digest("gather_table"),
-    localrule: True
     log:
         "logs/gather_jobs.log",
+    localrule: True
+    params:
+        code=digest("gather_table"),
     shell:
         "python {SCRIPTS}/gather_table.py --table jobs --folder results/jobs --output {output} 2> {log}"
 
@@ -49,10 +49,10 @@ rule build_database:
         tables=expand("results/tables/{table}.parquet", table=tables.TABLES),
     output:
         "results/lamina.duckdb",
-    params:
-        code=digest("build_database"),
     log:
         "logs/build_database.log",
+    params:
+        code=digest("build_database"),
     shell:
         "python {SCRIPTS}/build_database.py --views {input.views} --tables results/tables --output {output} 2> {log}"
 
@@ -63,10 +63,10 @@ rule plot_figure:
         tables=expand("results/tables/{table}.parquet", table=sorted(set(tables.TABLES) - {"jobs"})),
     output:
         report("results/figures/{figure}.svg", caption="../workflow/report/{figure}.rst", category="Figures"),
-    params:
-        code=lambda w: digest("plot_figure", f"lamina.figures.{w.figure}"),
     log:
         "logs/plot_figure/{figure}.log",
+    params:
+        code=lambda w: digest("plot_figure", f"lamina.figures.{w.figure}"),
     shell:
         "python {SCRIPTS}/plot_figure.py --figure {wildcards.figure} --tables results/tables --views {input.views}"
         " --output {output} 2> {log}"
@@ -77,14 +77,14 @@ rule collect_facts:
         "results/tables/jobs.parquet",
     output:
         "results/facts.json",
+    log:
+        "logs/collect_facts.log",
     params:
         code=digest("collect_facts"),
         seed=CONFIG["seed"],
         config=" ".join(map(str, workflow.configfiles)),
-    log:
-        "logs/collect_facts.log",
     shell:
-        "python {SCRIPTS}/collect_facts.py --seed {params.seed} --config "{params.config}" --started {STARTED} --output {output} 2> {log}"
+        "python {SCRIPTS}/collect_facts.py --seed {params.seed} --config {params.config:q} --started {STARTED} --output {output} 2> {log}"
 
 
 rule render_report:
@@ -98,10 +98,10 @@ rule render_report:
         figures=expand("results/figures/{figure}.svg", figure=FIGURES),
     output:
         report("results/report.html", caption="../workflow/report/report.rst", category="Report"),
-    params:
-        code=digest("render_report"),
     log:
         "logs/render_report.log",
+    params:
+        code=digest("render_report"),
     shell:
         "python {SCRIPTS}/render_report.py --tables results/tables --figures results/figures"
         " --template {input.template} --facts {input.facts} --output {output} 2> {log}"

@@ -19,6 +19,15 @@ rule sweep_units:
         ),
     output:
         temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
+    log:
+        "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
+    benchmark:
+        "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
+    threads: threads_each
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
     params:
         code=digest("sweep_units"),
         packages=packages,
@@ -28,15 +37,8 @@ rule sweep_units:
         blocks=CONFIG["sweep"]["blocks"],
         tokens=CONFIG["sweep"]["tokens"],
         key=row_keys,
-    threads: threads_each
-    resources:
-        gpu=1,
-    log:
-        "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
-    benchmark:
-        "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
     shell:
-        "{OFFLINE} export OMP_NUM_THREADS={threads}; python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
+        "{ON_GPU} python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
         " --calibration {input.calibration} {params.plan} --what {params.what} --units {params.units}"
         " --block {wildcards.block} --blocks {params.blocks} --tokens {params.tokens} --keys {params.key:q}"
         " --output {output} 2> {log}"
@@ -47,10 +49,10 @@ rule gather_sweep:
         sweep_blocks,
     output:
         "results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
-    params:
-        code=digest("gather_sweep"),
     log:
         "logs/gather_sweep/{model}/{calibration}/{selector}/removed={removed}.log",
+    params:
+        code=digest("gather_sweep"),
     shell:
         "python {SCRIPTS}/gather_sweep.py --blocks {input} --output {output} 2> {log}"
 
@@ -61,13 +63,13 @@ rule score_relevance:
         calibration="results/calibrations/{model}/{calibration}.parquet",
     output:
         "results/relevance/{model}/{calibration}/{selector}/removed={removed}.parquet",
+    log:
+        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
     params:
         code=digest("score_relevance"),
         score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
         seed=CONFIG["seed"],
         key=row_keys,
-    log:
-        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
     shell:
         "python {SCRIPTS}/score_relevance.py --sweep {input.sweep} --calibration {input.calibration}"
         " --score {params.score} --seed {params.seed} --keys {params.key:q} --output {output} 2> {log}"

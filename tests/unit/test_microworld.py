@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lamina.data import microworld
+from lamina.data import microworld, reference
 from lamina.data.microworld_tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
@@ -171,6 +173,28 @@ def test_tokens_of_an_answer_follow_the_tokens_of_the_query(task: str, tokenizer
             whole = tokenizer(f"{document['query']} {answer}")["input_ids"]
             assert whole[: len(query)] == query
             assert tokenizer.decode(whole[len(query) :]) == answer
+
+
+def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    settings = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
+    settings["model"] |= {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    settings["model"]["num_key_value_heads"] = 2
+    settings["training"] |= {"tokens": 3000, "tokens_per_step": 500, "checkpoint_every": 2}
+    settings["training"] |= {"validate_every": 3, "validate_documents": 5}
+
+    def stop(line: str) -> None:
+        if line.startswith("step 3"):
+            raise KeyboardInterrupt
+
+    reference.train(settings, tmp_path / "whole", log=lambda line: None)
+    with pytest.raises(KeyboardInterrupt):
+        reference.train(settings, tmp_path / "resumed", log=stop)
+    reference.train(settings, tmp_path / "resumed", log=lambda line: None)
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    settings["training"]["learning_rate"] /= 2
+    with pytest.raises(ValueError, match="other settings"):
+        reference.train(settings, tmp_path / "resumed", log=lambda line: None)
 
 
 def test_lm_eval_loads_the_task_files_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+import torch
 import yaml
 
 from lamina.data import microworld, reference
@@ -14,6 +15,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the model; its data/ gets the documents")
     arguments = parser.parse_args()
     settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
+    torch.set_num_threads(settings["training"]["threads"])
     microworld.write(arguments.output / "data", settings["seed"])
     reference.train(settings, arguments.output, log=lambda line: print(line, flush=True))
 

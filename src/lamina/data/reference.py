@@ -2,6 +2,7 @@
 
 Everything is read from ``config/reference.yaml``. An interrupted training resumes from ``<out>/checkpoint``. Rows are
 single documents padded on the right, so causal attention needs no mask; rows of similar length share a forward pass.
+The loss weighs answers fully and prompts little: prompts are mostly random, and would eat the model's capacity.
 """
 
 from __future__ import annotations
@@ -200,7 +201,6 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
     """Train the reference model and save it, with its tokenizer and a training record, to ``out``."""
     training, seed = settings["training"], settings["seed"]
     torch.manual_seed(seed)
-    torch.set_num_threads(training["threads"])
     world = make_world(seed)
     longest = settings["model"]["max_position_embeddings"]
     tokenizer = build_tokenizer(seed, longest)
@@ -222,7 +222,8 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
         # a step's rows depend on the seed and the step alone: a resumed training sees what an uninterrupted one would
         rng = random.Random(f"train {seed} {state['step']}")
         rows = microworld.training_rows(world, rng, settings["mixture"], level, training["tokens_per_step"])
-        chunks = chunks_of(encode_rows(rows, index, training["prompt_weight"]), training["buckets"])
+        encoded = encode_rows(rows, index, training["prompt_weight"])
+        chunks = chunks_of(encoded, training["buckets"])
         weight = sum(weights[:, 1:].sum().item() for _, weights in chunks)
         total = 0.0
         for ids, weights in chunks:
@@ -236,7 +237,7 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
             optimiser.step()
         model.zero_grad()
         state["step"] += 1
-        state["tokens"] += sum(len(row) for row, _ in encode_rows(rows, index, 0.0))
+        state["tokens"] += sum(len(ids) for ids, _ in encoded)
         state["seconds"] = time.monotonic() - started
         if state["step"] % training["validate_every"] == 0:
             scores = validate(model, index, seed, training["validate_documents"])

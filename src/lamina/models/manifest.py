@@ -68,7 +68,7 @@ def _download(name: str, source: str, revision: str | None) -> Path:
         ) from error
     except (LocalEntryNotFoundError, OfflineModeIsEnabled, HfHubHTTPError, OSError) as error:
         raise LaminaError(
-            f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download the model "
+            f"{where} is not a local folder, and the hub cannot be reached ({type(error).__name__}). Download it "
             "where there is a network (`hf download`) and write its folder here."
         ) from error
 
