@@ -20,7 +20,7 @@ run: .venv/installed
 	$(SNAKEMAKE) --logger rich
 
 test: .venv/installed
-	$(BIN)/python -m pytest tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -31,9 +32,8 @@ shell.prefix(
     f"set -euo pipefail; export PYTHONPATH={ROOT}/src PATH={Path(sys.executable).parent}:$PATH "
     "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1; "
 )
-OFFLINE = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1;"
-# A machine with several GPUs gives each job its own; a scheduler has done so already.
-ON_GPU = OFFLINE + " export OMP_NUM_THREADS={threads}; python -m lamina.gpu_lock"
+# GPU stages start on a device of their own.
+ON_GPU = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1; python -m lamina.gpu_lock"
 CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
 
 FIGURES = [
@@ -47,6 +47,7 @@ FIGURES = [
     "efficiency",
 ]
 BASE_SWEEP = r"base/(?:removal|stream|gradient|weights)/(?:layer|attention|mlp)"
+PACKAGES = file_digest(ROOT / "requirements.lock")
 TASKS = CONFIG["benchmarks"]["tasks"]
 TEXTS = CONFIG["benchmarks"]["perplexity"]
 
@@ -76,7 +77,7 @@ def digest(script, *modules):
 
 def packages(_):
     """Hash of the pinned packages, for the rules whose numbers depend on them."""
-    return file_digest(ROOT / "requirements.lock")
+    return PACKAGES
 
 
 def entry(*path):
@@ -227,7 +228,12 @@ def variants_input(variants):
 
 
 def block_of(wildcards):
-    return studies.block_variants(CONFIG, wildcards.model, wildcards.calibration, wildcards.task, int(wildcards.block))
+    return block_variants(wildcards.model, wildcards.calibration, wildcards.task, int(wildcards.block))
+
+
+@cache
+def block_variants(model, calibration, task, block):
+    return studies.block_variants(CONFIG, model, calibration, task, block)
 
 
 def overlap_gate(wildcards):
@@ -253,18 +259,22 @@ def sweeps_wanted():
 
 def table_input(wildcards):
     """The files that one table is gathered from: exactly those that the config asks for."""
-    table = wildcards.table
-    captures, variants = studies.captures(CONFIG), studies.variants(CONFIG)
+    return table_inputs()[wildcards.table]
+
+
+@cache
+def table_inputs():
+    captures, variants, sweeps = studies.captures(CONFIG), studies.variants(CONFIG), sweeps_wanted()
     patched = sorted({v.patch for v in variants if v.recovery != "none"})
     healed = sorted({v.adapter for v in variants if v.healing != "none"})
     blocks = [f"{m}/{c}/{task}/block={b}" for m, c, task, b in studies.benchmark_blocks(CONFIG)]
     measured = [m for m in CONFIG["models"] if studies.efficiency_variants(CONFIG, m)]
-    inputs = {
+    return {
         "models": [f"results/models/{m}/manifest.json" for m in CONFIG["models"]],
         "calibrations": [f"results/calibrations/{m}/{c}.parquet" for m, c in captures],
         "activations": [f"results/activations/{m}/{c}.parquet" for m, c in captures],
-        "sweeps": [f"results/sweeps/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps_wanted()],
-        "relevance": [f"results/relevance/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps_wanted()],
+        "sweeps": [f"results/sweeps/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps],
+        "relevance": [f"results/relevance/{m}/{c}/{s}/removed={n}.parquet" for m, c, s, n in sweeps],
         "plans": [f"results/plans/{m}/{c}/{s}/removed={n}.json" for m, c, s, n in studies.plans(CONFIG)],
         "patches": [f"results/patches/{patch}.parquet" for patch in patched],
         "training": [f"results/adapters/{adapter}/training.parquet" for adapter in healed],
@@ -273,7 +283,6 @@ def table_input(wildcards):
         "efficiency": [f"results/efficiency/{m}.parquet" for m in measured],
         "jobs": [],
     }
-    return inputs[table]
 
 
 # When the run began, for its wall time in the report; jobs of a cluster read it from the shared folder.

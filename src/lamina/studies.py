@@ -6,9 +6,8 @@ studies that overlap share their jobs.
 
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 from lamina.config import REMOVAL_METRICS, Config, layers, own_tasks, removed_count
 
@@ -37,8 +36,7 @@ _PASSES = dict.fromkeys(REMOVAL_METRICS, "removal") | {
 _SWEEPING = ("iterative", "one_shot")
 
 
-@dataclass(frozen=True, order=True)
-class Variant:
+class Variant(NamedTuple):
     """A base model with a plan of `removed` units, a recovery and a healing; the key of most tables.
 
     The unpruned model has `none` for calibration, selector, recovery and healing, and 0 removed.
@@ -179,7 +177,7 @@ def efficiency_variants(config: Config, model: str) -> list[Variant]:
     for study in _pruning(config):
         for variant in _study_variants(config, study, model):
             units = config["selectors"][variant.selector]["units"]
-            chosen.setdefault((units, variant.removed, variant.recovery), replace(variant, healing="none"))
+            chosen.setdefault((units, variant.removed, variant.recovery), variant._replace(healing="none"))
     return sorted(chosen.values())
 
 

@@ -6,6 +6,9 @@ import pytest
 from lamina import tables
 from tests.pipeline.project import Project
 
+# One worker runs the tiny study once for both files that look at it.
+pytestmark = pytest.mark.xdist_group("tiny")
+
 
 def query(project: Project, sql: str) -> list[tuple]:
     with duckdb.connect() as connection:

@@ -7,6 +7,8 @@ import yaml
 
 from tests.pipeline.project import Project
 
+pytestmark = pytest.mark.xdist_group("tiny")
+
 GATHERING = {
     "all",
     "gather_table",

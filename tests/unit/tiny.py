@@ -55,10 +55,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
 FAMILIES = sorted(CONFIGS)
 
 
-def model(family: str = "llama", seed: int = 0, **changes: Any) -> PreTrainedModel:
-    """A random model in evaluation mode, its weights large enough that each layer matters."""
+def model(family: str = "llama", seed: int = 0, depth: int = 5, **changes: Any) -> PreTrainedModel:
+    """A random model of `depth` layers in evaluation mode, its weights large enough that each layer matters."""
     torch.manual_seed(seed)
-    config = AutoConfig.for_model(family, **{**CONFIGS[family], **changes})
+    settings = dict(CONFIGS[family])
+    settings["n_layer" if "n_layer" in settings else "num_hidden_layers"] = depth
+    if "layer_types" in settings:
+        settings["layer_types"] = (settings["layer_types"] * depth)[:depth]
+    config = AutoConfig.for_model(family, **{**settings, **changes})
     built = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
     with torch.no_grad():
         for name, parameter in built.named_parameters():

@@ -1,5 +1,7 @@
 """Loading a model described by a manifest, and the one place where device and dtype are decided."""
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +11,8 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 
 transformers_logging.disable_progress_bar()
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 def device() -> torch.device:
@@ -24,19 +28,64 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
     LaminaError
         If transformers cannot build the model from its folder.
     """
-    dtype = manifest["dtype"]
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            manifest["path"],
-            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
-            use_safetensors=True,
-            trust_remote_code=manifest["trust_remote_code"],
-            local_files_only=True,
-        )
-    except (OSError, ValueError, KeyError) as error:
-        raise LaminaError(f"the model '{manifest['source']}' in {manifest['path']} does not load: {error}") from error
+    model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     torch.nn.Module.to(model, on if on is not None else device())
     return model.eval()
+
+
+def load_folder(
+    folder: str | Path, dtype: str, trust_remote_code: bool, name: str | None = None, **options: Any
+) -> PreTrainedModel:
+    """The model in a folder, where `options` (device_map, quantization_config) put it, by default on the CPU.
+
+    Raises
+    ------
+    LaminaError
+        If `dtype` is not one of DTYPES, or transformers cannot build the model.
+    """
+    if dtype not in DTYPES:
+        raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=dtype if dtype == "auto" else getattr(torch, dtype),
+            use_safetensors=True,
+            trust_remote_code=trust_remote_code,
+            local_files_only=True,
+            **options,
+        )
+    except (OSError, ValueError, KeyError) as error:
+        raise LaminaError(f"the model '{name or folder}' in {folder} does not load: {error}") from error
+    return model.eval()
+
+
+def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
+    """Options of `load_folder` for several devices or for weights in 4 bits.
+
+    Raises
+    ------
+    LaminaError
+        If the package or the device that an option needs is missing.
+    """
+    options: dict[str, Any] = {}
+    if device_map is not None:
+        if importlib.util.find_spec("accelerate") is None:
+            raise LaminaError("device_map needs the package accelerate: pip install accelerate.")
+        options["device_map"] = device_map
+    if load_in_4bit:
+        if importlib.util.find_spec("bitsandbytes") is None:
+            raise LaminaError(
+                "load_in_4bit needs the package bitsandbytes, which lamina does not install because it needs a GPU: "
+                "pip install bitsandbytes. Without it, load the model in bfloat16."
+            )
+        if not torch.cuda.is_available():
+            raise LaminaError("load_in_4bit needs a GPU, and none is visible. Load the model in bfloat16.")
+        from transformers import BitsAndBytesConfig
+
+        compute = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
+        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=compute)
+        options.setdefault("device_map", {"": 0})
+    return options
 
 
 def load_tokenizer(manifest: dict[str, Any]) -> PreTrainedTokenizerBase:

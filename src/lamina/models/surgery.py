@@ -4,55 +4,18 @@ Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.families import Family, family_of, known_families, layers_of, text_config
+from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
 
 COMPONENTS = ("layer", "attention", "mlp")
 
 # Configuration lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
 _NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
-
-
-class NoAttention(nn.Module):
-    """Stands where attention was removed and adds zero to the residual stream.
-
-    Transformers reads the length of the past from the cache's first layer, so this module keeps one number per token
-    there: positions and masks of the later layers stay right when layer 0 lost its attention.
-    """
-
-    def __init__(self, layer_idx: int, residual_inside: bool) -> None:
-        super().__init__()
-        self.layer_idx = layer_idx
-        self.residual_inside = residual_inside
-
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
-        stream = args[0] if args else kwargs["hidden_states"]
-        cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
-        if cache is not None:
-            mark = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
-            cache.update(mark, mark, self.layer_idx)
-        if self.residual_inside:
-            return args[1], None
-        return torch.zeros_like(stream), None
-
-
-class NoMLP(nn.Module):
-    """Stands where an MLP was removed and adds zero to the residual stream."""
-
-    def __init__(self, residual_inside: bool) -> None:
-        super().__init__()
-        self.residual_inside = residual_inside
-
-    def forward(self, stream: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
-        return args[0] if self.residual_inside else torch.zeros_like(stream)
 
 
 def parse(unit: str) -> tuple[int, str]:
@@ -102,6 +65,18 @@ def removed_layers(units: Sequence[str]) -> list[int]:
     return sorted(layer for layer, component in map(parse, units) if component == "layer")
 
 
+def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
+    """Numbers of the layers that stay when `units` leave an unpruned model; one without both halves goes whole."""
+    parsed = [parse(unit) for unit in units]
+    gone = {layer for layer, component in parsed if component == "layer"}
+    # Where a norm stands on the stream itself, a layer without its halves still does something.
+    if not family_of(model).stream_norm:
+        gone |= {layer for layer, part in parsed if part == "attention"} & {
+            layer for layer, part in parsed if part == "mlp"
+        }
+    return [layer for layer in range(len(layers_of(model))) if layer not in gone]
+
+
 def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     """Remove units from an unpruned model, in place, and return it.
 
@@ -117,18 +92,15 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     depth = len(layers)
     parsed = [parse(unit) for unit in units]
     _check(parsed, depth, family, config)
-    gone = {layer for layer, component in parsed if component == "layer"}
-    halves = {component: {layer for layer, part in parsed if part == component} for component in ("attention", "mlp")}
-    if not family.stream_norm:
-        gone |= halves["attention"] & halves["mlp"]
-    if len(gone) == depth:
+    kept = kept_layers(model, units)
+    if not kept:
         raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
-    for layer in sorted(halves["attention"] - gone):
-        setattr(layers[layer], str(family.attention), NoAttention(layer, family.residual_inside))
-    for layer in sorted(halves["mlp"] - gone):
-        _remove_mlp(layers[layer], family)
-    kept = [layer for layer in range(depth) if layer not in gone]
-    if gone:
+    for layer, component in parsed:
+        if layer in kept and component == "attention":
+            setattr(layers[layer], str(family.attention), NoAttention(layer, family.residual_inside))
+        elif layer in kept and component == "mlp":
+            _remove_mlp(layers[layer], family)
+    if len(kept) < depth:
         survivors = [layers[layer] for layer in kept]
         del layers[:]
         layers.extend(survivors)
@@ -151,6 +123,11 @@ def _check(parsed: Sequence[tuple[int, str]], depth: int, family: Family, config
             )
     if len(set(parsed)) != len(parsed):
         raise LaminaError(f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}.")
+    if getattr(config, "lamina", None):
+        raise LaminaError(
+            "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
+            "Prune the model it was made from, or an export with recovery none."
+        )
     if getattr(config, "scale_attn_by_inverse_layer_idx", False):
         raise LaminaError(
             "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
@@ -164,7 +141,7 @@ def _remove_mlp(layer: nn.Module, family: Family) -> None:
         setattr(layer, family.mlp[0], NoMLP(family.residual_inside))
         return
     for name in family.mlp[:-1]:
-        setattr(layer, name, nn.Identity())
+        setattr(layer, name, Nothing())
     setattr(layer, family.mlp[-1], NoMLP(residual_inside=False))
 
 

@@ -15,10 +15,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models import modeling_lamina
 from lamina.models.families import family_of, final_norm_of, layers_of, projection_paths
+from lamina.models.modeling_lamina import patch_dtype
 from lamina.models.surgery import remove, removed_layers, runs
-
-PATCH_OPERATOR, PATCH_BIAS = "patch_operator", "patch_bias"
 
 Boundary = tuple[int, int]
 """(start, end): layers start … end-1 of the base model are gone as one run."""
@@ -75,6 +75,8 @@ def materialise(
         _apply(variant, patches, runs(removed_layers(plan["units"]), depth), depth)
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
+    if any(modeling_lamina.describe(variant).values()):
+        _refuse_plain_saving(variant)
     return variant.eval()
 
 
@@ -100,32 +102,33 @@ def _apply(variant: PreTrainedModel, patches: Mapping[Boundary, Patch], boundari
 
 
 def patch_before(module: nn.Module, patch: Patch) -> None:
-    """Make `module` (a layer or the final norm) apply the patch to the stream it is given, then do what it did.
-
-    The module gets a sub-class of its own class: its name, attributes and place in the model stay as they were, which
-    transformers and PEFT rely on. The tensors are buffers, so they move with the model and appear in its state.
-    """
+    """Make `module` (a layer or the final norm) apply a patch to its input; the patch moves and is saved with it."""
     weight = next(module.parameters(), patch.operator)
-    kind = type(module)
-    module.__class__ = type(f"Patched{kind.__name__}", (kind,), {"forward": _patched_forward(kind)})
-    module.register_buffer(PATCH_OPERATOR, patch.operator.to(weight.device, weight.dtype))
-    module.register_buffer(PATCH_BIAS, None if patch.bias is None else patch.bias.to(weight.device, weight.dtype))
+    to = (weight.device, patch_dtype(weight.dtype))
+    bias = None if patch.bias is None else patch.bias.to(*to)
+    modeling_lamina.patch_before(module, patch.operator.to(*to), bias)
 
 
-def _patched_forward(kind: type[nn.Module]) -> Any:
-    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Apply the patch to the incoming stream, then run the original module."""
-        stream = args[0] if args else kwargs["hidden_states"]
-        # In the stream's own dtype: h + h M, not h (I + M), whose rounding in bfloat16 would swamp a small M.
-        correction = stream @ self.patch_operator.to(stream.dtype)
-        if self.patch_bias is not None:
-            correction = correction + self.patch_bias
-        repaired = stream + correction
-        if args:
-            return kind.forward(self, repaired, *args[1:], **kwargs)
-        return kind.forward(self, **{**kwargs, "hidden_states": repaired})
+class _Special:
+    """Mixed into the class of a variant that a stock checkpoint cannot hold."""
 
-    return forward
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: transformers would save the patch and ignore it on reload.
+
+        Raises
+        ------
+        LaminaError
+            Always.
+        """
+        raise LaminaError(
+            "a plain save_pretrained of a variant with patches or removed halves would lose them on reload. Write it "
+            "with lamina.models.export.save(model, folder), or with `make export VARIANT=…`."
+        )
+
+
+def _refuse_plain_saving(variant: PreTrainedModel) -> None:
+    kind = type(variant)
+    variant.__class__ = type(kind.__name__, (_Special, kind), {"__module__": kind.__module__})
 
 
 def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:

@@ -1,0 +1,132 @@
+"""`lamina.load`: a variant, an export or a model folder as a normal transformers model and tokenizer."""
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.errors import LaminaError
+from lamina.models import export
+from lamina.models.load import device as default_device
+from lamina.models.load import load_folder, load_model, load_tokenizer, placement
+from lamina.models.variant import materialise
+from lamina.recovery import patch
+
+FORM = "model/calibration/selector/removed=n/recovery/healing"
+
+
+def load(
+    what: str | Path,
+    results: str | Path = "results",
+    *,
+    dtype: str = "auto",
+    device: str | torch.device | None = None,
+    device_map: str | dict[str, Any] | None = None,
+    load_in_4bit: bool = False,
+    trust_remote_code: bool = False,
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model for a notebook, in evaluation mode, with its tokenizer.
+
+    Parameters
+    ----------
+    what : a folder with config.json (a model or an export), a model of the configuration by its name, or a variant
+        `model/calibration/selector/removed=n/recovery/healing`, whose files the workflow has made.
+    results : the workflow's folder of results, where names and variants are looked up.
+    dtype : float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
+    device : where to put it; by default the first GPU if there is one.
+    device_map : spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
+    load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
+    trust_remote_code : whether Python code in the folder may run. The code of an export need not be trusted: it is
+        compared with lamina's own first.
+
+    Raises
+    ------
+    LaminaError
+        If there is nothing of that name, a file of the variant is missing, or an option is not possible here.
+    """
+    if device is not None and (device_map is not None or load_in_4bit):
+        raise LaminaError("give device, or device_map or load_in_4bit, not both.")
+    options = placement(device_map, load_in_4bit, dtype)
+    folder = Path(what)
+    if (folder / "config.json").is_file():
+        trusted = trust_remote_code or _is_own_code(folder)
+        model = load_folder(folder, dtype, trusted, **options)
+        if not options:
+            torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())
+        manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
+        return model, load_tokenizer(manifest)
+    if load_in_4bit:
+        raise LaminaError(
+            "a variant is made from weights that are not quantised. Export it, and load the folder of the export with "
+            f"load_in_4bit=True: make export VARIANT={what}"
+        )
+    manifest, parts = _find(str(what), Path(results))
+    manifest |= {} if dtype == "auto" else {"dtype": dtype}
+    on = torch.device("cpu") if options else torch.device(device) if device is not None else default_device()
+    model = load_model(manifest, on)
+    if parts is not None:
+        model = _variant(model, parts)
+    return _spread(model, device_map), load_tokenizer(manifest)
+
+
+def _is_own_code(folder: Path) -> bool:
+    """Whether a folder's only code is the modeling file that this version of lamina writes, character by character."""
+    code = folder / export.CODE
+    if not code.is_file() or [file.name for file in folder.glob("*.py")] != [export.CODE]:
+        return False
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    text = code.read_text(encoding="utf-8")
+    return config.get("auto_map") == export.AUTO_MAP and text == export.modeling_source(*export.classes_in(text))
+
+
+def _find(name: str, results: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
+    """The manifest of a model or variant by its name, and the paths of plan, patch and adapter ("" for none)."""
+    parts = name.strip("/").split("/")
+    manifest = results / "models" / parts[0] / "manifest.json"
+    if len(parts) not in (1, 6) or (len(parts) == 6 and not parts[3].startswith("removed=")) or not manifest.is_file():
+        known = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
+        raise LaminaError(
+            f"'{name}' is neither a folder with config.json nor known under {results}/. Write a folder, a variant as "
+            f"{FORM}, or one of the models ({', '.join(known) or 'none are there: run the workflow, or give results='})."
+        )
+    found = json.loads(manifest.read_text(encoding="utf-8"))
+    if len(parts) == 1:
+        return found, None
+    key, removed, recovery, healing = "/".join(parts[:3]), parts[3], parts[4], parts[5]
+    files = (
+        results / "plans" / key / f"{removed}.json",
+        results / "patches" / key / f"{recovery}.safetensors" if recovery != "none" else "",
+        results / "adapters" / key / removed / recovery / healing if healing != "none" else "",
+    )
+    for file in files:
+        if file and not Path(file).exists():
+            raise LaminaError(
+                f"{file} is not there, so the variant '{name}' has not been made. Put it into a study of the "
+                f"configuration and run the workflow, or run: make export VARIANT={name}"
+            )
+    return found, tuple(map(str, files))
+
+
+def _variant(base: PreTrainedModel, files: tuple[str, ...]) -> PreTrainedModel:
+    plan = json.loads(Path(files[0]).read_text(encoding="utf-8"))
+    patches = patch.load(files[1], plan["removed"]) if files[1] else None
+    model = materialise(base, plan, patches, files[2] or None)
+    # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
+    model.__dict__["save_pretrained"] = functools.partial(export.save, model)
+    return model
+
+
+def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
+    """The model over several devices; after surgery, because accelerate wraps the modules that are there."""
+    if device_map is None:
+        return model
+    from accelerate import dispatch_model, infer_auto_device_map  # type: ignore[import-untyped]
+
+    places = device_map
+    if isinstance(device_map, str):
+        places = infer_auto_device_map(model, no_split_module_classes=list(model._no_split_modules or ()))
+    dispatched: PreTrainedModel = dispatch_model(model, places)
+    return dispatched

@@ -1,0 +1,297 @@
+"""Writing a variant as a Hugging Face checkpoint: stock where transformers has a place for everything, else with code.
+
+Pruned and healed layers make a **stock** checkpoint. A patch needs the small modeling file beside the weights
+(`modeling_lamina.py`, form **code**); without it the checkpoint does not load, so that a patch is never lost. Removed
+attention or MLP halves are written as zero weights into a stock checkpoint, or left out in form code.
+"""
+
+import copy
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+from torch import nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models import export_card, modeling_lamina
+from lamina.models.families import family_of, layers_of
+from lamina.models.surgery import kept_layers, parse, runs
+from lamina.models.variant import Boundary, Patch, materialise
+from lamina.version import VERSION
+
+FORMS = ("auto", "stock", "code")
+CODE = "modeling_lamina.py"
+RECORD = "lamina.json"
+AUTO_MAP = {"AutoConfig": "modeling_lamina.LaminaConfig", "AutoModelForCausalLM": "modeling_lamina.LaminaForCausalLM"}
+
+# What belongs to a tokenizer, a chat or a licence in a model's folder, copied as it is.
+_CARRIED = re.compile(
+    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
+    r"|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja|(LICEN[CS]E|NOTICE|USE_POLICY).*"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a variant is made of, as files and tables describe it.
+
+    Attributes
+    ----------
+    manifest : the base model's manifest (path, source, revision, dtype).
+    plan : the plan as JSON gives it.
+    recovery, healing : names in the configuration, `none` where there is none.
+    benchmarks : rows of table `benchmarks` of this variant and of the base model; may be empty.
+    """
+
+    manifest: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    recovery: str = "none"
+    healing: str = "none"
+    benchmarks: list[Mapping[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The variant as users write it: model/calibration/selector/removed=n/recovery/healing."""
+        plan = self.plan
+        key = (plan["model"], plan["calibration"], plan["selector"], f"removed={plan['removed']}")
+        return "/".join((*map(str, key), self.recovery, self.healing))
+
+
+def export(
+    base: PreTrainedModel,
+    source: Source,
+    folder: str | Path,
+    patches: Mapping[Boundary, Patch] | None = None,
+    adapter: str | Path | None = None,
+    form: str = "auto",
+    max_shard_size: str = "5GB",
+) -> str:
+    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns the form, stock or code.
+
+    Parameters
+    ----------
+    base : the unpruned model; it is not changed.
+    folder : where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
+    patches, adapter : as for `materialise`; the adapter is merged.
+    form : `auto` is stock for everything but a patch; `code` also leaves removed halves out instead of zeroing them.
+    max_shard_size : largest weights file, such as 5GB.
+
+    Raises
+    ------
+    LaminaError
+        If the parts do not fit together, the form cannot hold the variant, or `folder` holds something else.
+    """
+    target = Path(folder)
+    _check(base, form, bool(patches), target)
+    variant = materialise(base, source.plan, patches, adapter)
+    stock = form == "stock" or (form == "auto" and not patches)
+    if stock:
+        _zero_halves(variant, base, source.plan)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # One name for all processes: what a killed export left behind is removed by the next one.
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
+        _document(source, temporary, base, variant, written)
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return written
+
+
+def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5GB", carried: Path | None = None) -> str:
+    """Write a materialised variant's weights, configuration and, if it needs it, code; returns stock or code.
+
+    `carried` is the base model's folder, whose tokenizer, generation configuration and licence are copied.
+
+    Raises
+    ------
+    LaminaError
+        If the variant needs code and its class is not one of transformers' own.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    # On a copy of the outside: saving writes dtype and architecture into the configuration.
+    shell = copy.copy(variant)
+    shell.__dict__["config"] = copy.deepcopy(variant.config)
+    if carried is not None and (carried / "generation_config.json").is_file():
+        # Copied below as it is; some published ones are refused by transformers' own check on saving.
+        shell.__dict__["generation_config"] = GenerationConfig()
+    described = modeling_lamina.describe(variant)
+    plain = not described["removed"] and not described["patches"]
+    # Without its family's name a model gets no renaming on loading, so its weights keep the names they have here.
+    PreTrainedModel.save_pretrained(shell, target, max_shard_size=max_shard_size, save_original_format=plain)
+    if carried is not None:
+        for file in sorted(carried.iterdir()):
+            if file.is_file() and _CARRIED.fullmatch(file.name):
+                shutil.copyfile(file, target / file.name)
+    if not plain:
+        _add_code(variant, target, described)
+    for file in target.glob("*.safetensors"):
+        file.chmod(0o644)
+    return "stock" if plain else "code"
+
+
+def modeling_source(config_class: str, model_class: str, model_type: str) -> str:
+    """The modeling file for a family: this package's own, built on these classes of transformers."""
+    text = Path(modeling_lamina.__file__).read_text(encoding="utf-8")
+    for old, new in (
+        ("import LlamaConfig as", f"import {config_class} as"),
+        ("import LlamaForCausalLM as", f"import {model_class} as"),
+        ('"lamina_llama"', f'"{model_type}"'),
+    ):
+        text = text.replace(old, new)
+    return text
+
+
+def classes_in(text: str) -> tuple[str, str, str]:
+    """What `modeling_source` was called with to give a text; empty names where it was not."""
+    patterns = (r"^from transformers import (\w+) as BaseConfig$", r"^from transformers import (\w+) as BaseModel$")
+    found = [re.search(pattern, text, re.M) for pattern in (*patterns, r'^MODEL_TYPE = "(\w+)"$')]
+    config_class, model_class, model_type = (match[1] if match else "" for match in found)
+    return config_class, model_class, model_type
+
+
+def _own_source(variant: PreTrainedModel) -> str:
+    config_class, model_class = type(variant.config).__name__, _stock_class(variant).__name__
+    if not (getattr(transformers, config_class, None) and getattr(transformers, model_class, None)):
+        raise LaminaError(
+            f"{model_class} is not part of transformers, so a patched or halved variant of it cannot be exported. "
+            "Remove whole layers with recovery none, or keep the variant as it is: lamina.load loads it."
+        )
+    if variant.config.sub_configs:
+        raise LaminaError(
+            f"{model_class} holds more than a decoder, so a patched or halved variant of it cannot be exported. "
+            "Export its decoder as a model of its own first."
+        )
+    return modeling_source(config_class, model_class, _model_type(variant))
+
+
+def _check(base: PreTrainedModel, form: str, patched: bool, target: Path) -> None:
+    if form not in FORMS:
+        raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(FORMS)}.")
+    if form == "stock" and patched:
+        raise LaminaError(
+            "a stock checkpoint has no place for a patch, which a reload would then lose. Export it with form=auto (it "
+            "brings its modeling file and loads with trust_remote_code=True), or export the variant with recovery none."
+        )
+    if getattr(base.config, "auto_map", None):
+        raise LaminaError(
+            f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "
+            "part of transformers."
+        )
+    if target.is_dir() and any(target.iterdir()) and not (target / RECORD).is_file():
+        raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
+
+
+def _stock_class(variant: PreTrainedModel) -> type:
+    """The class of transformers that a variant is, behind the sub-classes that lamina gives it."""
+    return next(kind for kind in type(variant).__mro__ if kind.__module__.startswith("transformers."))
+
+
+def _model_type(variant: PreTrainedModel) -> str:
+    return f"lamina_{variant.config.model_type}"
+
+
+def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
+    """Put the modeling file beside the weights and make the configuration one that only it understands."""
+    (target / CODE).write_text(_own_source(variant), encoding="utf-8")
+    path = target / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    heads = variant.config.attribute_map.get("num_attention_heads", "num_attention_heads")
+    config |= {
+        "model_type": _model_type(variant),
+        "architectures": ["LaminaForCausalLM"],
+        "auto_map": AUTO_MAP,
+        "lamina": described | {"heads": config[heads]},
+        heads: modeling_lamina.REFUSAL,
+    }
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
+    """Replace each removed half by the base model's module with all weights zero, which adds zero just the same."""
+    originals = layers_of(base)
+    numbers = kept_layers(base, plan["units"])
+    for position, (number, layer) in enumerate(zip(numbers, layers_of(variant), strict=True)):
+        for name, module in list(layer.named_children()):
+            original = originals[number].get_submodule(name)
+            if type(module) is type(original):
+                continue
+            silent = copy.deepcopy(original)
+            for part in silent.modules():
+                for key, weight in list(part.named_parameters(recurse=False)):
+                    setattr(part, key, nn.Parameter(weight.detach().clone().zero_(), requires_grad=False))
+                if isinstance(getattr(part, "layer_idx", None), int):
+                    setattr(part, "layer_idx", position)  # noqa: B010
+            setattr(layer, name, silent)
+
+
+def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str) -> None:
+    depth = len(layers_of(base))
+    kept = kept_layers(base, source.plan["units"])
+    halves = _halves(base, source.plan["units"], kept)
+    facts = export_card.Facts(
+        name=source.name,
+        manifest=source.manifest,
+        plan=source.plan,
+        recovery=source.recovery,
+        healing=source.healing,
+        benchmarks=source.benchmarks,
+        form=form,
+        layers=(depth, len(kept)),
+        parameters=(_count(base), _count(variant)),
+        boundaries=runs(set(range(depth)) - set(kept), depth),
+        patched=bool(modeling_lamina.describe(variant)["patches"]),
+        zeroed=form == "stock" and bool(halves),
+        base_card=_front_matter(Path(source.manifest["path"])),
+    )
+    (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
+    (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halves), encoding="utf-8")
+    record = {
+        "variant": source.name,
+        "form": form,
+        "lamina": VERSION,
+        "base": {key: source.manifest.get(key) for key in ("source", "revision", "weights_sha256")},
+        "plan": dict(source.plan),
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:
+    """By layer that stays, the sub-module names of its removed halves."""
+    family = family_of(base)
+    names = {"attention": (str(family.attention),), "mlp": family.mlp}
+    found: dict[int, list[str]] = {}
+    for layer, component in sorted(map(parse, units)):
+        if layer in kept:
+            found.setdefault(layer, []).extend(f"{name}." for name in names[component])
+    return found
+
+
+def _count(model: PreTrainedModel) -> int:
+    """Parameters and patch entries, each tensor once."""
+    special = [buffer for name, buffer in model.named_buffers() if ".patch_" in name]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *special))
+
+
+def _front_matter(folder: Path) -> dict[str, Any]:
+    """The metadata block at the head of the base model's card; empty where it has none."""
+    card = folder / "README.md"
+    found = re.match(r"---\s*\n(.*?)\n---\s*\n", card.read_text(encoding="utf-8"), re.S) if card.is_file() else None
+    try:
+        read = yaml.safe_load(found[1]) if found else None
+    except yaml.YAMLError:
+        return {}
+    return read if isinstance(read, dict) else {}

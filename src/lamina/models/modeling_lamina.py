@@ -1,0 +1,181 @@
+"""A pruned decoder with what a stock class has no place for: patches of the residual stream, removed halves of layers.
+
+An export copies this file beside its weights, with the classes it builds on and the model type put in. It needs torch
+and transformers only:
+
+    AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True)
+
+Stock transformers does not know the model type, and the stock classes refuse the configuration, because loaded without
+this code the model would silently lose its patches.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import LlamaConfig as BaseConfig
+from transformers import LlamaForCausalLM as BaseModel
+
+MODEL_TYPE = "lamina_llama"
+
+# Stands in config.json where stock classes demand a number.
+REFUSAL = (
+    "this checkpoint has patches or removed halves that the stock class would drop: load it with "
+    "AutoModelForCausalLM.from_pretrained(folder, trust_remote_code=True), or with lamina.load(folder)"
+)
+
+
+def repair(stream: torch.Tensor, operator: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """h + h M + b for a stream h (..., C), M (C, C) and b (C,) or None, in the dtype of h.
+
+    In the stream's own dtype, as h + h M and not h (I + M), whose rounding in bfloat16 would swamp a small M. Float16
+    is left for float32 on the way and its range is kept at the end: its sums overflow where M undoes a large h.
+    """
+    if stream.dtype == torch.float16:
+        with torch.autocast(stream.device.type, enabled=False):
+            wide = repair(stream.float(), operator.float(), bias)
+        limit = torch.finfo(stream.dtype).max
+        return wide.clamp(-limit, limit).to(stream.dtype)
+    repaired = stream + stream @ operator.to(stream.dtype)
+    return repaired if bias is None else repaired + bias.to(stream.dtype)
+
+
+class Patched:
+    """Mixed in before the class of a layer or norm: repairs the stream that it is given, then does what it did."""
+
+    patch_operator: torch.Tensor
+    patch_bias: torch.Tensor | None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The original module on the repaired stream."""
+        stream = args[0] if args else kwargs.pop("hidden_states")
+        inner: Any = super()
+        return inner.forward(repair(stream, self.patch_operator, self.patch_bias), *args[1:], **kwargs)
+
+
+def patch_before(module: nn.Module, operator: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Make `module` (a layer or the final norm) apply a patch to the stream it is given.
+
+    The module gets a sub-class of its own class: its name, attributes and place in the model stay as they were, which
+    transformers, accelerate and PEFT rely on. The tensors are buffers, so they move with the model and are saved.
+    """
+    kind = type(module)
+    module.__class__ = type(kind.__name__, (Patched, kind), {"__module__": kind.__module__})
+    module.register_buffer("patch_operator", operator)
+    module.register_buffer("patch_bias", bias)
+
+
+def patch_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype a patch is kept in when the weights have `dtype`: float16 has too little range for its entries."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+class NoAttention(nn.Module):
+    """Stands where attention was removed and adds zero to the residual stream.
+
+    Transformers reads the length of the past from the cache's first layer, so this module keeps one number per token
+    there: positions and masks of the later layers stay right when layer 0 lost its attention.
+    """
+
+    def __init__(self, layer_idx: int, residual_inside: bool) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.residual_inside = residual_inside
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
+        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
+        stream = args[0] if args else kwargs["hidden_states"]
+        cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
+        if cache is not None:
+            mark = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
+            cache.update(mark, mark, self.layer_idx)
+        if self.residual_inside:
+            return args[1], None
+        return torch.zeros_like(stream), None
+
+
+class NoMLP(nn.Module):
+    """Stands where an MLP was removed and adds zero to the residual stream."""
+
+    def __init__(self, residual_inside: bool) -> None:
+        super().__init__()
+        self.residual_inside = residual_inside
+
+    def forward(self, stream: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
+        return args[0] if self.residual_inside else torch.zeros_like(stream)
+
+
+class Nothing(nn.Identity):
+    """Stands where the first of a layer's own MLP projections was removed, before a `NoMLP`."""
+
+
+def describe(model: nn.Module) -> dict[str, Any]:
+    """What is special about a pruned model, as its configuration says it: by module path, `removed` and `patches`."""
+    removed: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        if isinstance(module, NoAttention):
+            removed[path] = {"kind": "attention", "layer": module.layer_idx, "residual_inside": module.residual_inside}
+        elif isinstance(module, NoMLP):
+            removed[path] = {"kind": "mlp", "residual_inside": module.residual_inside}
+        elif isinstance(module, Nothing):
+            removed[path] = {"kind": "nothing"}
+    patches = {
+        path: {"bias": module.patch_bias is not None}
+        for path, module in model.named_modules()
+        if isinstance(module, Patched)
+    }
+    return {"removed": removed, "patches": patches}
+
+
+def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
+    """Give a model of the right depth its special places back, the patches without their values (zeros)."""
+    for path, what in described["removed"].items():
+        parent, _, name = path.rpartition(".")
+        replacement: nn.Module = Nothing()
+        if what["kind"] == "attention":
+            replacement = NoAttention(what["layer"], what["residual_inside"])
+        elif what["kind"] == "mlp":
+            replacement = NoMLP(what["residual_inside"])
+        setattr(model.get_submodule(parent), name, replacement)
+    dtype = patch_dtype(torch.get_default_dtype())
+    for path, what in described["patches"].items():
+        bias = torch.zeros(width, dtype=dtype) if what["bias"] else None
+        patch_before(model.get_submodule(path), torch.zeros(width, width, dtype=dtype), bias)
+
+
+class LaminaConfig(BaseConfig):
+    """The base model's configuration; `lamina` says which modules are patched or removed."""
+
+    model_type = MODEL_TYPE
+
+    def __init__(self, lamina: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        self.lamina = lamina
+        if lamina is not None:
+            kwargs[self._refused_field()] = lamina["heads"]
+        super().__init__(**kwargs)
+
+    @classmethod
+    def _refused_field(cls) -> str:
+        """The number of attention heads under the family's name: every stock class needs it, a tokenizer does not."""
+        name = "num_attention_heads"
+        return str(cls.attribute_map.get(name, name))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it stands in config.json: no stock class accepts it."""
+        written: dict[str, Any] = super().to_dict()
+        if self.lamina is not None:
+            written[self._refused_field()] = REFUSAL
+        return written
+
+
+class LaminaForCausalLM(BaseModel):
+    """The base model's class with its removed halves left out and its patches in place."""
+
+    config_class = LaminaConfig
+    _keep_in_fp32_modules = [*(BaseModel._keep_in_fp32_modules or ()), "patch_operator", "patch_bias"]
+
+    def __init__(self, config: LaminaConfig) -> None:
+        super().__init__(config)
+        if config.lamina is not None:
+            restore(self, config.lamina, config.hidden_size)
