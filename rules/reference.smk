@@ -1,6 +1,6 @@
-# Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights, tokenizer,
-# configuration, training record, and data/ with the microworld's documents. On demand only: no rule and no target asks
-# for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
+# Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights,
+# tokenizer, configuration, training record, and data/ with the microworld's documents. On demand only: no rule and no
+# target asks for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
 # An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
 
 

@@ -7,6 +7,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import duckdb
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("Snakefile", "rules", "workflow", "src", "sql", "config", "resources", "requirements.lock", "tests/configs")
@@ -57,6 +60,13 @@ class Project:
         """The jobs that a dry run would start, optionally under another configuration."""
         project = self if config is None else Project(self.folder, config)
         return parse_jobs(project.run("-n").stdout)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        """Rows of a query over the tables of the run, by their names."""
+        with duckdb.connect() as connection:
+            for file in (self.folder / "results/tables").glob("*.parquet"):
+                connection.execute(f"CREATE VIEW {file.stem} AS FROM '{file}'")
+            return connection.execute(sql).fetchall()
 
     def edit(self, file: str, old: str, new: str) -> None:
         """Replace text in a file of the copy."""

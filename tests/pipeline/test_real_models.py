@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-import duckdb
 import pytest
 import yaml
 
@@ -38,25 +37,16 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Project:
     return project
 
 
-def query(project: Project, sql: str) -> list[tuple]:
-    with duckdb.connect() as connection:
-        connection.execute(f"SET file_search_path='{project.folder / 'results/tables'}'")
-        return connection.execute(sql).fetchall()
-
-
 def test_the_base_models_are_as_good_as_they_are_known_to_be(stories: Project) -> None:
     """Perplexity per token on held-out stories; 2.91 and 4.15 were measured on other documents of the same kind."""
-    found = dict(
-        query(stories, "SELECT model, value FROM 'benchmarks.parquet' WHERE metric = 'perplexity' AND removed = 0")
-    )
+    found = dict(stories.query("SELECT model, value FROM benchmarks WHERE metric = 'perplexity' AND removed = 0"))
     assert found["tiny1m"] == pytest.approx(2.91, rel=0.1)
     assert found["stories260k"] == pytest.approx(4.15, rel=0.1)
 
 
 def test_every_layer_of_so_small_a_model_matters(stories: Project) -> None:
-    rows = query(
-        stories,
-        """SELECT score, ci_low FROM 'relevance.parquet'
+    rows = stories.query(
+        """SELECT score, ci_low FROM relevance
            WHERE metric = 'perplexity' AND selector = 'base' AND removed = 0""",
     )
     assert len(rows) == 4 + 5
@@ -64,9 +54,8 @@ def test_every_layer_of_so_small_a_model_matters(stories: Project) -> None:
 
 
 def test_removing_layers_hurts_and_more_layers_hurt_more(stories: Project) -> None:
-    rows = query(
-        stories,
-        """SELECT model, removed, min(value) FROM 'benchmarks.parquet'
+    rows = stories.query(
+        """SELECT model, removed, min(value) FROM benchmarks
            WHERE metric = 'perplexity' AND recovery = 'none' GROUP BY ALL ORDER BY ALL""",
     )
     for model in ("tiny1m", "stories260k"):
@@ -75,9 +64,8 @@ def test_removing_layers_hurts_and_more_layers_hurt_more(stories: Project) -> No
 
 
 def test_the_ghost_patch_lowers_perplexity(stories: Project) -> None:
-    rows = query(
-        stories,
-        """SELECT a.value, b.value FROM 'benchmarks.parquet' a JOIN 'benchmarks.parquet' b
+    rows = stories.query(
+        """SELECT a.value, b.value FROM benchmarks a JOIN benchmarks b
            USING (model, calibration, selector, removed, healing, task, metric)
            WHERE metric = 'perplexity' AND a.recovery = 'none' AND b.recovery = 'ghost' AND removed = 1""",
     )
@@ -85,7 +73,7 @@ def test_the_ghost_patch_lowers_perplexity(stories: Project) -> None:
 
 
 def test_text_has_accuracy_relevance_by_its_last_token(stories: Project) -> None:
-    rows = query(stories, "SELECT count(*) FROM 'relevance.parquet' WHERE metric = 'accuracy' AND score IS NOT NULL")
+    rows = stories.query("SELECT count(*) FROM relevance WHERE metric = 'accuracy' AND score IS NOT NULL")
     assert rows[0][0] > 0
 
 

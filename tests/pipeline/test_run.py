@@ -10,19 +10,9 @@ from tests.pipeline.project import Project
 pytestmark = pytest.mark.xdist_group("tiny")
 
 
-def query(project: Project, sql: str) -> list[tuple]:
-    with duckdb.connect() as connection:
-        connection.execute(f"SET file_search_path='{project.folder}'")
-        return connection.execute(sql).fetchall()
-
-
-def table(name: str) -> str:
-    return f"'results/tables/{name}.parquet'"
-
-
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
-    data = tables.read(finished.folder / f"results/tables/{name}.parquet")
+    data = tables.read(finished.folder / "results/tables/{name}.parquet")
     assert data.num_rows > 0
     assert data.schema.names == tables.schema(name).names
 
@@ -33,17 +23,15 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
     assert 'src="http' not in html and 'href="http' not in html.replace('href="https://doi', "")
 
 
-def test_the_database_opens_read_only_and_answers(finished: Project) -> None:
-    path = finished.folder / "results/lamina.duckdb"
-    with duckdb.connect(str(path), read_only=True) as connection:
-        connection.execute(f"SET file_search_path='{finished.folder}'")
+def test_the_database_opens_read_only_and_answers(finished: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(finished.folder)
+    with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM benchmarks").fetchone()[0] > 0
 
 
 def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
-    rows = query(
-        finished,
-        f"SELECT calibration, selector, removed, list(unit ORDER BY position) FROM {table('plans')} GROUP BY ALL",
+    rows = finished.query(
+        "SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans GROUP BY ALL",
     )
     plans = {row[:3]: row[3] for row in rows}
     for (calibration, selector, removed), units in plans.items():
@@ -53,15 +41,14 @@ def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
 
 
 def test_protected_layers_stay(finished: Project) -> None:
-    rows = query(finished, f"SELECT unit FROM {table('plans')} WHERE selector = 'accuracy'")
+    rows = finished.query("SELECT unit FROM plans WHERE selector = 'accuracy'")
     assert not {"0", "11"} & {unit for (unit,) in rows}
 
 
 def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) -> None:
     """Captured activations and the sweep's stream pass measure the same thing by different code."""
-    rows = query(
-        finished,
-        f"""SELECT a.cosine, r.score FROM {table("activations")} a JOIN {table("relevance")} r
+    rows = finished.query(
+        """SELECT a.cosine, r.score FROM activations a JOIN relevance r
             ON a.model = r.model AND a.calibration = r.calibration AND a.layer = r.layer
             WHERE a.span = 1 AND r.metric = 'cosine' AND r.removed = 0 AND r.selector = 'base'""",
     )
@@ -71,10 +58,9 @@ def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) ->
 
 
 def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Project) -> None:
-    rows = query(
-        finished,
-        f"""SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position)
-            FROM {table("plans")} WHERE selector = 'accuracy' AND removed = 2""",
+    rows = finished.query(
+        """SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position)
+            FROM plans WHERE selector = 'accuracy' AND removed = 2""",
     )
     compared = [(after, following) for after, following in rows if following is not None]
     assert compared
@@ -83,12 +69,12 @@ def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Proj
 
 
 def test_every_benchmark_has_its_sample_count_and_error_bar(finished: Project) -> None:
-    missing = query(finished, f"SELECT * FROM {table('benchmarks')} WHERE n_samples IS NULL OR stderr IS NULL")
+    missing = finished.query("SELECT * FROM benchmarks WHERE n_samples IS NULL OR stderr IS NULL")
     assert missing == []
 
 
 def test_the_patch_lowers_the_error_at_the_boundary(finished: Project) -> None:
-    rows = query(finished, f"SELECT fit_error_before, fit_error FROM {table('patches')}")
+    rows = finished.query("SELECT fit_error_before, fit_error FROM patches")
     assert rows and all(after < before for before, after in rows)
 
 
