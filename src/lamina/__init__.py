@@ -7,7 +7,7 @@ from typing import Any
 def __getattr__(name: str) -> Any:
     """`lamina.load`, imported on first use: it brings torch and transformers.
 
-    By name and not by an import statement, so that the code digest of a rule that never loads a model does not follow it.
+    By name and not by an import statement, which the code digest of rules that never load a model would follow.
     """
     if name == "load":
         return import_module("lamina.loading").load

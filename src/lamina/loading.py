@@ -57,7 +57,7 @@ def load(
         if not options:
             torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
-        return model, load_tokenizer(manifest)
+        return model, load_tokenizer(manifest, model.config)
     if load_in_4bit:
         raise LaminaError(
             "a variant is made from weights that are not quantised. Export it, and load the folder of the export with "
@@ -90,7 +90,7 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], tuple[str, ...] | N
         known = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
         raise LaminaError(
             f"'{name}' is neither a folder with config.json nor known under {results}/. Write a folder, a variant as "
-            f"{FORM}, or one of the models ({', '.join(known) or 'none are there: run the workflow, or give results='})."
+            f"{FORM}, or one of the models: {', '.join(known) or 'none is there, run the workflow or give results='}."
         )
     found = json.loads(manifest.read_text(encoding="utf-8"))
     if len(parts) == 1:

@@ -207,14 +207,9 @@ def _study_tasks(config: Config, study: dict[str, Any], calibration: str) -> lis
 
 
 def _model_tasks(config: Config, model: str) -> set[str]:
-    """Tasks and texts on which any variant of a model is measured, and therefore the unpruned model too."""
-    return {
-        task
-        for study in _pruning(config)
-        if model in study["models"]
-        for calibration in study["calibrations"]
-        for task in _study_tasks(config, study, calibration)
-    }
+    """Where the unpruned model is measured: on every task and text, if any study prunes it."""
+    used = any(model in study["models"] for study in _pruning(config))
+    return {*config["benchmarks"]["tasks"], *config["benchmarks"]["perplexity"]} if used else set()
 
 
 def _block(config: Config, variant: Variant) -> int:

@@ -1,6 +1,8 @@
 """Calibrations hold exactly what lm-eval would score, and refuse what they cannot."""
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -24,9 +26,18 @@ def manifest() -> dict:
     return describe("reference", ENTRY, REFERENCE)
 
 
-def test_rows_are_the_encodings_that_lm_eval_scores(manifest: dict) -> None:
-    calibration = prepare("recall", TASK, manifest, ROOT)
-    model = AutoModelForCausalLM.from_pretrained(REFERENCE)
+@pytest.mark.parametrize(("num_fewshot", "chat"), [(0, False), (2, False), (2, True)])
+def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot: int, chat: bool) -> None:
+    """Also with examples before the question, and in a chat template."""
+    for file in REFERENCE.glob("*.*"):
+        shutil.copy(file, tmp_path / file.name)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }} = {{ message['content'] }} . {% endfor %}"
+    )
+    tokenizer.save_pretrained(tmp_path)
+    manifest = describe("mine", ENTRY | {"chat_template": chat}, tmp_path)
+    calibration = prepare("recall", TASK | {"num_fewshot": num_fewshot}, manifest, ROOT)
     seen = []
 
     class Recorder(HFLM):
@@ -34,11 +45,16 @@ def test_rows_are_the_encodings_that_lm_eval_scores(manifest: dict) -> None:
             seen.extend((tuple(context), tuple(continuation)) for _, context, continuation in requests)
             return [(0.0, False)] * len(requests)
 
-    lm = Recorder(pretrained=model, tokenizer=AutoTokenizer.from_pretrained(REFERENCE))
-    task = lm_tasks.task_object("microworld_recall", ROOT, split="train")
-    lm_tasks.task_samples(task, lm, 25, 0)
+    lm = Recorder(pretrained=AutoModelForCausalLM.from_pretrained(REFERENCE), tokenizer=tokenizer)
+    task = lm_tasks.task_object("microworld_recall", ROOT, num_fewshot, split="train")
+    task.set_fewshot_seed(1234)
+    chosen = sorted(random.Random(0).sample(range(len(task.eval_docs)), 25))
+    template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
+    plain = prepare("recall", TASK, manifest | {"chat_template": False}, ROOT)
+    assert (calibration == plain) == (num_fewshot == 0 and not chat)
 
 
 def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:

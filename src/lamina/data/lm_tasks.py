@@ -23,6 +23,9 @@ from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
 
+# The seed with which the stock lm_eval command draws few-shot examples.
+FEWSHOT_SEED = 1234
+
 # Task files of the project; a path added here is searched before lm-eval's own 10,000 tasks, whose index takes seconds.
 LOCAL_TASKS = "workflow/tasks"
 
@@ -51,6 +54,7 @@ def task_object(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
             "there is one, or write a task on local files."
         ) from error
+    task.set_fewshot_seed(FEWSHOT_SEED)
     if num_fewshot is not None:
         task.set_config("num_fewshot", num_fewshot)
     if split is not None:

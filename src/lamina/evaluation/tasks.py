@@ -17,6 +17,7 @@ from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina.data.lm_tasks import FEWSHOT_SEED
 from lamina.errors import LaminaError
 from lamina.models.variant import assert_finite
 
@@ -25,8 +26,6 @@ lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_s
 # It warns that a model object was passed instead of a name, which is the point here.
 logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
-# lm-eval's command line seeds few-shot sampling with this.
-_FEWSHOT_SEED = 1234
 _BOOTSTRAP = 100_000
 _LARGEST_BATCH = 64
 # Logits of a batch, and their log-softmax, stay below this.
@@ -134,7 +133,7 @@ class TaskBenchmark:
             raise LaminaError(
                 f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
             )
-        task.set_fewshot_seed(_FEWSHOT_SEED)
+        task.set_fewshot_seed(FEWSHOT_SEED)
         template = {"apply_chat_template": True, "chat_template": self.lm.apply_chat_template} if chat_template else {}
         task.build_all_requests(limit=limit, tokenizer_name=self.lm.tokenizer_name if chat_template else "", **template)
         # The evaluator builds the requests of a task each time it is called; these are the same for every variant.

@@ -18,7 +18,7 @@ from typing import Any
 import transformers
 import yaml
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina
@@ -138,6 +138,7 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
                 shutil.copyfile(file, target / file.name)
     if not plain:
         _add_code(variant, target, described)
+        _name_tokenizer(variant, target)
     for file in target.glob("*.safetensors"):
         file.chmod(0o644)
     return "stock" if plain else "code"
@@ -218,6 +219,16 @@ def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any])
         heads: modeling_lamina.REFUSAL,
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
+    """Write the tokenizer's class down, which transformers otherwise finds by a model type that it knows."""
+    path = target / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "tokenizer_class" in settings or not (target / "tokenizer.json").is_file():
+        return
+    found = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
+    path.write_text(json.dumps(settings | {"tokenizer_class": type(found).__name__}, indent=2) + "\n", "utf-8")
 
 
 def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:

@@ -102,11 +102,13 @@ def _loading(facts: Facts) -> str:
 
 def _removed(facts: Facts) -> str:
     plan = facts.plan
-    why = (
-        f"metric `{plan['metric']}` on the calibration `{plan['calibration']}`; the lowest score went first"
-        if plan["metric"]
-        else "no measurement"
-    )
+    order = {
+        "iterative": "the unit with the lowest score went, then the rest was measured again",
+        "one_shot": "the units with the lowest scores went",
+        "block": "the run of layers with the smallest distance went",
+    }.get(plan["strategy"], "units went by their scores")
+    why = f"metric `{plan['metric']}` on the calibration `{plan['calibration']}`; {order}"
+    why = why if plan["metric"] else "no measurement"
     rows = [["order", "unit", "score", "calibration accuracy before", "after"]]
     size = len(plan["units"])
     for number, unit in enumerate(plan["units"]):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
@@ -88,8 +88,8 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
     return options
 
 
-def load_tokenizer(manifest: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """The tokenizer beside the model's weights.
+def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer beside the model's weights; `config` is the model's, if it is loaded already.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def load_tokenizer(manifest: dict[str, Any]) -> PreTrainedTokenizerBase:
     """
     try:
         return AutoTokenizer.from_pretrained(
-            manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
+            manifest["path"], config=config, trust_remote_code=manifest["trust_remote_code"], local_files_only=True
         )
     except (OSError, ValueError) as error:
         raise LaminaError(

@@ -12,8 +12,9 @@ from typing import Any
 
 from lamina.errors import LaminaError
 
-# What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded.
-HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py"]
+# What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
+# into an export.
+HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}

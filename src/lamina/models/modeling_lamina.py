@@ -179,3 +179,12 @@ class LaminaForCausalLM(BaseModel):
         super().__init__(config)
         if config.lamina is not None:
             restore(self, config.lamina, config.hidden_size)
+
+    # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
+    @classmethod
+    def _can_set_attn_implementation(cls) -> bool:
+        return bool(BaseModel._can_set_attn_implementation())
+
+    @classmethod
+    def _can_set_experts_implementation(cls) -> bool:
+        return bool(BaseModel._can_set_experts_implementation())
