@@ -1,26 +1,43 @@
 # make run    the embedded study: results/report.html
 # make test   all tests that need no cluster
+# make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
+# make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
+# make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
+#             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
 # make check  formatting, linting, types
 # CONFIG=config/mine.yaml make run   another study
 PYTHON ?= python3
 CORES ?= all
 BIN := .venv/bin
 CONFIG ?=
-GPUS := $(shell nvidia-smi -L 2>/dev/null | wc -l)
+GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.gpu_lock --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
 SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores $(CORES) --keep-going \
-	--rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
+	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
 
-.PHONY: run test check lock
+.PHONY: run export test test-slurm resume-slurm check lock
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger rich
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadgroup tests
+
+test-slurm: .venv/installed
+	tests/slurm/cluster.sh install
+	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm $(or $(PYTEST),-m 'not faults')
+
+resume-slurm: .venv/installed
+	$(BIN)/python slurm/resume.py $(if $(FORCE),--force)
+	$(BIN)/snakemake --profile slurm --unlock $(if $(CONFIG),--configfile $(CONFIG))
+	$(BIN)/snakemake --profile slurm $(ARGUMENTS) $(if $(CONFIG),--configfile $(CONFIG))
+
+export: .venv/installed
+	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
+	LAMINA_EXPORT_FORM=$(FORM) LAMINA_EXPORT_SHARD=$(SHARD) $(SNAKEMAKE) $(VARIANT:%=results/exports/%)
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -5,6 +5,7 @@
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
+#   exports/{key}/removed={n}/{recovery}/{healing}
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -28,6 +29,7 @@ include: "rules/recover.smk"
 include: "rules/heal.smk"
 include: "rules/benchmark.smk"
 include: "rules/report.smk"
+include: "rules/export.smk"
 include: "rules/reference.smk"
 
 

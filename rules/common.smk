@@ -1,8 +1,10 @@
 # The only file with functions. Needs: the config. Gives: CONFIG (checked, defaults filled in), what the rules read from
 # it, and the digests that decide what is stale.
+import gc
 import json
 import os
 import re
+import socket
 import sys
 from functools import cache
 from pathlib import Path
@@ -21,18 +23,22 @@ from lamina.digest import code_digest, file_digest
 from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
 
+# The graph of jobs is large and stays; looking through it for garbage takes a quarter of the start of a large run.
+gc.set_threshold(500_000, 50, 100)
+
 try:
     CONFIG = lamina_config.load(config, Path.cwd())
 except LaminaError as error:
     raise WorkflowError(str(error))
 
-# Jobs find the library without being installed, use this interpreter, and stay off the network: only the preparing
-# rules may download.
+# Jobs find the library without being installed and use this interpreter, or the `python` of the folder LAMINA_BIN, which
+# may start a container (docs/cluster.md).
+BIN = os.environ.get("LAMINA_BIN", Path(sys.executable).parent)
 shell.prefix(
-    f"set -euo pipefail; export PYTHONPATH={ROOT}/src PATH={Path(sys.executable).parent}:$PATH "
+    f"set -euo pipefail; export PYTHONPATH={ROOT}/src PATH={BIN}:$PATH "
     "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1; "
 )
-# GPU stages start on a device of their own.
+# GPU stages start on a device of their own and stay off the network: only the preparing rules may download.
 ON_GPU = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1; python -m lamina.gpu_lock"
 CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
 
@@ -236,6 +242,26 @@ def block_variants(model, calibration, task, block):
     return studies.block_variants(CONFIG, model, calibration, task, block)
 
 
+def export_input(wildcards):
+    """What an export is made from. Its card shows benchmarks that are there; none is started for it."""
+    w, variant = wildcards, studies.Variant(**{**wildcards, "removed": int(wildcards.removed)})
+    if w.recovery != "none" and variant.removed not in studies.sizes(CONFIG, *variant.patch.split("/")):
+        raise WorkflowError(
+            f"no study fits recovery '{w.recovery}' to removed={w.removed} of {w.model}/{w.calibration}/{w.selector}. "
+            f"Add {w.removed} to `removed` (and '{w.recovery}' to `recoveries`) of a study."
+        )
+    files = {name: file for name, file in variant_files(variant).items() if file}
+    if w.healing != "none":
+        files["adapter"] = [f"{files['adapter']}/adapter_{part}" for part in ("model.safetensors", "config.json")]
+    measured = [
+        f"results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
+        for model, calibration, task, block in studies.benchmark_blocks(CONFIG)
+        if model == w.model and calibration in (w.calibration, "none")
+    ]
+    there = [file for file in measured if Path(file).exists()]
+    return files | {"manifest": f"results/models/{w.model}/manifest.json", "benchmarks": there}
+
+
 def overlap_gate(wildcards):
     """A variant is benchmarked only on what its calibration does not hold."""
     if wildcards.calibration == "none":
@@ -291,3 +317,5 @@ STARTED = ".snakemake/lamina-started"
 
 onstart:
     Path(STARTED).touch()
+    # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
+    Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")

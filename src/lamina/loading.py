@@ -14,6 +14,7 @@ from lamina.models.load import device as default_device
 from lamina.models.load import load_folder, load_model, load_tokenizer, placement
 from lamina.models.variant import materialise
 from lamina.recovery import patch
+from lamina.version import VERSION
 
 FORM = "model/calibration/selector/removed=n/recovery/healing"
 
@@ -53,6 +54,11 @@ def load(
     folder = Path(what)
     if (folder / "config.json").is_file():
         trusted = trust_remote_code or _is_own_code(folder)
+        if not trusted and (folder / export.CODE).is_file():
+            raise LaminaError(
+                f"{folder} brings Python code that is not what this version of lamina ({VERSION}) writes. If you trust "
+                "it, load it with trust_remote_code=True, or make the export again."
+            )
         model = load_folder(folder, dtype, trusted, **options)
         if not options:
             torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())

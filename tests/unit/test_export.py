@@ -11,7 +11,14 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, dynamic_module_utils
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GPTJConfig,
+    GPTJForCausalLM,
+    PreTrainedModel,
+    dynamic_module_utils,
+)
 
 import lamina
 from lamina import tables
@@ -196,6 +203,50 @@ def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
         assert export.export(base, source, folder, patches, tmp_path / f"{family}-adapter") == "code"
         expected = materialise(base, plan_of(["1", "2"]), patches, tmp_path / f"{family}-adapter")
         torch.testing.assert_close(logits(lamina.load(folder, device="cpu")[0], ids), logits(expected, ids))
+
+
+@pytest.mark.parametrize("units", [["1.attention", "3.attention"], ["1.mlp", "2.mlp"]])
+@pytest.mark.parametrize("family", ["llama", "opt", "gpt2"])
+def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(family: str, units: list[str], tmp_path: Path) -> None:
+    base, ids = tiny.model(family), tiny.tokens()
+    random_adapter(base, units, tmp_path / "adapter")
+    source = source_of(base_folder(tmp_path / "base"), units, healing="lora")
+    assert export.export(base, source, tmp_path / "export", adapter=tmp_path / "adapter") == "stock"
+    expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
+    torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
+    assert "saves neither memory nor time" in (tmp_path / "export/README.md").read_text()
+
+
+VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+    "falcon, rotary": ("falcon", {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}),
+    "gpt_neox, one after the other": ("gpt_neox", {"use_parallel_residual": False}),
+    "opt, norms after": ("opt", {"do_layer_norm_before": False}),
+    "llama, tied": ("llama", {"tie_word_embeddings": True}),
+    "qwen2, mixed windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}),
+    "gpt2, with biases untied": ("gpt2", {"tie_word_embeddings": False}),
+}
+
+
+@pytest.mark.parametrize("name", VARIATIONS)
+@pytest.mark.parametrize("units", [["1", "3"], ["0.attention", "3.mlp"]])
+@pytest.mark.parametrize("form", ["auto", "code"])
+def test_options_of_a_family_come_back_too(name: str, units: list[str], form: str, tmp_path: Path) -> None:
+    family, changes = VARIATIONS[name]
+    base, ids = tiny.model(family, **changes), tiny.tokens()
+    patches = random_patches((1, 2), (3, 4)) if form == "code" and units == ["1", "3"] else None
+    export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export", patches, form=form)
+    expected = logits(materialise(base, plan_of(units), patches), ids)
+    torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
+
+
+def test_a_family_without_a_record_is_exported_with_its_patch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
+    base, ids = GPTJForCausalLM(config).eval(), tiny.tokens()
+    for patches in (None, random_patches((1, 2))):
+        export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches)
+        expected = logits(materialise(base, plan_of(["1"]), patches), ids)
+        torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
 
 
 def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_path: Path) -> None:

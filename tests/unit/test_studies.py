@@ -168,7 +168,9 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: 
     assert sorted(measured[("small", "corpus", "corpus_test")]) == corpus
     assert sorted(measured[("small", "recall", "microworld_facts")]) == share
     assert ("small", "corpus", "microworld_recall") not in measured
-    assert base == dict.fromkeys(("microworld_recall", "corpus_test", "microworld_facts", "mine"), [Variant.base("small")])
+    assert base == dict.fromkeys(
+        ("microworld_recall", "corpus_test", "microworld_facts", "mine"), [Variant.base("small")]
+    )
     # The unpruned model is measured on everything, whatever its variants are measured on.
     assert {key[2] for key in measured if key[:2] == ("other", "none")} == set(base)
 

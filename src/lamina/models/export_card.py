@@ -95,7 +95,7 @@ def _loading(facts: Facts) -> str:
     if facts.form == "code":
         code += (
             "\n\nThe code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it "
-            'adds, so a plain load is refused. `lamina.load("FOLDER")` needs no flag.'
+            'adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no flag.'
         )
     return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
 

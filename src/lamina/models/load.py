@@ -82,7 +82,7 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
             raise LaminaError("load_in_4bit needs a GPU, and none is visible. Load the model in bfloat16.")
         from transformers import BitsAndBytesConfig
 
-        compute = torch.bfloat16 if dtype == "auto" else getattr(torch, dtype)
+        compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=compute)
         options.setdefault("device_map", {"": 0})
     return options

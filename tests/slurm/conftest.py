@@ -1,0 +1,67 @@
+"""A cluster that lives as long as the tests, and runs on it that several tests look at."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.project import Project
+from tests.slurm.cluster import SCRIPT, Clone, clone
+
+RELEVANCE = "tests/configs/relevance.yaml"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Without the word of `make test-slurm` there is no cluster: it needs root and leaves nothing as it was."""
+    reason = None
+    if not shutil.which("slurmd", path=f"{os.environ['PATH']}:/usr/sbin"):
+        reason = "no slurmd here; `make test-slurm` installs it and runs these tests"
+    elif "LAMINA_TEST_SLURM" not in os.environ:
+        reason = "`make test-slurm` runs these tests"
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.slurm)
+            if reason:
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """One node, two GPUs, partitions cpu and gpu."""
+    subprocess.run([SCRIPT, "start"], check=True)
+    yield
+    subprocess.run([SCRIPT, "stop"], check=True)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    """A project with model and calibration prepared, so that tests of faults come to the point."""
+    made = clone(tmp_path_factory.mktemp("prepared"), RELEVANCE)
+    Project(made.folder, made.folder / RELEVANCE).run("results/calibrations/reference/recall.parquet")
+    return made
+
+
+@pytest.fixture(scope="session")
+def undisturbed(prepared: Clone, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of the smallest run, measured in one job on this machine without a cluster."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "clone"
+    shutil.copytree(prepared.folder, folder, symlinks=True)
+    config = folder / RELEVANCE
+    config.write_text(config.read_text().replace("blocks: 2", "blocks: 1"))
+    Project(folder, config).run("relevance")
+    return folder / "results"
+
+
+@pytest.fixture
+def fresh(cluster: None, prepared: Clone, tmp_path: Path) -> Callable[[], Clone]:
+    """Make a copy of the prepared project."""
+
+    def copy() -> Clone:
+        folder = tmp_path / "clone"
+        shutil.copytree(prepared.folder, folder, symlinks=True)
+        return Clone(folder, prepared.config)
+
+    return copy

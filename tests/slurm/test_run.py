@@ -1,0 +1,68 @@
+"""The tiny study goes through all stages on a cluster and measures what it measures without one."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from lamina import tables
+from tests.pipeline.project import Project
+from tests.slurm.cluster import Clone, clone
+from tests.slurm.tables import differences
+
+TINY = "tests/configs/tiny.yaml"
+GPU_STAGES = (
+    "capture_activations",
+    "sweep_units",
+    "fit_patch",
+    "heal_variant",
+    "benchmark_task",
+    "benchmark_perplexity",
+    "benchmark_efficiency",
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Clone:
+    made = clone(tmp_path_factory.mktemp("cluster"), TINY)
+    assert made.run() == 0, made.log()[-8000:]
+    return made
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = clone(tmp_path_factory.mktemp("local"), TINY)
+    Project(made.folder, made.folder / TINY).run()
+    return made.folder
+
+
+def test_the_report_is_built(tiny: Clone) -> None:
+    assert "<svg" in (tiny.folder / "results/report.html").read_text()
+
+
+def test_every_job_of_a_gpu_stage_ran_on_a_gpu_that_slurm_gave_it(tiny: Clone) -> None:
+    submitted = {job.id for job in tiny.jobs() if job.partition == "gpu" and job.state == "COMPLETED"}
+    logs = [log for stage in GPU_STAGES for log in (tiny.folder / "logs" / stage).rglob("*.log")]
+    assert {log.relative_to(tiny.folder / "logs").parts[0] for log in logs} == {*GPU_STAGES, "benchmark_efficiency"}
+    seen = set()
+    for log in logs:
+        place = re.search(r"CUDA_VISIBLE_DEVICES=(\S*) SLURM_JOB_ID=(\S*) SLURM_JOB_PARTITION=(\S*)", log.read_text())
+        assert place, f"{log} does not say where its job ran"
+        assert place[1] in {"0", "1"}
+        assert place[2] in submitted
+        assert place[3] == "gpu"
+        seen.add(place[2])
+    assert seen == submitted and len(seen) == len(logs)
+
+
+@pytest.mark.parametrize("table", sorted(set(tables.TABLES) - {"jobs"}))
+def test_the_table_equals_that_of_the_local_run(tiny: Clone, local: Path, table: str) -> None:
+    path = f"results/tables/{table}.parquet"
+    assert differences(tiny.folder / path, local / path) == []
+
+
+def test_jobs_asked_for_memory_and_time_after_the_manifest(tiny: Clone) -> None:
+    manifest = json.loads((tiny.folder / "results/models/reference/manifest.json").read_text())
+    weights_mb = manifest["parameters"] * 4 / 1e6
+    assert {job.memory for job in tiny.jobs()} == {f"{round(3000 + 2 * weights_mb)}M"}
