@@ -1,5 +1,6 @@
 # The only file with functions. Needs: the config. Gives: CONFIG (checked, defaults filled in), what the rules read from
 # it, and the digests that decide what is stale.
+import atexit
 import gc
 import json
 import os
@@ -23,8 +24,9 @@ from lamina.digest import code_digest, file_digest
 from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
 
-# The graph of jobs is large and stays; looking through it for garbage takes a quarter of the start of a large run.
-gc.set_threshold(500_000, 50, 100)
+# The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.
+gc.disable()
+atexit.register(gc.freeze)
 
 try:
     CONFIG = lamina_config.load(config, Path.cwd())
@@ -53,7 +55,8 @@ FIGURES = [
     "efficiency",
 ]
 BASE_SWEEP = r"base/(?:removal|stream|gradient|weights)/(?:layer|attention|mlp)"
-PACKAGES = file_digest(ROOT / "requirements.lock")
+# Hash of the pinned packages, for the rules whose numbers depend on them.
+packages = file_digest(ROOT / "requirements.lock")
 TASKS = CONFIG["benchmarks"]["tasks"]
 TEXTS = CONFIG["benchmarks"]["perplexity"]
 
@@ -79,11 +82,6 @@ wildcard_constraints:
 def digest(script, *modules):
     """Hash of a rule's script and of all code that it can reach; comments and formatting do not count."""
     return code_digest(f"workflow/scripts/{script}.py", *modules)
-
-
-def packages(_):
-    """Hash of the pinned packages, for the rules whose numbers depend on them."""
-    return PACKAGES
 
 
 def entry(*path):
@@ -224,8 +222,13 @@ def variant_files(variant):
 
 def variants_json(variants):
     """Variants as the benchmark scripts take them."""
+    return f"[{', '.join(map(variant_json, variants))}]"
+
+
+@cache
+def variant_json(variant):
     names = ("calibration", "selector", "removed", "recovery", "healing")
-    return json.dumps([{name: getattr(v, name) for name in names} | variant_files(v) for v in variants])
+    return json.dumps({name: getattr(variant, name) for name in names} | variant_files(variant))
 
 
 def variants_input(variants):
@@ -316,6 +319,8 @@ STARTED = ".snakemake/lamina-started"
 
 
 onstart:
+    gc.freeze()
+    gc.enable()
     Path(STARTED).touch()
     # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
     Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
