@@ -24,7 +24,8 @@ run: .venv/installed
 	$(SNAKEMAKE) --logger rich
 
 test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadgroup tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest -rs tests/pipeline tests/slurm
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install

@@ -12,8 +12,6 @@ from safetensors.torch import load_file, save_file
 from lamina import tables
 from tests.pipeline.project import Project, copy_project
 
-pytestmark = pytest.mark.xdist_group("bad")
-
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -8,12 +8,9 @@ import yaml
 
 from tests.pipeline.project import SHARED, Project, copy_project
 
-pytestmark = [
-    pytest.mark.xdist_group("stories"),
-    pytest.mark.skipif(
-        not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real of models beside the project"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real of models beside the project"
+)
 
 
 @pytest.fixture(scope="module")

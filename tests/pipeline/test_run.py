@@ -6,9 +6,6 @@ import pytest
 from lamina import tables
 from tests.pipeline.project import Project
 
-# One worker runs the tiny study once for both files that look at it.
-pytestmark = pytest.mark.xdist_group("tiny")
-
 
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:

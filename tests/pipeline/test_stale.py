@@ -7,7 +7,6 @@ import yaml
 
 from tests.pipeline.project import Project
 
-pytestmark = pytest.mark.xdist_group("tiny")
 
 GATHERING = {
     "all",

@@ -29,7 +29,7 @@ from lamina.models.variant import Patch, materialise
 from tests.unit import tiny
 
 # In one worker, so that the matrix is built once.
-pytestmark = [pytest.mark.families, pytest.mark.xdist_group("families")]
+pytestmark = pytest.mark.families
 
 DEPTH = 6
 UNITS = {
