@@ -9,7 +9,6 @@ import lamina
 from lamina.models.load import load_folder
 from tests.pipeline.project import Project
 
-
 VARIANTS = ("reference/recall/accuracy/removed=2/ghost/lora", "reference/recall/accuracy/removed=2/none/lora")
 
 

@@ -9,7 +9,7 @@ from tests.pipeline.project import Project
 
 @pytest.mark.parametrize("name", tables.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
-    data = tables.read(finished.folder / "results/tables/{name}.parquet")
+    data = tables.read(finished.folder / f"results/tables/{name}.parquet")
     assert data.num_rows > 0
     assert data.schema.names == tables.schema(name).names
 

@@ -7,7 +7,6 @@ import yaml
 
 from tests.pipeline.project import Project
 
-
 GATHERING = {
     "all",
     "gather_table",
