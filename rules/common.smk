@@ -5,6 +5,7 @@ import gc
 import json
 import os
 import re
+import shlex
 import socket
 import sys
 from functools import cache
@@ -168,11 +169,36 @@ def sweep_settings(wildcards):
     return studies.step_pass(CONFIG, wildcards.selector), CONFIG["selectors"][wildcards.selector]["units"]
 
 
+def sweep_budget(wildcards):
+    """What lets units leave a sweep early, as a command-line option; empty where every unit sees every sample."""
+    selector = CONFIG["selectors"].get(wildcards.selector)
+    if selector is None or selector["budget"] == "full":
+        return ""
+    names = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
+    score = CONFIG["calibrations"][wildcards.calibration]["score"]
+    options = {name: selector[name] for name in names} | {"score": score, "step": int(wildcards.removed) + 1}
+    return f"--budget {shlex.quote(json.dumps(options, sort_keys=True))}"
+
+
+def sweep_code(wildcards):
+    """Code behind a sweep: its pass or budget is imported by name."""
+    what, budget = sweep_settings(wildcards)[0], CONFIG["selectors"].get(wildcards.selector, {}).get("budget", "full")
+    modules = {"lamina.sweep.weights"} if what in ("weights", "gradient") else set()
+    return digest("sweep_units", *modules | ({f"lamina.sweep.{budget}"} - {"lamina.sweep.full"}))
+
+
+def sweep_block_count(wildcards):
+    """Jobs of a sweep: budgets compare all units as they go, and passes over the weights are not worth sharing."""
+    selector = CONFIG["selectors"].get(wildcards.selector, {})
+    whole = selector.get("budget", "full") != "full" or sweep_settings(wildcards)[0] in ("weights", "gradient")
+    return 1 if whole else CONFIG["sweep"]["blocks"]
+
+
 def sweep_blocks(wildcards):
     return expand(
         "results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet",
         **wildcards,
-        block=range(CONFIG["sweep"]["blocks"]),
+        block=range(sweep_block_count(wildcards)),
     )
 
 
@@ -181,7 +207,8 @@ def current_sweep(wildcards, folder):
     strategy = CONFIG["selectors"][wildcards.selector]["strategy"]
     what, kind = sweep_settings(wildcards)
     before = int(wildcards.removed) - 1 if strategy == "iterative" else 0
-    selector = wildcards.selector if before else f"base/{what}/{kind}"
+    shared = before == 0 and CONFIG["selectors"][wildcards.selector]["budget"] == "full"
+    selector = f"base/{what}/{kind}" if shared else wildcards.selector
     return f"results/{folder}/{wildcards.model}/{wildcards.calibration}/{selector}/removed={before}.parquet"
 
 
@@ -272,20 +299,6 @@ def overlap_gate(wildcards):
     return [f"results/overlap/{wildcards.model}/{wildcards.calibration}/{wildcards.task}.json"]
 
 
-def sweeps_wanted():
-    """(model, calibration, selector, removed) of every sweep of the studies, base sweeps first."""
-    wanted = {(m, c, f"base/{what}/{units}", 0) for m, c, what, units in studies.maps(CONFIG)}
-    for model, calibration, selector, removed in studies.plans(CONFIG):
-        what = studies.step_pass(CONFIG, selector)
-        if what is None:
-            continue
-        settings = CONFIG["selectors"][selector]
-        wanted.add((model, calibration, f"base/{what}/{settings['units']}", 0))
-        if settings["strategy"] == "iterative":
-            wanted |= {(model, calibration, selector, step) for step in range(1, removed)}
-    return sorted(wanted)
-
-
 def table_input(wildcards):
     """The files that one table is gathered from: exactly those that the config asks for."""
     return table_inputs()[wildcards.table]
@@ -293,7 +306,7 @@ def table_input(wildcards):
 
 @cache
 def table_inputs():
-    captures, variants, sweeps = studies.captures(CONFIG), studies.variants(CONFIG), sweeps_wanted()
+    captures, variants, sweeps = studies.captures(CONFIG), studies.variants(CONFIG), studies.sweeps(CONFIG)
     patched = sorted({v.patch for v in variants if v.recovery != "none"})
     healed = sorted({v.adapter for v in variants if v.healing != "none"})
     blocks = [f"{m}/{c}/{task}/block={b}" for m, c, task, b in studies.benchmark_blocks(CONFIG)]

@@ -13,7 +13,7 @@ rule sweep_units:
         manifest="results/models/{model}/manifest.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
         plan=branch(
-            lambda w: w.selector.startswith("base/"),
+            lambda w: int(w.removed) == 0,
             then=[],
             otherwise="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
         ),
@@ -29,18 +29,19 @@ rule sweep_units:
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=digest("sweep_units"),
+        code=sweep_code,
         packages=packages,
         plan=lambda w, input: f"--plan {input.plan}" if input.plan else "",
         what=lambda w: sweep_settings(w)[0],
         units=lambda w: sweep_settings(w)[1],
-        blocks=CONFIG["sweep"]["blocks"],
+        blocks=sweep_block_count,
+        budget=sweep_budget,
         tokens=CONFIG["sweep"]["tokens"],
         key=row_keys,
     shell:
         "{ON_GPU} python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
         " --calibration {input.calibration} {params.plan} --what {params.what} --units {params.units}"
-        " --block {wildcards.block} --blocks {params.blocks} --tokens {params.tokens} --keys {params.key:q}"
+        " {params.budget} --block {wildcards.block} --blocks {params.blocks} --tokens {params.tokens} --keys {params.key:q}"
         " --output {output} 2> {log}"
 
 

@@ -70,6 +70,8 @@ COMMENT ON COLUMN sweeps.output_js IS 'Jensen-Shannon divergence of the next-tok
 COMMENT ON COLUMN sweeps.output_kl IS 'KL(base || without the unit) of the next-token distributions, in nats.';
 COMMENT ON COLUMN sweeps.cosine IS 'Mean over tokens of 1 - cos between the stream before and after the unit, 0 to 2.';
 COMMENT ON COLUMN sweeps.angular_last IS 'Angle between the stream before and after the unit at the last real token, divided by pi, 0 to 1.';
+COMMENT ON COLUMN sweeps.taylor IS 'Share of the sample in the sum over the unit''s weights w of abs(w * gradient), the gradient being the calibration''s mean.';
+COMMENT ON COLUMN sweeps.magnitude IS 'Sum of abs(w) over the weights of the unit; the same for every sample.';
 
 CREATE OR REPLACE VIEW relevance AS SELECT * FROM 'results/tables/relevance.parquet';
 COMMENT ON VIEW relevance IS 'One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval.';
@@ -84,8 +86,8 @@ COMMENT ON COLUMN relevance.component IS 'Kind of unit: layer, attention or mlp.
 COMMENT ON COLUMN relevance.score IS 'Relevance in the unit of the metric; null where undefined (see reason).';
 COMMENT ON COLUMN relevance.ci_low IS 'Lower end of the 95 % interval of score (bootstrap over samples).';
 COMMENT ON COLUMN relevance.ci_high IS 'Upper end of the 95 % interval of score.';
-COMMENT ON COLUMN relevance.n_samples IS 'Number of samples behind score; 0 for metrics that look at weights only.';
-COMMENT ON COLUMN relevance.rank IS 'Place of the unit in the ranking of its sweep; the unit that goes first has the lowest.';
+COMMENT ON COLUMN relevance.n_samples IS 'Number of samples behind score: fewer than the calibration has where a budget let the unit leave early; 0 for metrics that look at weights only.';
+COMMENT ON COLUMN relevance.rank IS 'Place of the unit in the ranking of its sweep; the unit that goes first has the lowest. Units that left early come after those that saw more samples.';
 COMMENT ON COLUMN relevance.reason IS 'Why score is null, or why the ranking fell back to something else; null in the ordinary case.';
 
 CREATE OR REPLACE VIEW plans AS SELECT * FROM 'results/tables/plans.parquet';

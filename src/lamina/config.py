@@ -15,6 +15,7 @@ from lamina.errors import LaminaError
 
 CORPUS = "microworld_corpus"
 BLOCK_METRICS = ("angular", "cosine")  # distances between two boundaries, so a whole run of layers has one
+RACE_METRICS = ("accuracy", "output_js", "output_cosine")  # the sequential test needs a bound on a sample's loss
 REMOVAL_METRICS = ("accuracy", "perplexity", "output_cosine", "output_norm", "output_js", "output_kl")
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
@@ -53,6 +54,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Config:
     _check_benchmark_names(config)
     for name, selector in config["selectors"].items():
         _check_selector(f"selectors.{name}", selector)
+        _check_budget(f"selectors.{name}", selector)
     for name, study in config["studies"].items():
         _check_references(config, f"studies.{name}", study)
         if "selectors" in study:
@@ -238,6 +240,27 @@ def _check_selector(where: str, selector: Mapping[str, Any]) -> None:
         raise LaminaError(
             f"{where}.units: '{selector['units']}' does not go with strategy 'block', which removes a run of whole "
             "layers. Write units: layer, or strategy: iterative."
+        )
+
+
+def _check_budget(where: str, selector: Mapping[str, Any]) -> None:
+    budget, metric = selector["budget"], selector["metric"]
+    if budget == "full":
+        return
+    if selector["strategy"] != "iterative":
+        raise LaminaError(
+            f"{where}.budget: '{budget}' finds one unit at a time, but strategy '{selector['strategy']}' does not go "
+            "step by step. Write budget: full, or strategy: iterative."
+        )
+    if metric not in REMOVAL_METRICS:
+        raise LaminaError(
+            f"{where}.budget: '{budget}' saves nothing with metric '{metric}', which removes no unit to measure it. "
+            "Write budget: full, or metric: accuracy."
+        )
+    if budget == "race" and metric not in RACE_METRICS:
+        raise LaminaError(
+            f"{where}.budget: 'race' needs a metric with a bounded loss, which '{metric}' has not. Write budget: "
+            f"exact, or metric: {', '.join(RACE_METRICS[:-1])} or {RACE_METRICS[-1]}."
         )
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "plans",
     "sizes",
     "step_pass",
+    "sweeps",
     "variants",
 ]
 
@@ -33,6 +34,8 @@ _PASSES = dict.fromkeys(REMOVAL_METRICS, "removal") | {
     "taylor": "gradient",
     "magnitude": "weights",
 }
+# The pass whose metrics another pass measures along the way.
+_CARRIED = {"removal": "stream", "gradient": "weights"}
 _SWEEPING = ("iterative", "one_shot")
 
 
@@ -138,15 +141,36 @@ def maps(config: Config) -> list[tuple[str, str, str, str]]:
     return sorted((m, c, name, units) for (m, c, units), metrics in wanted.items() for name in passes(metrics))
 
 
+def sweeps(config: Config) -> list[tuple[str, str, str, int]]:
+    """(model, calibration, selector, removed) of every sweep that goes into the tables.
+
+    Sweeps of the unpruned model have the selector `base/{pass}/{units}`; where one pass carries another's metrics, the
+    other is left out, so that no row is there twice.
+    """
+    base = {(model, calibration, units, what) for model, calibration, what, units in maps(config)}
+    steps = set()
+    for model, calibration, selector, removed in plans(config):
+        what, entry = step_pass(config, selector), config["selectors"][selector]
+        if what is None:
+            continue
+        shared = entry["budget"] == "full"
+        if shared:
+            base.add((model, calibration, entry["units"], what))
+        if entry["strategy"] == "iterative":
+            steps |= {(model, calibration, selector, step) for step in range(int(shared), removed)}
+    carried = {(m, c, units, _CARRIED[what]) for m, c, units, what in base if what in _CARRIED}
+    return sorted({(m, c, f"base/{what}/{units}", 0) for m, c, units, what in base - carried} | steps)
+
+
 def metric_pass(metric: str) -> str:
     """The cheapest pass that measures a metric: `removal`, `stream`, `gradient` or `weights`."""
     return _PASSES[metric]
 
 
 def passes(metrics: Iterable[str]) -> list[str]:
-    """Passes that measure several metrics; a removal pass carries the stream metrics along."""
+    """Passes that measure several metrics: a removal pass carries the stream metrics along, a gradient the weights."""
     needed = {metric_pass(metric) for metric in metrics}
-    return sorted(needed - {"stream"} if "removal" in needed else needed)
+    return sorted(needed - {_CARRIED.get(name) for name in needed})
 
 
 def step_pass(config: Config, selector: str) -> str | None:

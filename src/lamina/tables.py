@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from lamina.errors import LaminaError
 from lamina.version import VERSION
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
 
 _STRING, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 
@@ -77,6 +77,8 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "output_kl": _FLOAT,
         "cosine": _FLOAT,
         "angular_last": _FLOAT,
+        "taylor": _FLOAT,
+        "magnitude": _FLOAT,
     },
     "relevance": SELECTION
     | {

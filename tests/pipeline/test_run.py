@@ -14,6 +14,27 @@ def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> N
     assert data.schema.names == tables.schema(name).names
 
 
+GRAINS = {
+    "models": "model",
+    "calibrations": "model, calibration",
+    "activations": "model, calibration, layer, span",
+    "sweeps": "model, calibration, selector, removed, unit, sample",
+    "relevance": "model, calibration, selector, removed, metric, unit",
+    "plans": "model, calibration, selector, removed, unit",
+    "patches": "model, calibration, selector, removed, recovery, healing, boundary",
+    "training": "model, calibration, selector, removed, recovery, healing, step",
+    "benchmarks": "model, calibration, selector, removed, recovery, healing, task, metric",
+    "benchmark_samples": "model, calibration, selector, removed, recovery, healing, task, metric, sample",
+    "efficiency": "model, calibration, selector, removed, recovery, healing",
+}
+
+
+@pytest.mark.parametrize("name", GRAINS)
+def test_every_table_has_one_row_per_grain(finished: Project, name: str) -> None:
+    total, distinct = finished.query(f"SELECT count(*), count(DISTINCT ({GRAINS[name]})) FROM {name}")[0]
+    assert total == distinct
+
+
 def test_the_report_is_one_self_contained_file(finished: Project) -> None:
     html = (finished.folder / "results/report.html").read_text()
     assert "<svg" in html

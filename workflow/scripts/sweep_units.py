@@ -1,23 +1,52 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
 import argparse
+import importlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
 
 from lamina import tables
 from lamina.data import calibrations
+from lamina.data.calibrations import Calibration
 from lamina.errors import explained
 from lamina.models.load import load_model
+from lamina.models.surgery import parse
 from lamina.pruning import plans
+from lamina.pruning.plans import protected_layers
 from lamina.sweep import engine
+
+
+def swept(
+    args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
+) -> list[dict[str, Any]]:
+    """Rows of the sweep. Budgets and passes over the weights are imported by name: editing one stales only its own."""
+    if args.what in ("gradient", "weights"):
+        weights = importlib.import_module("lamina.sweep.weights")
+        return list(weights.rows(model, calibration.samples, units, removed, args.what, args.tokens))
+    if not args.budget:
+        names = [engine.CURRENT, *units] if args.block == 0 else units
+        return engine.sweep(model, calibration.samples, units, removed, args.what, args.tokens).rows(names)
+    kept = protected_layers(args.budget["protect"], engine.layer_count(model))
+    candidates = [unit for unit in units if parse(unit)[0] not in kept]
+    budget = importlib.import_module(f"lamina.sweep.{args.budget['budget']}")
+    outputs = args.budget["metric"].startswith("output_")
+    with engine.opened(model, calibration.samples, candidates, removed, "removal", args.tokens, outputs) as session:
+        budget.run(session, candidates, args.budget, calibration.facts["chance_accuracy"])
+        return session.scores.rows([engine.CURRENT, *candidates])
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifest", required=True, type=Path)
     parser.add_argument("--calibration", required=True, type=Path)
     parser.add_argument("--plan", type=Path, help="units already removed; none for the base model")
-    parser.add_argument("--what", required=True, choices=["removal", "stream"], help="the pass to run")
+    parser.add_argument("--what", required=True, choices=["removal", "stream", "gradient", "weights"], help="the pass")
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
+    parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--block", required=True, type=int)
     parser.add_argument("--blocks", required=True, type=int)
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
@@ -34,7 +63,5 @@ if __name__ == "__main__":
             units = engine.all_units(manifest["n_layers"], args.units, removed)
             mine = engine.share_by_cost(units, manifest["n_layers"], args.block, args.blocks)
             if mine:
-                samples = calibrations.read(args.calibration).samples
-                scores = engine.sweep(load_model(manifest), samples, mine, removed, args.what, args.tokens)
-                rows = scores.rows([engine.CURRENT, *mine] if args.block == 0 else mine)
+                rows = swept(args, load_model(manifest), calibrations.read(args.calibration), mine, removed)
         tables.write(args.output, tables.from_rows("sweeps", rows, **args.keys), args.provenance)

@@ -1,7 +1,9 @@
 """What a strategy decides on, read from the tables of relevance, sweeps and activations."""
 
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pyarrow.compute as pc
 
 from lamina import tables
@@ -29,7 +31,9 @@ def read_step(
         return f"{rows[0]['reason']}. {remedy}", Step()
     ranked = [(row["unit"], row["score"]) for row in sorted(rows, key=lambda row: row["rank"])]
     columns = from_table(tables.read(sweep))
-    means = hits(columns, score).mean(axis=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
+        means = np.nanmean(hits(columns, score), axis=1)
     accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
     return None, Step(ranked, float(means[0]), accuracies)
 

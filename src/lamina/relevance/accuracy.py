@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lamina.relevance.columns import Columns
+from lamina.relevance.columns import Columns, weighted_mean
 from lamina.relevance.statistics import wilson_interval
 
 PASS = "removal"
@@ -20,6 +20,7 @@ def hits(columns: Columns, score: str) -> np.ndarray:
 def undefined(columns: Columns, chance: float, score: str) -> str | None:
     """Why the metric says nothing here: the current model's accuracy is not distinguishable from chance (95 %)."""
     right = hits(columns, score)[0]
+    right = right[np.isfinite(right)]
     low, high = wilson_interval(right.sum(), len(right))
     if low > chance:
         return None
@@ -39,9 +40,12 @@ def score(columns: Columns, weights: np.ndarray, chance: float, score: str) -> n
     chance
         r, the accuracy of guessing.
 
-    High means relevant, 0 that nothing is lost, negative that the model is better without the unit.
+    High means relevant, 0 that nothing is lost, negative that the model is better without the unit. A unit that left
+    the sweep early is compared with the model on the samples that both saw.
     """
-    accuracy = weights @ hits(columns, score).T
-    above = np.maximum(accuracy - chance, 0)
+    right = hits(columns, score)
+    without = right[1:]
+    paired = np.where(np.isfinite(without), right[:1], np.nan)
+    above, above_before = (np.maximum(weighted_mean(weights, x) - chance, 0) for x in (without, paired))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return 1 - above[:, 1:] / above[:, :1]
+        return 1 - above / above_before

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from lamina.relevance import accuracy, output, stream
+from lamina.relevance import accuracy, output, stream, weights
 from lamina.relevance.columns import Columns, from_table
 from lamina.relevance.statistics import bootstrap_weights, interval
 
@@ -22,37 +22,40 @@ METRICS: dict[str, tuple[str, Metric]] = {
     "output_kl": ("output_kl", partial(output.distance, name="output_kl")),
     "cosine": ("cosine", stream.cosine),
     "angular": ("angular_last", stream.angular),
+    "taylor": ("taylor", weights.taylor),
+    "magnitude": ("magnitude", weights.magnitude),
 }
 
 
 def relevance(sweep: pa.Table, chance: float, score: str, removed: int, seed: int) -> list[dict[str, Any]]:
     """Rows of table `relevance` without its keys, for every metric whose pass was run.
 
-    `rank` 1 is the least relevant unit, the first to go; among equals the deeper one. Accuracy at chance gives no score
-    but a reason; once units are removed the ranking goes on by raw accuracy, then by loss, as FORMULAS says.
+    `rank` 1 is the least relevant unit, the first to go; among equals the deeper one. Units that left the sweep early
+    come after those that saw more samples. Accuracy at chance gives no score but a reason; once units are removed the
+    ranking goes on by raw accuracy, then by loss.
     """
     columns = from_table(sweep)
-    weights = bootstrap_weights(columns.n_samples, seed)
+    draws = bootstrap_weights(columns.n_samples, seed)
     rows: list[dict[str, Any]] = []
     if columns.has("correct"):
-        rows += _accuracy(columns, weights, chance, score, removed)
+        rows += _accuracy(columns, draws, chance, score, removed)
     for name, (column, metric) in METRICS.items():
         if columns.has(column):
-            rows += _rows(name, columns, metric(columns, weights))
+            rows += _rows(name, columns, metric(columns, draws))
     return rows
 
 
-def _accuracy(columns: Columns, weights: np.ndarray, chance: float, score: str, removed: int) -> list[dict[str, Any]]:
+def _accuracy(columns: Columns, draws: np.ndarray, chance: float, score: str, removed: int) -> list[dict[str, Any]]:
     reason = accuracy.undefined(columns, chance, score)
     if reason is None:
-        return _rows("accuracy", columns, accuracy.score(columns, weights, chance, score))
+        return _rows("accuracy", columns, accuracy.score(columns, draws, chance, score))
     empty = np.full((2, len(columns.units)), np.nan)
     if removed == 0:
         return _rows("accuracy", columns, empty, reason=reason, ranked=False)
-    right = accuracy.hits(columns, score).mean(axis=1)
-    loss = columns.values["nll"].mean(axis=1)
+    right = np.nanmean(accuracy.hits(columns, score), axis=1)
+    loss = np.nanmean(columns.values["nll"], axis=1)
     # Least relevant: what leaves the most right answers, then the lowest loss.
-    keys = list(zip(-right[1:], loss[1:], strict=True))
+    keys: list[tuple[float, ...]] = list(zip(-right[1:], loss[1:], strict=True))
     return _rows("accuracy", columns, empty, reason=f"{reason}; ranked by raw accuracy, then by loss", keys=keys)
 
 
@@ -62,14 +65,16 @@ def _rows(
     draws: np.ndarray,
     reason: str | None = None,
     ranked: bool = True,
-    keys: list[tuple[float, float]] | None = None,
+    keys: list[tuple[float, ...]] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per unit from (1 + draws, units); the first draw is the estimate."""
     point = draws[0]
     with np.errstate(all="ignore"):
         low, high = interval(np.where(np.isfinite(draws[1:]), draws[1:], np.nan)) if reason is None else (point, point)
     layers = [int(unit.split(".")[0]) for unit in columns.units]
-    order = sorted(range(len(point)), key=lambda i: (keys[i] if keys else (point[i],), -layers[i]))
+    # Equal scores must compare equal however their sums were rounded; what is not a number goes last.
+    values = keys or [(round(value, 12) if np.isfinite(value) else np.inf,) for value in point]
+    order = sorted(range(len(point)), key=lambda i: (-columns.seen[i + 1], values[i], -layers[i]))
     rank = {index: place + 1 for place, index in enumerate(order)}
     return [
         {
@@ -80,7 +85,7 @@ def _rows(
             "score": _number(point[i]),
             "ci_low": _number(low[i]),
             "ci_high": _number(high[i]),
-            "n_samples": columns.n_samples,
+            "n_samples": 0 if metric == "magnitude" else int(columns.seen[i + 1]),
             "rank": rank[i] if ranked else None,
             "reason": reason,
         }

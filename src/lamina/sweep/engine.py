@@ -1,6 +1,8 @@
 """The ablation engine: every unit's removal measured on a calibration, for a fraction of one evaluation per unit."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
@@ -17,6 +19,8 @@ from lamina.sweep.scores import Scores
 from lamina.sweep.streams import BASE, CURRENT, ForkingLayer, SelectingHead, Streams
 
 Pass = Literal["removal", "stream"]
+
+_logger = logging.getLogger(__name__)
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
@@ -41,7 +45,6 @@ def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) 
     return mine
 
 
-@torch.inference_mode()
 def sweep(
     model: PreTrainedModel,
     samples: Sequence[Sample],
@@ -70,74 +73,118 @@ def sweep(
     LaminaError
         If the model itself yields logits that are not numbers.
     """
-    scores = Scores([CURRENT, *units], samples)
-    share = not streams.uses_alibi(model)
-    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, share)]
-    config = model.config.get_text_config()
-    head_cost = config.vocab_size / (4 * config.hidden_size)
-    ride = outputs and bool(removed) and what == "removal"
+    with opened(model, samples, units, removed, what, tokens, outputs) as session:
+        session.measure(range(len(samples)), units)
+    return session.scores
+
+
+@contextmanager
+def opened(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    units: Sequence[str],
+    removed: Sequence[str] = (),
+    what: Pass = "removal",
+    tokens: int = 16384,
+    outputs: bool = True,
+) -> Iterator["Session"]:
+    """A session that measures some of `units` on some of `samples`, as often as a budget asks; see `sweep`."""
     with streams.forking(model) as (layers, head):
-        run = _Run(model, layers, head, scores, frozenset(removed), ride, outputs and what == "removal", share)
-        most = (len(units) if what == "removal" else 0) + 1 + ride
-        for chosen in packing.batches(lines, tokens / most, head_cost):
-            forks = list(units) if what == "removal" else []
-            for group in _groups(forks, len(chosen[0].tokens) * len(chosen), tokens, ride):
-                run.measure(chosen, group, frozenset(units))
-    if np.isnan(scores.loglikelihood[scores.index[CURRENT]]).any():
-        raise LaminaError(
-            f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers (NaN) on this "
-            "calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its models entry; if "
-            "that does not help, its weights are damaged."
-        )
-    return scores
+        yield Session(model, layers, head, samples, units, removed, what, tokens, outputs)
 
 
-def _groups(units: list[str], batch_tokens: int, tokens: int, ride: bool) -> list[list[str]]:
-    """Split the candidates so that one line with all its streams stays under the budget.
+def groups(units: list[str], batch_tokens: int, tokens: int, ride: bool) -> list[list[str]]:
+    """Split the candidates so that one line with all its streams stays under the budget, at the least cost.
 
-    Neighbours stay together: a group then shares the prefix before its first unit.
+    A group repeats the current model's pass (and the unpruned one's, if it rides along); the forked streams cost the
+    same in any group. So the cheapest split has the fewest groups: k of them add (k - 1)·(L + L·ride) layer-tokens per
+    token of the line, and it does not matter which unit is in which. They are made as even as possible, since the
+    widest group sets the memory.
     """
     most = max(1, tokens // batch_tokens - 1 - ride)
     count = max(1, -(-len(units) // most))
-    size = max(1, -(-len(units) // count))
-    return [units[i : i + size] for i in range(0, len(units), size)] or [[]]
+    size, larger = divmod(len(units), count)
+    ends = np.cumsum([size + (number < larger) for number in range(count)])
+    return [units[end - size - (number < larger) : end] for number, end in enumerate(ends)]
 
 
-class _Run:
-    """What stays the same from batch to batch."""
+class Session:
+    """A wrapped model and what was measured on it so far.
+
+    `scores` holds the numbers. `layer_tokens` counts the work done: one token through one layer, padding included.
+    """
 
     def __init__(
         self,
         model: PreTrainedModel,
         layers: Sequence[ForkingLayer],
         head: SelectingHead,
-        scores: Scores,
-        removed: frozenset[str],
-        ride: bool,
+        samples: Sequence[Sample],
+        units: Sequence[str],
+        removed: Sequence[str],
+        what: Pass,
+        tokens: int,
         outputs: bool,
-        own_mask: bool,
     ) -> None:
-        self.model, self.layers, self.head, self.scores = model, layers, head, scores
-        self.removed, self.ride, self.outputs, self.own_mask = removed, ride, outputs, own_mask
+        self.model, self.layers, self.head = model, layers, head
+        self.removed, self.what, self.tokens = frozenset(removed), what, tokens
+        self.outputs = outputs and what == "removal"
+        self.ride = self.outputs and bool(removed)
+        self.own_mask = not streams.uses_alibi(model)
+        if not self.own_mask:
+            _logger.warning(
+                "%s has ALiBi positions, which count places in the row: one row per choice, contexts are not shared.",
+                type(model).__name__,
+            )
         self.windows = streams.windows(model)
+        self.scores = Scores([CURRENT, *units], samples)
+        self.layer_tokens = 0
+        self._lines = [packing.pack(number, sample, self.own_mask) for number, sample in enumerate(samples)]
+        config = model.config.get_text_config()
+        self._head_cost = config.vocab_size / (4 * config.hidden_size)
 
-    def measure(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str]) -> None:
+    @torch.inference_mode()
+    def measure(self, numbers: Iterable[int], units: Sequence[str], current: bool = True) -> None:
+        """Measure the removal of each of `units` on the samples with these numbers.
+
+        The current model itself is measured too, unless `current` is False: its stream then ends where the last unit
+        has forked off. (Where outputs are compared it goes on, since they are compared with it.)
+        """
+        lines = [line for number in numbers for line in self._lines[number]]
+        removing = self.what == "removal"
+        most = (len(units) if removing else 0) + 1 + self.ride
+        for chosen in packing.batches(lines, self.tokens / most, self._head_cost):
+            width = len(chosen[0].tokens) * len(chosen)
+            for group in groups(list(units), width, self.tokens, self.ride) if removing else [[]]:
+                last = None if current or self.outputs or not group else max(parse(unit)[0] for unit in group)
+                self._pass(chosen, group, frozenset(group if removing else units), last)
+        model_itself = self.scores.index[CURRENT]
+        if np.isnan(self.scores.loglikelihood[model_itself][self.scores.rows_seen(model_itself)]).any():
+            raise LaminaError(
+                f"{type(self.model).__name__} ({self.model.config.name_or_path}) yields logits that are not numbers "
+                "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its "
+                "models entry; if that does not help, its weights are damaged."
+            )
+
+    def _pass(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str], last: int | None) -> None:
         """One forward pass; on a GPU out of memory, halves until it fits."""
         try:
-            self._forward(lines, group, observed)
+            self._forward(lines, group, observed, last)
         except torch.cuda.OutOfMemoryError:
             if len(lines) == 1 and len(group) <= 1:
                 raise
             torch.cuda.empty_cache()
+            self.tokens = max(1, self.tokens // 2)
             halves = (lines[::2], lines[1::2]) if len(lines) > 1 else (lines,)
             parts = (group,) if len(lines) > 1 else (group[::2], group[1::2])
             for half in halves:
                 for part in parts:
-                    self.measure(half, part, observed)
+                    self._pass(half, part, observed & frozenset(part) if group else observed, last)
 
-    def _forward(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str]) -> None:
+    def _forward(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str], last: int | None) -> None:
         batch = packing.collate(lines, self.model.device)
         state = Streams(batch, frozenset(group), observed, self.removed, self.ride, self.windows, self.own_mask)
+        state.last = last
         state.observe = lambda unit, before, after: self.scores.observe(batch, unit, before, after)
         for layer in self.layers:
             layer.streams = state
@@ -148,6 +195,7 @@ class _Run:
         mask = None if self.own_mask else (batch.segments >= 0).long()
         positions = batch.positions if self.own_mask else None
         output = self.model(input_ids=batch.tokens, position_ids=positions, attention_mask=mask, use_cache=False)
+        self.layer_tokens += state.layer_tokens
         logits = output.logits.reshape(len(state.names), len(wanted), -1)
         base = None
         if self.outputs:

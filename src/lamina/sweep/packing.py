@@ -12,6 +12,9 @@ import torch
 
 from lamina.data.calibrations import Sample
 
+# A line shorter than this share of its batch's longest would be mostly padding.
+SHORT = 0.85
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -125,6 +128,9 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[
         for line in order[start + 1 :]:
             scored += len(scored_positions(line))
             if length * (len(chosen) + 1) + scored * head_cost > budget:
+                break
+            # Much shorter lines wait for a batch of their own, unless this one would stay small.
+            if len(line.tokens) < SHORT * length and length * len(chosen) > budget / 16:
                 break
             chosen.append(line)
         yield tuple(chosen)

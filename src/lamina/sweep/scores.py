@@ -31,6 +31,7 @@ class Scores:
         per_sample = (len(self.units), len(self.samples))
         self.output = {metric: np.zeros(per_sample) for metric in OUTPUT_METRICS}
         self.output_count = np.zeros(per_sample)
+        self.seen = np.zeros(per_sample, dtype=bool)
         self.cosine = np.full(per_sample, np.nan)
         self.angular_last = np.full(per_sample, np.nan)
 
@@ -44,6 +45,7 @@ class Scores:
         for number, line in enumerate(batch.lines):
             if line.stream:
                 values = cosine[number, list(line.stream)]
+                self.seen[self.index[unit], line.sample] = True
                 self.cosine[self.index[unit], line.sample] = float((1 - values).mean())
                 self.angular_last[self.index[unit], line.sample] = float(values[-1].clamp(-1, 1).arccos() / torch.pi)
 
@@ -77,6 +79,7 @@ class Scores:
         order = np.argsort(first)
         row_ids, first = row_ids[order], first[order]
         cells = np.ix_(units, row_ids)
+        self.seen[units[:, None], [line.sample for line in batch.lines]] = True
         self.loglikelihood[cells] = np.add.reduceat(token_scores[streams], first, axis=1)
         self.hits[cells] = np.add.reduceat(token_hits[streams].astype(np.int64), first, axis=1)
         last = np.append(first[1:], len(rows)) - 1
@@ -114,17 +117,25 @@ class Scores:
                 self.output[metric][unit, samples[starts]] += np.add.reduceat(value.double().cpu().numpy(), starts)
             self.output_count[unit, samples[starts]] += np.diff(np.append(starts, len(samples)))
 
+    def rows_seen(self, unit: int) -> np.ndarray:
+        """Which rows belong to samples that the unit with this number saw, (rows,) boolean."""
+        return np.repeat(self.seen[unit], np.diff(self.offsets))
+
     def rows(self, units: Sequence[str]) -> list[dict[str, Any]]:
-        """Rows of table `sweeps` (without its keys) for the given units."""
+        """Rows of table `sweeps` (without its keys) for the given units, on the samples that each of them saw."""
         records = []
         for unit in units:
             number = self.index[unit]
-            for position, sample in enumerate(self.samples):
-                records.append({"unit": unit, "sample": sample.index, **self._sample(number, position, sample)})
+            for position in np.flatnonzero(self.seen[number]).tolist():
+                records.append({"unit": unit, "sample": self.samples[position].index, **self.sample(unit, position)})
         return records
 
-    def _sample(self, unit: int, position: int, sample: Sample) -> dict[str, Any]:
-        row = {
+    def sample(self, unit: str, position: int) -> dict[str, Any]:
+        """What was measured of one unit on the sample at a position, as columns of table `sweeps`."""
+        return self._row(self.index[unit], position, self.samples[position])
+
+    def _row(self, unit: int, position: int, sample: Sample) -> dict[str, Any]:
+        row: dict[str, Any] = {
             "cosine": _finite(self.cosine[unit, position]),
             "angular_last": _finite(self.angular_last[unit, position]),
             "n_tokens": len(sample.rows[sample.gold].continuation),

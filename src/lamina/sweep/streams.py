@@ -38,6 +38,8 @@ class Streams:
     names: list[str] = field(default_factory=lambda: [CURRENT])
     observe: Callable[[str, torch.Tensor, torch.Tensor], None] | None = None
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    layer_tokens: int = 0
+    last: int | None = None  # the layer behind which the current stream is not needed any more
 
     def rows(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
         """Rows of the `number`-th stream, (lines, T, …)."""
@@ -126,6 +128,9 @@ class ForkingLayer(nn.Module):
         if unit in streams.candidates:
             output = torch.cat([output, start])
             streams.names.append(unit)
+        if streams.last == self.number:
+            output = output[len(streams.batch.lines) :]
+            streams.names = streams.names[1:]
         return output
 
     def _observe(self, streams: Streams, names: list[str], before: torch.Tensor, output: torch.Tensor) -> None:
@@ -158,8 +163,9 @@ class ForkingLayer(nn.Module):
 
         def repeat(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] % lines == 0:
-                # One line broadcasts by itself: no copies of a long mask.
-                return value if copies == 1 or value.shape[0] == 1 else value.repeat(copies, *[1] * (value.ndim - 1))
+                # One line broadcasts by itself: no copies of a long mask. ALiBi's biases do not, being reshaped.
+                alone = copies == 1 or (value.shape[0] == 1 and streams.own_mask)
+                return value if alone else value.repeat(copies, *[1] * (value.ndim - 1))
             if isinstance(value, tuple):
                 return tuple(repeat(part) for part in value)
             return value
@@ -170,6 +176,7 @@ class ForkingLayer(nn.Module):
                 args = (*args[: self._mask_index - 1], mask, *args[self._mask_index :])
             else:
                 kwargs = {**kwargs, "attention_mask": mask}
+        streams.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
             self.parts[component].register_forward_hook(_silencer(numbers, copies, self.residual_inside))
             for component, numbers in silenced.items()

@@ -1,0 +1,81 @@
+"""Budget `exact`: the same least relevant unit as a full sweep, without measuring every unit on every sample.
+
+Losses are never below 0. So once one unit has been measured on all samples, every other one is out as soon as its
+losses so far exceed that unit's total: even if all its remaining samples were best, it could not become the minimum. A
+removal that errs on half of the samples is out after a fifth of them if the best one errs on a tenth.
+
+That total is known at the end only. Until then a unit steps aside once its losses exceed what the best total may well
+be; those for which that guess was too low come back when the true total is known. So all units that must see everything
+share one pass, and the result never rests on a guess.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.sweep.engine import Session
+from lamina.sweep.losses import Ledger, best, loss_of
+
+# Samples between two looks, later an eighth of those seen: enough to fill batches.
+FIRST = 32
+# A unit's total must exceed the best one by more than what rounding could do.
+ROUNDING = 1e-9
+
+
+def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], chance: float) -> None:
+    """Measure until only the least relevant of `candidates` (and what ties with it) can be the minimum.
+
+    Parameters
+    ----------
+    budget
+        `metric`, `score` (acc or acc_norm) and `seed`, which draws the order of the samples.
+    chance
+        Accuracy of guessing. A best unit that is not above it settles nothing, since accuracy relevance does not tell
+        removals at chance apart; everything is then measured on everything.
+    """
+    count = len(session.scores.samples)
+    order = np.random.default_rng(budget["seed"]).permutation(count)
+    ledger = Ledger(session.scores, loss_of(budget["metric"], budget["score"]))
+    seen = dict.fromkeys(candidates, 0)
+
+    def advance(units: Sequence[str], start: int, end: int, current: bool) -> None:
+        session.measure(order[start:end], units, current)
+        ledger.update(units, order[start:end])
+        seen.update(dict.fromkeys(units, end))
+
+    active, at = list(candidates), 0
+    while at < count:
+        upto = _next(at, count)
+        advance(active, at, upto, current=True)
+        at = upto
+        leader = best(active, ledger)
+        bar = _expected_total(ledger.values[leader], count)
+        active = [unit for unit in active if unit == leader or ledger.total(unit) <= bar]
+
+    at_chance = budget["metric"] == "accuracy" and 1 - ledger.mean(leader) <= chance
+    least = np.inf if at_chance else ledger.total(leader)
+    while True:
+        open_units = [u for u in candidates if seen[u] < count and ledger.total(u) <= least + ROUNDING * (1 + least)]
+        if not open_units:
+            return
+        start = min(seen[unit] for unit in open_units)
+        group = [unit for unit in open_units if seen[unit] == start]
+        later = [seen[unit] for unit in open_units if seen[unit] > start]
+        end = min([_next(start, count), *later])
+        advance(group, start, end, current=False)
+        if end == count and not at_chance:
+            least = min(least, *(ledger.total(unit) for unit in group))
+
+
+def _next(at: int, count: int) -> int:
+    return min(count, at + max(FIRST, at // 8))
+
+
+def _expected_total(losses: np.ndarray, count: int) -> float:
+    """Total over all samples that the seen ones make likely, plus two standard errors: coming back costs more."""
+    values = losses[np.isfinite(losses)]
+    if not len(values):
+        return float("inf")
+    error = values.std() * np.sqrt((1 - len(values) / count) / len(values))
+    return float(count * (values.mean() + 2 * error))

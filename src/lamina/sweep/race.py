@@ -1,0 +1,94 @@
+"""Budget `race`: a least relevant unit within `tolerance` of the true one, with `confidence`, from fewer samples.
+
+Samples come in a seeded random order; all units still in the race see the same ones, so they are compared in pairs. A
+unit leaves once a sequential test is sure that it is not better than the current leader by more than the tolerance. The
+test (`betting`) may be looked at any time, so nothing is lost by stopping when it is sure.
+
+How often is the answer wrong? Let b be the true minimum on the calibration. The chosen unit is more than the tolerance
+worse than b only if b was sent off by a unit that is, and b meets at most U - 1 others. Each test therefore gets the
+error α = (1 - confidence) / (k (k + 1) (U - 1)) at step k of a plan, and the errors of all steps of a plan of any
+length add up to at most 1 - confidence.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.sweep.betting import log_evidence
+from lamina.sweep.engine import Session
+from lamina.sweep.losses import Ledger, best, loss_of
+
+# With fewer samples even a removal that ruins everything is not yet sure to have lost.
+FIRST = 24
+
+
+def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], chance: float) -> None:
+    """Measure until one of `candidates` has sent all others off.
+
+    The winner is then the unit with the smallest mean loss among those that saw the most samples.
+
+    Parameters
+    ----------
+    budget
+        `metric` (with a bounded loss), `score`, `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of
+        the samples for accuracy), and `step`, the place of this removal in its plan, from 1.
+    chance
+        Not used here; part of the face that budgets share.
+    """
+    count = len(session.scores.samples)
+    order = np.random.default_rng(budget["seed"]).permutation(count)
+    loss = loss_of(budget["metric"], budget["score"])
+    assert loss.largest is not None
+    largest = loss.largest
+    ledger = Ledger(session.scores, loss)
+    step, others = budget["step"], max(1, len(candidates) - 1)
+    needed = -np.log((1 - budget["confidence"]) / (step * (step + 1) * others))
+
+    seen = dict.fromkeys(candidates, 0)
+
+    def advance(units: Sequence[str], start: int, end: int, current: bool) -> None:
+        session.measure(order[start:end], units, current)
+        ledger.update(units, order[start:end])
+        seen.update(dict.fromkeys(units, end))
+
+    def beaten(unit: str, leader: str) -> bool:
+        """Whether `leader` is surely at most the tolerance worse than `unit`, on the samples that both saw."""
+        both = order[: min(seen[unit], seen[leader])]
+        difference = np.clip(ledger.values[unit][both] - ledger.values[leader][both], -largest, largest)
+        return log_evidence(difference, count, -largest, largest, -budget["tolerance"]) >= needed
+
+    active, at, leader = list(candidates), 0, ""
+    while True:
+        if at < count:
+            upto = _next(at, count)
+            advance(active, at, upto, current=True)
+            at = upto
+        # A leader that is nearly the best stays leader: whom it sent off need not be compared again.
+        first = best(active, ledger)
+        if leader not in active or ledger.mean(first) < ledger.mean(leader) - budget["tolerance"] / 2 or at == count:
+            leader = first
+        active = [unit for unit in active if unit == leader or (at < count and not beaten(unit, leader))]
+        if len(active) > 1:
+            continue
+        # Who looks best in the end must have beaten everyone itself; those it has not come back and catch up.
+        leader = best([unit for unit in candidates if seen[unit] == at], ledger)
+        active = [leader]
+        back = [unit for unit in candidates if unit != leader and seen[unit] < at and not beaten(unit, leader)]
+        while back:
+            start = min(seen[unit] for unit in back)
+            group = [unit for unit in back if seen[unit] == start]
+            later = [seen[unit] for unit in back if seen[unit] > start]
+            end = min([_next(start, count), at, *later])
+            advance(group, start, end, current=False)
+            back = [unit for unit in back if not beaten(unit, leader)]
+            active += [unit for unit in back if seen[unit] == at]
+            back = [unit for unit in back if seen[unit] < at]
+        if at < count:
+            active += [u for u in candidates if u not in active and seen[u] == at and not beaten(u, leader)]
+        if len(active) == 1 or at == count:
+            return
+
+
+def _next(at: int, count: int) -> int:
+    return min(count, at + max(FIRST, at // 5))

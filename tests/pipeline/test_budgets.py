@@ -1,0 +1,74 @@
+"""Plans made under a budget, and by metrics that remove nothing, in a real run."""
+
+import pytest
+
+from lamina import tables
+from tests.pipeline.project import Project, copy_project
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The plans and scores of tests/configs/budgets.yaml."""
+    project = copy_project(tmp_path_factory.mktemp("budgets"), "tests/configs/budgets.yaml")
+    project.run("prune", "relevance", "results/tables/sweeps.parquet")
+    return project
+
+
+def plans(project: Project) -> dict[str, list[str]]:
+    """Units by selector, in order of removal."""
+    return dict(project.query("SELECT selector, list(unit ORDER BY position) FROM plans GROUP BY selector"))
+
+
+def test_exact_makes_the_plan_of_the_full_sweep(planned: Project) -> None:
+    found = plans(planned)
+    assert found["exact"] == found["full"]
+    assert all("0" not in found[name] for name in ("full", "exact", "race"))
+
+
+def test_race_stays_within_its_tolerance(planned: Project) -> None:
+    """Its first removal against the sweep in which every layer saw every sample."""
+    first = plans(planned)["race"][0]
+    rows = planned.query(
+        "SELECT unit, avg(correct::int) FROM sweeps WHERE selector = 'base' AND removed = 0 AND correct IS NOT NULL "
+        "AND unit NOT IN ('none', '0') GROUP BY unit"
+    )
+    accuracy = dict(rows)
+    assert accuracy[first] >= max(accuracy.values()) - 0.02
+
+
+def test_tables_say_how_many_samples_each_unit_saw(planned: Project) -> None:
+    rows = planned.query(
+        """SELECT r.selector, r.removed, r.unit, r.n_samples, count(s.sample) FROM relevance r
+            JOIN sweeps s USING (model, calibration, selector, removed, unit)
+            WHERE r.metric = 'accuracy' AND r.selector IN ('exact', 'race') GROUP BY ALL"""
+    )
+    assert all(stated == counted for *_, stated, counted in rows)
+    for selector in ("exact", "race"):
+        seen = [stated for name, _, _, stated, _ in rows if name == selector]
+        assert min(seen) < 150
+        assert sum(seen) < 150 * len(seen)
+
+
+def test_every_unit_has_taylor_and_magnitude(planned: Project) -> None:
+    rows = planned.query(
+        "SELECT metric, unit, score, ci_low, ci_high FROM relevance WHERE metric IN ('taylor', 'magnitude') "
+        "AND selector = 'base' AND removed = 0"
+    )
+    assert {metric for metric, *_ in rows} == {"taylor", "magnitude"}
+    assert all(low <= score * 1.000001 and score <= high * 1.000001 for _, _, score, low, high in rows)
+    for metric in ("taylor", "magnitude"):
+        ordered = sorted((score, unit) for name, unit, score, *_ in rows if name == metric)
+        assert plans(planned)[metric] == [unit for _, unit in ordered[:2]]
+
+
+def test_budgeted_steps_are_one_job_each(planned: Project) -> None:
+    config = planned.folder / "blocks.yaml"
+    config.write_text(planned.config.read_text() + "sweep: {blocks: 3}\n")
+    jobs = [job for job in planned.stale(config) if job.rule == "sweep_units"]
+    assert jobs
+    assert not {job.wildcards["selector"] for job in jobs} & {"exact", "race"}
+
+
+def test_columns_are_the_declared_ones(planned: Project) -> None:
+    data = tables.read(planned.folder / "results/tables/relevance.parquet")
+    assert data.schema.names == tables.schema("relevance").names
