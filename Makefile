@@ -1,4 +1,5 @@
 # make run    the embedded study: results/report.html
+# make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device)
 # make test   all tests that need no cluster
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
@@ -18,10 +19,14 @@ SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cor
 	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
 
-.PHONY: run export test test-slurm resume-slurm check lock
+.PHONY: run plan export test test-slurm resume-slurm check lock
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger rich
+
+plan: .venv/installed
+	$(SNAKEMAKE) --quiet all -- results/cost.json
+	@$(BIN)/python -m lamina.cost results/cost.json $(if $(RATE),--rate $(RATE))
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
@@ -38,7 +43,7 @@ resume-slurm: .venv/installed
 
 export: .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
-	LAMINA_EXPORT_FORM=$(FORM) LAMINA_EXPORT_SHARD=$(SHARD) $(SNAKEMAKE) $(VARIANT:%=results/exports/%)
+	LAMINA_EXPORT_FORM=$(FORM) LAMINA_EXPORT_SHARD=$(SHARD) $(SNAKEMAKE) -- $(VARIANT:%=results/exports/%)
 
 check: .venv/installed
 	$(BIN)/ruff check .

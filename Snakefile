@@ -22,6 +22,7 @@ if not workflow.config_settings.configfiles:
 
 include: "rules/common.smk"
 include: "rules/prepare.smk"
+include: "rules/cost.smk"
 include: "rules/capture.smk"
 include: "rules/sweep.smk"
 include: "rules/prune.smk"

@@ -3,112 +3,144 @@
     python benchmarks/sweep.py            a table
     python benchmarks/sweep.py --json     one JSON object on standard output
 
-Both ways run in this process, in turn, and the median of the ratios of their times is what counts: absolute times of a
-busy machine say little. `bound` is the ratio of the layer-tokens that the two ways have to run.
+All ways run in this process, in turn, and the median of the ratios of their times is what counts: absolute times of a
+busy machine say little. `bound` is the ratio of the layer-tokens that both ways have to run.
 """
 
 import argparse
 import copy
 import json
 import logging
-import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from cases import NEAR_TIE, REFERENCE, Case, cases, peak_of
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
+from transformers import AutoTokenizer
 
-from lamina.data import documents, lm_tasks, text
-from lamina.data.calibrations import Row, Sample
+from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.surgery import remove
 from lamina.models.variant import share
-from lamina.sweep import engine, packing
+from lamina.relevance.score import relevance
+from lamina.sweep import engine, exact, packing, race
+from lamina.sweep.scores import Scores
+from lamina.tables import from_rows
 
-ROOT = Path(__file__).parents[1]
-REFERENCE = ROOT / "resources/reference"
-TASKS = ("recall", "facts", "hops", "addition", "comparison", "boolean")
-# Two choices whose log-likelihoods are nearer than this may be decided by rounding.
-NEAR_TIE = 1e-4
-
-
-def deep_model() -> PreTrainedModel:
-    """24 random layers, enough for the layer sharing to show."""
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=512,
-        hidden_size=128,
-        intermediate_size=344,
-        num_hidden_layers=24,
-        num_attention_heads=4,
-        max_position_embeddings=512,
-    )
-    return AutoModelForCausalLM.from_config(config).eval()
+BUDGET = {"metric": "accuracy", "score": "acc_norm", "confidence": 0.95, "tolerance": 0.01}
+SEEDS = 20
 
 
-def documents_of(count: int, context: tuple[int, int], choices: int, answer: tuple[int, int]) -> list[Sample]:
-    """Random multiple-choice documents with lengths drawn from the two ranges."""
-    draw = random.Random(0)
+@dataclass
+class Result:
+    """One way's run of one case: the units it removed, scores of its first step, layer-tokens and evaluations."""
 
-    def words(low: int, high: int) -> tuple[int, ...]:
-        return tuple(draw.randrange(4, 278) for _ in range(draw.randint(low, high)))
-
-    samples = []
-    for index in range(count):
-        before = words(*context)
-        rows = tuple(Row(before, words(*answer), 4) for _ in range(choices))
-        samples.append(Sample(index, "choices", 0, rows, str(index)))
-    return samples
+    removed: list[str]
+    scores: Scores
+    layer_tokens: float
+    evaluations: int
 
 
-def cases(chosen: Sequence[str]) -> list[tuple[str, PreTrainedModel, list[Sample]]]:
-    """Name, model and samples of every case."""
-    reference = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    recorder = lm_tasks.recorder(reference, tokenizer)
+class Ways:
+    """The ways to find the next unit (or several, one after the other) of one case."""
 
-    def task(name: str) -> list[Sample]:
-        return lm_tasks.task_samples(lm_tasks.task_object(f"microworld_{name}", ROOT, split="train"), recorder, 100, 0)
+    def __init__(self, case: Case, tokens: int) -> None:
+        self.case, self.tokens = case, tokens
+        self.chance = chance_accuracy(case.samples, case.model.config.vocab_size)
+        longest = max(len(row.context + row.continuation) for sample in case.samples for row in sample.rows)
+        self.lm = HFLM(
+            pretrained=copy.deepcopy(case.model),
+            tokenizer=AutoTokenizer.from_pretrained(REFERENCE),
+            batch_size=max(1, tokens // longest),
+        )
+        rows = [row for sample in case.samples for row in sample.rows]
+        # A text is one row; lm-eval asks for its continuation like any other.
+        self.requests: list[Any] = [(("", ""), list(row.context), list(row.continuation)) for row in rows]
+        # lm-eval shares rows that differ in their last token only.
+        distinct = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in case.samples]
+        self.row_tokens = sum(len(row) for group in distinct for row in group)
+        lines = [line for number, sample in enumerate(case.samples) for line in packing.pack(number, sample)]
+        self.packed_tokens = sum(len(line.tokens) for line in lines)
 
-    def prose() -> list[Sample]:
-        file = documents.corpus_file(documents.CORPUS, "train", ROOT)
-        return text.text_samples(documents.read_documents(file, "0:100"), tokenizer, 64)
+    def naive(self) -> Result:
+        """lm-eval's own loop on one cut model after another."""
+        removed: list[str] = []
+        first, done, count = None, 0.0, 0
+        depth = engine.layer_count(self.case.model)
+        for _ in range(self.case.steps):
+            units = engine.all_units(depth, "layer", removed)
+            scores = Scores([engine.CURRENT, *units], self.case.samples)
+            for number, unit in enumerate(scores.units):
+                gone = removed + [unit] * (unit != engine.CURRENT)
+                self.lm._model = remove(share(self.case.model), gone) if gone else self.case.model
+                answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
+                scores.loglikelihood[number] = [score for score, _ in answered]
+                greedy = np.array([is_greedy for _, is_greedy in answered])
+                scores.hits[number] = greedy * [len(continuation) for _, _, continuation in self.requests]
+                done += self.row_tokens * (depth - len(gone))
+            scores.seen[:] = True
+            first, count = first or scores, count + scores.seen[1:].size
+            removed.append(self.least(scores, len(removed)))
+        assert first is not None
+        return Result(removed, first, done, count)
 
-    every: dict[str, Callable[[], tuple[PreTrainedModel, list[Sample]]]] = {
-        "deep": lambda: (deep_model(), documents_of(24, (40, 80), 4, (4, 12))),
-        **{f"microworld_{name}": (lambda name=name: (reference, task(name))) for name in TASKS},
-        "text": lambda: (reference, prose()),
-        "long_context": lambda: (reference, documents_of(24, (120, 220), 2, (1, 2))),
-        "one_token": lambda: (reference, documents_of(60, (40, 80), 4, (1, 1))),
-    }
-    return [(name, *make()) for name, make in every.items() if not chosen or name in chosen]
+    def full(self, outputs: bool = False) -> Result:
+        """Every unit on every sample."""
+        numbers = range(len(self.case.samples))
+        return self._sessions(lambda session, units, step: session.measure(numbers, units), outputs)
 
+    def exact(self, seed: int = 0) -> Result:
+        """Units leave once they cannot be the minimum."""
+        return self._sessions(
+            lambda session, units, step: exact.run(session, units, BUDGET | {"seed": seed, "step": step}, self.chance)
+        )
 
-def naive(lm: HFLM, model: PreTrainedModel, requests: list[Any], units: Sequence[str]) -> np.ndarray:
-    """Log-likelihoods, (units + 1, rows): lm-eval's own loop on one cut model after another."""
-    found = []
-    for unit in ["none", *units]:
-        lm._model = model if unit == "none" else remove(share(model), [unit])
-        found.append([score for score, _ in lm._loglikelihood_tokens(requests, disable_tqdm=True)])
-    return np.array(found)
+    def race(self, seed: int = 0) -> Result:
+        """Units leave once a sequential test is sure."""
+        return self._sessions(
+            lambda session, units, step: race.run(session, units, BUDGET | {"seed": seed, "step": step}, self.chance)
+        )
 
+    def _sessions(self, measure: Callable[[engine.Session, list[str], int], None], outputs: bool = False) -> Result:
+        removed: list[str] = []
+        first, done, count = None, 0.0, 0
+        for step in range(1, self.case.steps + 1):
+            units = engine.all_units(engine.layer_count(self.case.model), "layer", removed)
+            with engine.opened(
+                self.case.model, self.case.samples, units, removed, tokens=self.tokens, outputs=outputs
+            ) as session:
+                measure(session, units, step)
+            first, done = first or session.scores, done + session.layer_tokens
+            count += int(session.scores.seen[1:].sum())
+            removed.append(self.least(session.scores, len(removed)))
+        assert first is not None
+        return Result(removed, first, done, count)
 
-def bound(samples: Sequence[Sample], n_layers: int) -> float:
-    """Layer-tokens of the naive loop over those of the engine.
+    def least(self, scores: Scores, removed: int) -> str:
+        """The unit that goes next. Of a model at chance the ranking goes on by raw accuracy."""
+        rows = from_rows("sweeps", scores.rows(scores.units), model="", calibration="", selector="", removed=removed)
+        found = relevance(rows, self.chance, "acc_norm", max(1, removed), seed=0)
+        return next(str(row["unit"]) for row in found if row["metric"] == "accuracy" and row["rank"] == 1)
 
-    The naive loop runs every distinct input (lm-eval shares rows that differ in their last token only) through L layers
-    once and through L - 1 layers L times; in the engine, layer l carries the model and the l streams forked before it.
-    """
-    rows = sum(
-        len(tokens) for sample in samples for tokens in {row.context + row.continuation[:-1] for row in sample.rows}
-    )
-    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
-    return rows * n_layers**2 / (packed * n_layers * (n_layers + 1) / 2)
+    def bound(self) -> float:
+        """Layer-tokens of the naive loop over those of the engine with nothing padded."""
+        depth, naive, shared = engine.layer_count(self.case.model), 0.0, 0.0
+        for removed in range(self.case.steps):
+            left = depth - removed
+            naive += self.row_tokens * (left + left * (left - 1))
+            shared += self.packed_tokens * (left + left * (left - 1) / 2)
+        return naive / shared
+
+    def accuracy(self, scores: Scores) -> dict[str, float]:
+        """Accuracy without each unit, as the metric counts it."""
+        kind = "correct_norm" if self.case.samples[0].kind == "choices" else "correct"
+        numbers = range(len(self.case.samples))
+        return {unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers])) for unit in scores.units[1:]}
 
 
 def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int, bool]]:
@@ -122,59 +154,97 @@ def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int
     return found
 
 
-def measure(name: str, model: PreTrainedModel, samples: list[Sample], repeats: int, tokens: int) -> dict[str, Any]:
-    """Run both ways in turn and compare times and results."""
-    n_layers = engine.layer_count(model)
-    units = engine.all_units(n_layers, "layer")
-    longest = max(len(row.context + row.continuation) for sample in samples for row in sample.rows)
-    lm = HFLM(
-        pretrained=copy.deepcopy(model),
-        tokenizer=AutoTokenizer.from_pretrained(REFERENCE),
-        batch_size=max(1, tokens // longest),
-    )
-    # A text is one row; lm-eval asks for its continuation like any other.
-    requests = [(("", ""), list(row.context), list(row.continuation)) for sample in samples for row in sample.rows]
-    ratios, difference, same = [], 0.0, True
+def same_predictions(samples: Sequence[Sample], mine: Scores, theirs: Scores) -> bool:
+    """Whether both choose alike wherever both measured and nothing nearly ties."""
+    for unit in range(len(mine.units)):
+        pairs = zip(
+            predictions(samples, mine.loglikelihood[unit]),
+            predictions(samples, theirs.loglikelihood[unit]),
+            mine.seen[unit],
+            strict=True,
+        )
+        if not all(a == b for (a, tie), (b, _), seen in pairs if seen and not tie):
+            return False
+    return True
+
+
+def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
+    """Run all ways in turn and compare times and results."""
+    ways = Ways(case, tokens)
+    run: dict[str, Callable[[], Result]] = {"naive": ways.naive, "engine": ways.full}
+    if not case.steps > 1:
+        run["all_metrics"] = lambda: ways.full(outputs=True)
+    run |= {"exact": ways.exact, "race": ways.race}
+    peak = peak_of(ways.full)
+    longest = max(len(packing.pack(0, sample)[0].tokens) for sample in case.samples)
+    seconds: dict[str, list[float]] = {name: [] for name in run}
+    results: dict[str, Result] = {}
     for turn in range(repeats + 1):
-        began = time.perf_counter()
-        expected = naive(lm, model, requests, units)
-        between = time.perf_counter()
-        scores = engine.sweep(model, samples, units, tokens=tokens)
-        ended = time.perf_counter()
-        if turn:  # the first is a warm-up
-            ratios.append((between - began) / (ended - between))
-        difference = max(difference, float(np.abs(scores.loglikelihood - expected).max()))
-        for mine, theirs in zip(scores.loglikelihood, expected, strict=True):
-            pairs = zip(predictions(samples, mine), predictions(samples, theirs), strict=True)
-            same &= all(a == b for (a, tie), (b, _) in pairs if not tie)
-    return {
-        "case": name,
-        "method": "engine",
-        "ratio": round(statistics.median(ratios), 2),
-        "lowest": round(min(ratios), 2),
-        "highest": round(max(ratios), 2),
-        "bound": round(bound(samples, n_layers), 2),
-        "same_predictions": same,
-        "max_loglik_diff": difference,
-    }
+        for name, way in run.items():
+            began = time.perf_counter()
+            results[name] = way()
+            if turn:  # the first is a warm-up
+                seconds[name].append(time.perf_counter() - began)
+    naive = results["naive"]
+    records = []
+    for name in run:
+        if name == "naive":
+            continue
+        result, ratios = results[name], [a / b for a, b in zip(seconds["naive"], seconds[name], strict=True)]
+        seen = result.scores.rows_seen
+        difference = np.abs(result.scores.loglikelihood - naive.scores.loglikelihood)
+        counted = ways.bound() if name in ("engine", "all_metrics") else naive.layer_tokens / result.layer_tokens
+        record = {
+            "case": case.name,
+            "method": name,
+            "ratio": round(statistics.median(ratios), 2),
+            "lowest": round(min(ratios), 2),
+            "highest": round(max(ratios), 2),
+            "bound": round(counted, 2),
+            "same_predictions": same_predictions(case.samples, result.scores, naive.scores),
+            "same_plan": result.removed == naive.removed,
+            "max_loglik_diff": float(max(difference[u, seen(u)].max(initial=0.0) for u in range(len(difference)))),
+            "evaluations_saved": round(naive.evaluations / result.evaluations, 2),
+            "repeats": repeats,
+            "samples": len(case.samples),
+        }
+        if name == "engine":
+            record |= {
+                "peak_bytes": peak,
+                "predicted_bytes": packing.pass_bytes(case.model.config, tokens, longest, 4),
+            }
+        if name == "race":
+            record |= within(ways, naive)
+        records.append(record)
+    return records
+
+
+def within(ways: Ways, naive: Result) -> dict[str, int]:
+    """In how many seeds the race's first removal is within the tolerance of the true minimum, in a model above chance."""
+    accuracy = ways.accuracy(naive.scores)
+    if max(accuracy.values()) <= ways.chance + BUDGET["tolerance"]:  # type: ignore[operator]
+        return {}
+    chosen = [ways.race(seed).removed[0] for seed in range(SEEDS)]
+    good = sum(accuracy[unit] >= max(accuracy.values()) - BUDGET["tolerance"] - 1e-9 for unit in chosen)  # type: ignore[operator]
+    return {"seeds_within_tolerance": good, "seeds": SEEDS}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--tokens", type=int, default=16384, help="budget of one pass, for both ways")
+    parser.add_argument("--tokens", type=int, default=16384, help="budget of one pass, for all ways")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("cases", nargs="*", help="names; all if none are given")
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(args.threads)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for case in cases(args.cases):
-        rows.append(measure(*case, args.repeats, args.tokens))
-        print(
-            rows[-1] if args.json else "{case:24} {ratio:6} of {bound:6} ({lowest} to {highest})".format(**rows[-1]),
-            file=sys.stderr,
-        )
+        rows += measure(case, args.repeats, args.tokens)
+        for row in rows:
+            if row["case"] == case.name:
+                text = "{case:22} {method:12} {ratio:6} of {bound:6} ({lowest} to {highest}) same plan {same_plan}"
+                print(row if args.json else text.format(**row), file=sys.stderr, flush=True)
     if args.json:
         print(json.dumps({"cases": rows}))

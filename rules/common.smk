@@ -163,17 +163,15 @@ def benchmark_entry(task):
 
 
 def sweep_settings(wildcards):
-    """(pass, kind of unit) of a sweep."""
-    if wildcards.selector.startswith("base/"):
-        return wildcards.selector.split("/")[1:]
-    return studies.step_pass(CONFIG, wildcards.selector), CONFIG["selectors"][wildcards.selector]["units"]
+    """(pass, kind of unit, budget) of a sweep."""
+    return studies.sweep_settings(CONFIG, wildcards.selector)
 
 
 def sweep_budget(wildcards):
     """What lets units leave a sweep early, as a command-line option; empty where every unit sees every sample."""
-    selector = CONFIG["selectors"].get(wildcards.selector)
-    if selector is None or selector["budget"] == "full":
+    if sweep_settings(wildcards)[2] == "full":
         return ""
+    selector = CONFIG["selectors"][wildcards.selector]
     names = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
     score = CONFIG["calibrations"][wildcards.calibration]["score"]
     options = {name: selector[name] for name in names} | {"score": score, "step": int(wildcards.removed) + 1}
@@ -182,16 +180,15 @@ def sweep_budget(wildcards):
 
 def sweep_code(wildcards):
     """Code behind a sweep: its pass or budget is imported by name."""
-    what, budget = sweep_settings(wildcards)[0], CONFIG["selectors"].get(wildcards.selector, {}).get("budget", "full")
+    what, _, budget = sweep_settings(wildcards)
     modules = {"lamina.sweep.weights"} if what in ("weights", "gradient") else set()
     return digest("sweep_units", *modules | ({f"lamina.sweep.{budget}"} - {"lamina.sweep.full"}))
 
 
 def sweep_block_count(wildcards):
     """Jobs of a sweep: budgets compare all units as they go, and passes over the weights are not worth sharing."""
-    selector = CONFIG["selectors"].get(wildcards.selector, {})
-    whole = selector.get("budget", "full") != "full" or sweep_settings(wildcards)[0] in ("weights", "gradient")
-    return 1 if whole else CONFIG["sweep"]["blocks"]
+    what, _, budget = sweep_settings(wildcards)
+    return 1 if budget != "full" or what in ("weights", "gradient") else CONFIG["sweep"]["blocks"]
 
 
 def sweep_blocks(wildcards):
@@ -205,10 +202,9 @@ def sweep_blocks(wildcards):
 def current_sweep(wildcards, folder):
     """The sweep (or relevance) on which a step to `removed` units is decided."""
     strategy = CONFIG["selectors"][wildcards.selector]["strategy"]
-    what, kind = sweep_settings(wildcards)
+    what, kind, budget = sweep_settings(wildcards)
     before = int(wildcards.removed) - 1 if strategy == "iterative" else 0
-    shared = before == 0 and CONFIG["selectors"][wildcards.selector]["budget"] == "full"
-    selector = f"base/{what}/{kind}" if shared else wildcards.selector
+    selector = f"base/{what}/{kind}" if before == 0 and budget == "full" else wildcards.selector
     return f"results/{folder}/{wildcards.model}/{wildcards.calibration}/{selector}/removed={before}.parquet"
 
 

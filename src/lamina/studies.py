@@ -24,6 +24,7 @@ __all__ = [
     "plans",
     "sizes",
     "step_pass",
+    "sweep_settings",
     "sweeps",
     "variants",
 ]
@@ -141,11 +142,11 @@ def maps(config: Config) -> list[tuple[str, str, str, str]]:
     return sorted((m, c, name, units) for (m, c, units), metrics in wanted.items() for name in passes(metrics))
 
 
-def sweeps(config: Config) -> list[tuple[str, str, str, int]]:
+def sweeps(config: Config, carried: bool = False) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of every sweep that goes into the tables.
 
     Sweeps of the unpruned model have the selector `base/{pass}/{units}`; where one pass carries another's metrics, the
-    other is left out, so that no row is there twice.
+    other is left out, so that no row is there twice. `carried` puts those in as well: steps of selectors read them.
     """
     base = {(model, calibration, units, what) for model, calibration, what, units in maps(config)}
     steps = set()
@@ -158,8 +159,18 @@ def sweeps(config: Config) -> list[tuple[str, str, str, int]]:
             base.add((model, calibration, entry["units"], what))
         if entry["strategy"] == "iterative":
             steps |= {(model, calibration, selector, step) for step in range(int(shared), removed)}
-    carried = {(m, c, units, _CARRIED[what]) for m, c, units, what in base if what in _CARRIED}
-    return sorted({(m, c, f"base/{what}/{units}", 0) for m, c, units, what in base - carried} | steps)
+    if not carried:
+        base -= {(m, c, units, _CARRIED[what]) for m, c, units, what in base if what in _CARRIED}
+    return sorted({(m, c, f"base/{what}/{units}", 0) for m, c, units, what in base} | steps)
+
+
+def sweep_settings(config: Config, selector: str) -> tuple[str, str, str]:
+    """Pass, kind of unit and budget of the sweeps under a selector, which may be `base/{pass}/{units}`."""
+    if selector.startswith("base/"):
+        _, what, units = selector.split("/")
+        return what, units, "full"
+    entry = config["selectors"][selector]
+    return step_pass(config, selector) or "removal", entry["units"], entry["budget"]
 
 
 def metric_pass(metric: str) -> str:

@@ -5,6 +5,7 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import json
+import re
 import struct
 from math import prod
 from pathlib import Path
@@ -16,6 +17,7 @@ from lamina.errors import LaminaError
 # into an export.
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+_LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 _BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
@@ -81,7 +83,8 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     -------
     dict
         path, source, revision, weights_sha256, n_layers L, hidden_size C, vocabulary, family (the config's
-        `model_type`), parameters, weights_bytes (on disk), dtype, trust_remote_code, chat_template.
+        `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on disk), dtype,
+        trust_remote_code, chat_template.
 
     Raises
     ------
@@ -129,6 +132,7 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
         "vocabulary": text_config.get("vocab_size"),
         "family": config.get("model_type"),
         "parameters": sum(prod(t["shape"]) for t in tensors.values()),
+        "layer_parameters": sum(prod(t["shape"]) for key, t in tensors.items() if _LAYER.search(key)) // n_layers,
         "weights_bytes": sum(prod(t["shape"]) * _BYTES.get(t["dtype"], 1) for t in tensors.values()),
         "dtype": entry["dtype"],
         "trust_remote_code": entry["trust_remote_code"],

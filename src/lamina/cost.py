@@ -1,0 +1,168 @@
+"""What a study costs before it is paid for: jobs, layer-tokens and hours per stage, beside those of the naive way.
+
+A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted. The
+output embedding, loading and starting are left out. `python -m lamina.cost FILE --rate TFLOPS` prints what rule
+`estimate_cost` wrote.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lamina import studies
+from lamina.config import Config
+from lamina.errors import explained
+
+STAGES = ("capture", "sweep", "recover", "heal", "benchmark")
+# A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
+TRAINING = 3
+# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
+RATE = 100.0
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of a calibration or task: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold)."""
+
+    samples: int
+    packed: int
+    rows: int
+    stream: int
+
+    def scaled(self, samples: int) -> "Tokens":
+        """The same mean lengths with another number of samples."""
+        share = samples / self.samples
+        return Tokens(samples, round(self.packed * share), round(self.rows * share), round(self.stream * share))
+
+
+@dataclass
+class Stage:
+    """Cost of one stage; the naive way evaluates each cut model row by row, and everything else alike."""
+
+    jobs: int = 0
+    layer_tokens: float = 0.0
+    flops: float = 0.0
+    naive_layer_tokens: float = 0.0
+    naive_flops: float = 0.0
+
+    def add(self, layer_tokens: float, naive: float, flops_each: float) -> None:
+        """Count work of one job, in layer-tokens that cost `flops_each`."""
+        self.layer_tokens += layer_tokens
+        self.flops += layer_tokens * flops_each
+        self.naive_layer_tokens += naive
+        self.naive_flops += naive * flops_each
+
+
+def sweep_work(tokens: Tokens, n_layers: int, removed: int, what: str, kind: str) -> tuple[float, float]:
+    """Layer-tokens of one sweep, by the engine with all units on all samples, and naively.
+
+    The engine carries the current model through the L - n layers left, each fork through the layers after its own, and
+    the unpruned model from the first removed layer on (L·n / (n + 1) layers, for a layer drawn at random). A fork
+    without one half of its layer still runs the other, which counts as a whole layer here.
+    """
+    left = n_layers - removed if kind == "layer" else n_layers
+    if what == "weights":
+        return 0.0, 0.0
+    if what == "gradient":
+        return 2.0 * TRAINING * tokens.stream * left, 1.0 * TRAINING * tokens.stream * left
+    if what == "stream":
+        return float(tokens.packed * left), float(tokens.stream * left)
+    units = n_layers - removed
+    own = 0 if kind == "layer" else 1
+    forks = units * (left - 1) / 2 + own * units
+    base = n_layers * removed / (removed + 1)
+    naive = tokens.rows * (left + units * (left - 1 + own / 2))
+    return tokens.packed * (left + forks + base), float(naive)
+
+
+def estimate(
+    config: Config,
+    models: Mapping[str, Mapping[str, Any]],
+    calibrations: Mapping[tuple[str, str], Tokens],
+    tasks: Mapping[tuple[str, str], Tokens],
+) -> dict[str, Stage]:
+    """Cost of every stage of a configuration.
+
+    Parameters
+    ----------
+    models
+        Manifests by model.
+    calibrations, tasks
+        Tokens by (model, calibration) and by (model, task or text).
+    """
+    stages = {name: Stage() for name in STAGES}
+    depth = {name: manifest["n_layers"] for name, manifest in models.items()}
+
+    def flops(model: str, tokens: Tokens) -> float:
+        """Of one token through one layer: its weights twice, and attention over half of a line on average."""
+        manifest = models[model]
+        return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
+
+    for model, calibration in studies.captures(config):
+        tokens, stage = calibrations[model, calibration], stages["capture"]
+        stage.jobs += 1
+        stage.add(tokens.stream * depth[model], tokens.stream * depth[model], flops(model, tokens))
+    for model, calibration, selector, removed in studies.sweeps(config, carried=True):
+        tokens, stage = calibrations[model, calibration], stages["sweep"]
+        what, kind, budget = studies.sweep_settings(config, selector)
+        single = budget != "full" or what in ("gradient", "weights")
+        stage.jobs += 1 if single else config["sweep"]["blocks"]
+        work, naive = sweep_work(tokens, depth[model], removed, what, kind)
+        stage.add(work, naive, flops(model, tokens))
+    variants = studies.variants(config)
+    for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
+        tokens, stage = calibrations[place[:2]], stages["recover"]
+        stage.jobs += 1
+        # One pass for the Gram matrices, one for the absolute errors.
+        work = 2.0 * tokens.stream * depth[place[0]]
+        stage.add(work, work, flops(place[0], tokens))
+    for variant in sorted({v.adapter: v for v in variants if v.healing != "none"}.values()):
+        tokens, stage = calibrations[variant.model, variant.calibration], stages["heal"]
+        settings = config["healings"][variant.healing]
+        steps = settings["epochs"] * -(-tokens.samples // settings["batch"])
+        share = min(1.0, (settings["max_steps"] or steps) / steps) * settings["epochs"]
+        stage.jobs += 1
+        work = TRAINING * share * tokens.stream * (depth[variant.model] - variant.removed)
+        stage.add(work, work, flops(variant.model, tokens))
+    for model, calibration, task, block in studies.benchmark_blocks(config):
+        tokens, stage = tasks[model, task], stages["benchmark"]
+        stage.jobs += 1
+        for variant in studies.block_variants(config, model, calibration, task, block):
+            work = float(tokens.rows * (depth[model] - variant.removed))
+            stage.add(work, work, flops(model, tokens))
+    stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config["models"])
+    return stages
+
+
+def table(stages: Mapping[str, Mapping[str, float]], rate: float, notes: Iterable[str] = ()) -> str:
+    """The estimate as text; `rate` in TFLOP/s turns FLOPs into hours of one device."""
+    lines = [f"{'stage':<10}{'jobs':>8}{'layer-tokens':>15}{'PFLOP':>10}{'hours':>9}{'naively':>15}{'hours':>9}"]
+    total = Stage()
+    for name, entry in stages.items():
+        stage = Stage(**entry)  # type: ignore[arg-type]
+        lines.append(_line(name, stage, rate))
+        for field, value in asdict(stage).items():
+            setattr(total, field, getattr(total, field) + value)
+    lines.append(_line("all", total, rate))
+    return "\n".join([*lines, "", f"Hours of one device at {rate:g} TFLOP/s, beside loading and starting.", *notes])
+
+
+def _line(name: str, stage: Stage, rate: float) -> str:
+    def hours(flops: float) -> str:
+        return f"{flops / rate / 1e12 / 3600:>9.3g}"
+
+    counted = f"{stage.jobs:>8,}{stage.layer_tokens:>15.3g}{stage.flops / 1e15:>10.3g}{hours(stage.flops)}"
+    return f"{name:<10}{counted}{stage.naive_layer_tokens:>15.3g}{hours(stage.naive_flops)}"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
+    parser.add_argument("--rate", type=float, default=RATE, help="sustained TFLOP/s of one device")
+    args = parser.parse_args()
+    with explained():
+        found = json.loads(args.file.read_text(encoding="utf-8"))
+        print(table(found["stages"], args.rate, found["notes"]))

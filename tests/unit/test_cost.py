@@ -1,0 +1,50 @@
+"""The estimate of a sweep's cost against the work that the engine really does, and against counting by hand."""
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lamina import cost
+from lamina.cost import Tokens
+from lamina.data import lm_tasks
+from lamina.sweep import engine, packing
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "resources/reference"
+
+
+@pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
+def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
+    recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
+    units = engine.all_units(12, "layer", removed)
+    with engine.opened(model, samples, units, removed) as session:
+        session.measure(range(len(samples)), units)
+    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
+    tokens = Tokens(len(samples), packed, 1, 1)
+    work, _ = cost.sweep_work(tokens, 12, len(removed), "removal", "layer")
+    # The rest is padding, and where the first removed layer really lies.
+    assert session.layer_tokens == pytest.approx(work, rel=0.15)
+
+
+def test_by_hand() -> None:
+    """Three layers, 10 tokens packed, 25 read naively: 3 + (2 + 1 + 0) layers, against 3 + 3 · 2."""
+    tokens = Tokens(1, 10, 25, 8)
+    assert cost.sweep_work(tokens, 3, 0, "removal", "layer") == (60, 225)
+    assert cost.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
+    assert cost.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
+    # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
+    assert cost.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
+
+
+def test_more_samples_cost_in_proportion() -> None:
+    assert Tokens(10, 100, 200, 50).scaled(25) == Tokens(25, 250, 500, 125)
+
+
+def test_the_table_adds_up() -> None:
+    stage = {"jobs": 2, "layer_tokens": 1e6, "flops": 3.6e15, "naive_layer_tokens": 5e6, "naive_flops": 1.8e16}
+    text = cost.table({"sweep": stage, "heal": stage}, rate=1.0)
+    last = next(line for line in text.splitlines() if line.startswith("all"))
+    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "1e+07", "10"]

@@ -1,0 +1,69 @@
+"""Count the work of a configuration from its models, calibrations and tasks, before any of it is done."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+from lamina import cost, tables
+from lamina.cost import Tokens
+from lamina.data import calibrations, documents
+from lamina.data.calibrations import Sample
+from lamina.data.text import encode
+from lamina.errors import explained
+from lamina.sweep import packing
+
+
+def counted(samples: Sequence[Sample]) -> Tokens:
+    """Tokens of samples: packed, as the naive way reads them, and along the gold answers."""
+    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
+    inputs = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in samples]
+    rows = sum(len(tokens) for distinct in inputs for tokens in distinct)
+    return Tokens(len(samples), packed, rows, sum(len(sample.sequence()) for sample in samples))
+
+
+def of_task(name: str, config: dict[str, Any], known: dict[str, Tokens], total: Tokens) -> Tokens:
+    """Tokens of a benchmark task: as long as the calibrations drawn from it, or as all of them on average."""
+    same = [c for c, entry in config["calibrations"].items() if c in known and entry.get("task") == name]
+    own = known[same[0]] if same else total
+    return own.scaled(tables.read(f"results/tasks/{name}.parquet").num_rows)
+
+
+def of_text(entry: dict[str, Any], folder: str, trusted: bool) -> Tokens:
+    """Tokens of a perplexity text, every window counted whole."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted)
+    path = documents.corpus_file(entry["text"], entry["split"], Path.cwd())
+    lengths = [len(encode(tokenizer, text)) for text in documents.read_documents(path, entry["documents"])]
+    read = round(sum(lengths) * entry["window"] / entry["stride"])
+    return Tokens(len(lengths), read, read, read)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", required=True, type=json.loads, help="the configuration, as JSON")
+    parser.add_argument("--calibrations", required=True, nargs="+", type=Path)
+    parser.add_argument("--output", required=True, type=Path)
+    args = parser.parse_args()
+    with explained():
+        config = args.config
+        models = {
+            name: json.loads(Path(f"results/models/{name}/manifest.json").read_text()) for name in config["models"]
+        }
+        drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in args.calibrations}
+        tasks = {}
+        for model, manifest in models.items():
+            known = {calibration: tokens for (name, calibration), tokens in drawn.items() if name == model}
+            total = Tokens(*map(sum, zip(*(asdict(tokens).values() for tokens in known.values()), strict=True)))
+            for task in config["benchmarks"]["tasks"] if known else []:
+                tasks[model, task] = of_task(task, config, known, total)
+            for text, entry in config["benchmarks"]["perplexity"].items():
+                tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
+        stages = cost.estimate(config, models, drawn, tasks)
+        early = sorted(name for name, entry in config["selectors"].items() if entry["budget"] != "full")
+        notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
+        found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
+        tables.write_text(args.output, json.dumps(found, indent=2) + "\n")
