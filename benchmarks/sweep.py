@@ -220,7 +220,7 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
 
 
 def within(ways: Ways, naive: Result) -> dict[str, int]:
-    """In how many seeds the race's first removal is within the tolerance of the true minimum, in a model above chance."""
+    """Seeds in which the race's first removal is within the tolerance of the true minimum; none at chance."""
     accuracy = ways.accuracy(naive.scores)
     if max(accuracy.values()) <= ways.chance + BUDGET["tolerance"]:  # type: ignore[operator]
         return {}

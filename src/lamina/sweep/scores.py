@@ -98,23 +98,23 @@ class Scores:
         samples: np.ndarray,
     ) -> None:
         """Distances of each stream's output to the base model's, summed over each sample's scored positions."""
-        reference, log_p = logits[base], logits[base] - normaliser[base][:, None]
-        p = log_p.exp()
+        reference, zero = logits[base], normaliser[base]
+        p = (reference - zero[:, None]).exp()
+        negative_entropy = (p * reference).sum(-1) - zero
+        length = reference.norm(dim=-1)
         starts = np.flatnonzero(np.r_[True, samples[1:] != samples[:-1]])
         for unit, stream in zip(units, streams, strict=True):
-            other, log_q = logits[stream], logits[stream] - normaliser[stream][:, None]
-            q = log_q.exp()
-            log_m = ((p + q) / 2).clamp_min(1e-38).log()
-            kl = (p * (log_p - log_q)).sum(-1)
-            js = ((p * (log_p - log_m)).sum(-1) + (q * (log_q - log_m)).sum(-1)) / 2
-            values = {
-                "output_cosine": 1 - cosine_similarity(reference, other),
-                "output_norm": (reference - other).norm(dim=-1),
-                "output_js": js.clamp_min(0),
-                "output_kl": kl.clamp_min(0),
-            }
-            for metric, value in values.items():
-                self.output[metric][unit, samples[starts]] += np.add.reduceat(value.double().cpu().numpy(), starts)
+            other, one = logits[stream], normaliser[stream]
+            # Sums of p·log q and q·log q need no array of logarithms: log q is the logit less one number per position.
+            kl = negative_entropy - (p * other).sum(-1) + one
+            q = (other - one[:, None]).exp()
+            middle = (p + q) / 2
+            js = (negative_entropy + (q * other).sum(-1) - one) / 2 - torch.xlogy(middle, middle).sum(-1)
+            cosine = (reference * other).sum(-1) / (length * other.norm(dim=-1)).clamp_min(1e-30)
+            values = torch.stack([1 - cosine, (reference - other).norm(dim=-1), js.clamp_min(0), kl.clamp_min(0)])
+            sums = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
+            for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
+                self.output[metric][unit, samples[starts]] += value
             self.output_count[unit, samples[starts]] += np.diff(np.append(starts, len(samples)))
 
     def rows_seen(self, unit: int) -> np.ndarray:
