@@ -27,10 +27,8 @@ from transformers import AutoTokenizer
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.surgery import remove
 from lamina.models.variant import share
-from lamina.relevance.score import relevance
 from lamina.sweep import engine, exact, packing, race
 from lamina.sweep.scores import Scores
-from lamina.tables import from_rows
 
 BUDGET = {"metric": "accuracy", "score": "acc_norm", "confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20
@@ -85,7 +83,7 @@ class Ways:
                 done += self.row_tokens * (depth - len(gone))
             scores.seen[:] = True
             first, count = first or scores, count + scores.seen[1:].size
-            removed.append(self.least(scores, len(removed)))
+            removed.append(self.least(scores))
         assert first is not None
         return Result(removed, first, done, count)
 
@@ -117,15 +115,19 @@ class Ways:
                 measure(session, units, step)
             first, done = first or session.scores, done + session.layer_tokens
             count += int(session.scores.seen[1:].sum())
-            removed.append(self.least(session.scores, len(removed)))
+            removed.append(self.least(session.scores))
         assert first is not None
         return Result(removed, first, done, count)
 
-    def least(self, scores: Scores, removed: int) -> str:
-        """The unit that goes next. Of a model at chance the ranking goes on by raw accuracy."""
-        rows = from_rows("sweeps", scores.rows(scores.units), model="", calibration="", selector="", removed=removed)
-        found = relevance(rows, self.chance, "acc_norm", max(1, removed), seed=0)
-        return next(str(row["unit"]) for row in found if row["metric"] == "accuracy" and row["rank"] == 1)
+    def least(self, scores: Scores) -> str:
+        """The unit that goes next: of those that saw most, the one without which most is right, then the deepest."""
+        right = np.zeros(scores.seen.shape)
+        for number in range(len(scores.samples)):
+            right[:, number] = scores.correct(range(len(scores.units)), number, normalised=True)
+        seen = scores.seen.sum(axis=1)
+        places = range(1, len(scores.units))
+        best = max(places, key=lambda place: (seen[place], right[place][scores.seen[place]].sum(), place))
+        return scores.units[best]
 
     def bound(self) -> float:
         """Layer-tokens of the naive loop over those of the engine with nothing padded."""

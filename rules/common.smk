@@ -2,6 +2,7 @@
 # it, and the digests that decide what is stale.
 import atexit
 import gc
+import inspect
 import json
 import os
 import re
@@ -85,6 +86,7 @@ def digest(script, *modules):
     return code_digest(f"workflow/scripts/{script}.py", *modules)
 
 
+@cache
 def entry(*path):
     """A config entry as JSON, the way scripts take it."""
     value = CONFIG
@@ -121,6 +123,7 @@ def on_this_machine():
     return workflow.local_exec and not workflow.remote_exec
 
 
+@cache
 def weights_gb(manifest):
     """Gigabytes of a model's weights in the type it is loaded with."""
     model = json.loads(Path(manifest).read_text())
@@ -130,13 +133,13 @@ def weights_gb(manifest):
 
 def memory(wildcards, input, attempt):
     """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them."""
-    return round(attempt * (3000 + 2000 * weights_gb(input.manifest)))
+    return round(attempt * (3000 + 2000 * weights_gb(str(input.manifest))))
 
 
 def minutes(wildcards, input, attempt):
     """Time limit: loading and measuring grow with the weights, benchmarks with the variants that they go through."""
     turns = 1 + len(input.get("variants", [])) / 4
-    return round(attempt * (20 + 6 * weights_gb(input.manifest) * turns))
+    return round(attempt * (20 + 6 * weights_gb(str(input.manifest)) * turns))
 
 
 def task_files(name, options):
@@ -167,15 +170,61 @@ def sweep_settings(wildcards):
     return studies.sweep_settings(CONFIG, wildcards.selector)
 
 
-def sweep_budget(wildcards):
-    """What lets units leave a sweep early, as a command-line option; empty where every unit sees every sample."""
-    if sweep_settings(wildcards)[2] == "full":
-        return ""
-    selector = CONFIG["selectors"][wildcards.selector]
-    names = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
+def options(**values):
+    """Command-line options, quoted; those without a value are left out. One string per job keeps large runs quick."""
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    return " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items())
+
+
+def sweep_arguments(wildcards):
+    """What a sweep measures, as the script takes it."""
+    what, units, budget = sweep_settings(wildcards)
+    early = None
+    if budget != "full":
+        names = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
+        early = {name: CONFIG["selectors"][wildcards.selector][name] for name in names}
+        early |= {"score": CONFIG["calibrations"][wildcards.calibration]["score"], "step": int(wildcards.removed) + 1}
+        early = json.dumps(early, sort_keys=True)
+    return options(
+        plan=sweep_plan(wildcards) or None,
+        what=what,
+        units=units,
+        budget=early,
+        block=wildcards.block,
+        blocks=sweep_block_count(wildcards),
+        tokens=CONFIG["sweep"]["tokens"],
+        keys=row_keys(wildcards),
+    )
+
+
+def sweep_plan(wildcards):
+    """The plan that says which units are gone before a sweep; none for the unpruned model."""
+    if int(wildcards.removed) == 0:
+        return []
+    return (
+        f"results/plans/{wildcards.model}/{wildcards.calibration}/{wildcards.selector}/removed={wildcards.removed}.json"
+    )
+
+
+def score_arguments(wildcards):
+    """How a sweep is turned into scores, as the script takes it."""
     score = CONFIG["calibrations"][wildcards.calibration]["score"]
-    options = {name: selector[name] for name in names} | {"score": score, "step": int(wildcards.removed) + 1}
-    return f"--budget {shlex.quote(json.dumps(options, sort_keys=True))}"
+    return options(score=score, seed=CONFIG["seed"], keys=row_keys(wildcards))
+
+
+def prune_code(wildcards):
+    """Code behind a plan: its strategy is imported by name."""
+    return digest("prune_step", f"lamina.pruning.{CONFIG['selectors'][wildcards.selector]['strategy']}")
+
+
+def prune_arguments(wildcards):
+    """How a plan is made, as the script takes it."""
+    return options(
+        selector=entry("selectors", wildcards.selector),
+        keys=row_keys(wildcards),
+        score=CONFIG["calibrations"][wildcards.calibration]["score"],
+        **step_evidence(wildcards),
+    )
 
 
 def sweep_code(wildcards):
@@ -224,13 +273,6 @@ def step_evidence(wildcards):
         before = int(wildcards.removed) - 1
         evidence["previous"] = f"results/plans/{place}/{wildcards.selector}/removed={before}.json"
     return evidence
-
-
-def flags(files):
-    """Named inputs as command-line options."""
-    return " ".join(
-        f"--{name} {file}" for name, file in files.items() if name in {"previous", "relevance", "sweep", "activations"}
-    )
 
 
 def variant_files(variant):
@@ -321,6 +363,23 @@ def table_inputs():
         "efficiency": [f"results/efficiency/{m}.parquet" for m in measured],
         "jobs": [],
     }
+
+
+# Snakemake asks for a function's signature at every call. Remembered, a large dry run is a tenth shorter.
+for function in (
+    threads_each,
+    memory,
+    minutes,
+    sweep_code,
+    sweep_plan,
+    sweep_blocks,
+    sweep_arguments,
+    score_arguments,
+    prune_code,
+    prune_arguments,
+    step_evidence,
+):
+    function.__signature__ = inspect.signature(function)
 
 
 # When the run began, for its wall time in the report; jobs of a cluster read it from the shared folder.

@@ -15,11 +15,7 @@ rule prune_step:
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     params:
-        code=lambda w: digest("prune_step", f"lamina.pruning.{CONFIG['selectors'][w.selector]['strategy']}"),
-        selector=lambda w: entry("selectors", w.selector),
-        score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
-        evidence=lambda w: flags(step_evidence(w)),
-        key=row_keys,
+        code=prune_code,
+        arguments=prune_arguments,
     shell:
-        "python {SCRIPTS}/prune_step.py --manifest {input.manifest} --selector {params.selector:q}"
-        " --keys {params.key:q} --score {params.score} {params.evidence} --output {output} 2> {log}"
+        "python {SCRIPTS}/prune_step.py --manifest {input.manifest} {params.arguments} --output {output} 2> {log}"

@@ -12,11 +12,7 @@ rule sweep_units:
     input:
         manifest="results/models/{model}/manifest.json",
         calibration="results/calibrations/{model}/{calibration}.parquet",
-        plan=branch(
-            lambda w: int(w.removed) == 0,
-            then=[],
-            otherwise="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
-        ),
+        plan=sweep_plan,
     output:
         temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
     log:
@@ -31,18 +27,10 @@ rule sweep_units:
     params:
         code=sweep_code,
         packages=packages,
-        plan=lambda w, input: f"--plan {input.plan}" if input.plan else "",
-        what=lambda w: sweep_settings(w)[0],
-        units=lambda w: sweep_settings(w)[1],
-        blocks=sweep_block_count,
-        budget=sweep_budget,
-        tokens=CONFIG["sweep"]["tokens"],
-        key=row_keys,
+        arguments=sweep_arguments,
     shell:
         "{ON_GPU} python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
-        " --calibration {input.calibration} {params.plan} --what {params.what} --units {params.units}"
-        " {params.budget} --block {wildcards.block} --blocks {params.blocks} --tokens {params.tokens} --keys {params.key:q}"
-        " --output {output} 2> {log}"
+        " --calibration {input.calibration} {params.arguments} --output {output} 2> {log}"
 
 
 rule gather_sweep:
@@ -68,9 +56,7 @@ rule score_relevance:
         "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
     params:
         code=digest("score_relevance"),
-        score=lambda w: CONFIG["calibrations"][w.calibration]["score"],
-        seed=CONFIG["seed"],
-        key=row_keys,
+        arguments=score_arguments,
     shell:
         "python {SCRIPTS}/score_relevance.py --sweep {input.sweep} --calibration {input.calibration}"
-        " --score {params.score} --seed {params.seed} --keys {params.key:q} --output {output} 2> {log}"
+        " {params.arguments} --output {output} 2> {log}"

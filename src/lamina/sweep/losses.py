@@ -36,14 +36,15 @@ class Ledger:
 
     def update(self, units: Sequence[str], samples: Iterable[int]) -> None:
         """Take over what the session has measured on these samples. What is not a number counts as infinitely bad."""
-        numbers = list(samples)
-        for unit in units:
-            for number in numbers:
-                row = self.scores.sample(unit, number)
-                value = row.get(self.loss.field, row.get("correct"))
-                if self.loss.metric == "accuracy":
-                    value = 1.0 - float(bool(value))
-                self.values[unit][number] = np.inf if value is None else value
+        places = [self.scores.index[unit] for unit in units]
+        for number in samples:
+            if self.loss.metric == "accuracy":
+                found = 1.0 - self.scores.correct(places, number, self.loss.field == "correct_norm")
+            else:
+                rows = [self.scores.sample(unit, number).get(self.loss.field) for unit in units]
+                found = np.array([np.inf if value is None else value for value in rows])
+            for unit, value in zip(units, found, strict=True):
+                self.values[unit][number] = value
 
     def total(self, unit: str) -> float:
         """Sum over the samples that the unit saw."""

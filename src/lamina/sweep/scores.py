@@ -146,18 +146,27 @@ class Scores:
         gold = sample.gold
         row["nll"] = _finite(-scores[gold])
         if sample.kind == "choices":
-            characters = np.array([float(entry.characters) for entry in sample.rows])
-            row["correct"] = bool(np.argmax(scores) == gold)
-            row["correct_norm"] = bool(np.argmax(scores / characters) == gold)
+            row["correct_norm"] = bool(self.correct([unit], position, True)[0])
             row["gold_margin"] = _finite(scores[gold] - np.delete(scores, gold).max())
-        else:
-            start = self.offsets[position]
-            complete = self.hits[unit, start] == len(sample.rows[0].continuation)
-            row["correct"] = bool(self.last_hit[unit, start]) if sample.kind == "text" else bool(complete)
+        row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:
             row |= {metric: _finite(self.output[metric][unit, position] / count) for metric in OUTPUT_METRICS}
         return row
+
+    def correct(self, units: Sequence[int], position: int, normalised: bool) -> np.ndarray:
+        """Whether each unit (by number) leaves the sample at a position answered right, (units,) boolean.
+
+        `normalised` divides a choice's log-likelihood by its length, which other kinds of samples do not have.
+        """
+        sample, start = self.samples[position], self.offsets[position]
+        if sample.kind == "text":
+            return self.last_hit[units, start]
+        if sample.kind != "choices":
+            return self.hits[units, start] == len(sample.rows[0].continuation)
+        scores = self.loglikelihood[units, start : self.offsets[position + 1]]
+        length = np.array([float(row.characters) for row in sample.rows]) if normalised else 1.0
+        return (scores / length).argmax(axis=1) == sample.gold
 
 
 def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

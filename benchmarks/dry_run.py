@@ -1,0 +1,85 @@
+"""Seconds that a dry run of a large configuration takes, per 10,000 jobs.
+
+    python benchmarks/dry_run.py [--json]
+
+8 models, 10 calibrations, 6 selectors, 8 sizes and 4 recoveries. All models are the embedded one by other names, for a
+dry run reads no weight.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+CONFIG = {
+    "models": {f"model{i}": {"source": "resources/reference", "dtype": "float32"} for i in range(8)},
+    "calibrations": {
+        f"text{i}": {"text": "microworld_corpus", "documents": f"{100 * i}:{100 * i + 100}"} for i in range(10)
+    },
+    "selectors": {
+        "accuracy": {"metric": "accuracy"},
+        "cosine": {"metric": "cosine"},
+        "perplexity": {"metric": "perplexity"},
+        "once": {"metric": "accuracy", "strategy": "one_shot"},
+        "angular": {"metric": "angular", "strategy": "block"},
+        "random": {"strategy": "random"},
+    },
+    "recoveries": {
+        "ghost": {"method": "ghost"},
+        "affine": {"method": "ghost", "bias": True},
+        "narrow": {"method": "ghost", "rank": 8},
+    },
+    "benchmarks": {"tasks": {"microworld_facts": {}, "microworld_recall": {}}},
+    "studies": {
+        "all": {
+            "models": [f"model{i}" for i in range(8)],
+            "calibrations": [f"text{i}" for i in range(10)],
+            "selectors": ["accuracy", "cosine", "perplexity", "once", "angular", "random"],
+            "removed": [1, 2, 3, 4, 5, 6, 7, 8],
+            "recoveries": ["none", "ghost", "affine", "narrow"],
+        }
+    },
+}
+
+
+def dry_run(folder: Path) -> tuple[float, int]:
+    """Seconds and number of jobs."""
+    config = folder / "large.yaml"
+    config.write_text(yaml.safe_dump(CONFIG))
+    command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--configfile", str(config)]
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*command, "--cores", "2", "--dry-run", "--quiet", "rules"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return seconds, int(re.findall(r"^total +(\d+)", done.stdout + done.stderr, re.MULTILINE)[0])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        for part in ("Snakefile", "rules", "workflow", "src", "sql", "config", "resources", "requirements.lock"):
+            (Path(name) / part).symlink_to(ROOT / part)
+        runs = [dry_run(Path(name)) for _ in range(args.repeats)]
+    seconds, jobs = statistics.median(seconds for seconds, _ in runs), runs[0][1]
+    found = {"jobs": jobs, "seconds": round(seconds, 2), "seconds_per_10000": round(seconds / jobs * 10000, 2)}
+    print(
+        json.dumps(found) if args.json else "{jobs} jobs, {seconds} s, {seconds_per_10000} s per 10,000".format(**found)
+    )
