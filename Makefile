@@ -19,10 +19,17 @@ SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cor
 	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
 
+ifneq ($(CONFIG),)
+ifeq ($(wildcard $(CONFIG)),)
+$(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yaml)
+endif
+endif
+
 .PHONY: run plan export test test-slurm resume-slurm check lock
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger rich
+	@echo "The report is results/report.html, the database results/lamina.duckdb."
 
 plan: .venv/installed
 	$(SNAKEMAKE) --quiet all -- results/cost.json

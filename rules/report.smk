@@ -62,7 +62,7 @@ rule plot_figure:
         views="sql/views.sql",
         tables=expand("results/tables/{table}.parquet", table=sorted(set(tables.TABLES) - {"jobs"})),
     output:
-        report("results/figures/{figure}.svg", caption="../workflow/report/{figure}.rst", category="Figures"),
+        report("results/figures/{figure}.svg", caption="../workflow/report/figure.rst", category="Figures"),
     log:
         "logs/plot_figure/{figure}.log",
     params:

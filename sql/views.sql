@@ -221,8 +221,10 @@ WITH sources AS (
     SELECT model, calibration, kind, chance_accuracy, string_split(source, ',') AS names FROM calibrations
 ),
 chances AS (  -- chance is known for a task when some calibration draws on it alone
-    SELECT model, names[1] AS task, max(chance_accuracy) AS chance FROM sources
-    WHERE len(names) = 1 AND kind <> 'text' GROUP BY ALL
+    SELECT model, task, max(chance_accuracy) AS chance
+    FROM (SELECT model, unnest([names[1], calibration]) AS task, chance_accuracy FROM sources
+        WHERE len(names) = 1 AND kind <> 'text')
+    GROUP BY ALL
 ),
 measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks)
 SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
@@ -418,10 +420,13 @@ wide AS (
     FROM once GROUP BY ALL
 )
 SELECT *,
+    -- Equals share the mean of their places, which is what Spearman's correlation needs.
     CASE WHEN accuracy IS NOT NULL THEN rank() OVER (
-        PARTITION BY model, calibration, component ORDER BY accuracy NULLS LAST) END AS accuracy_rank,
+        PARTITION BY model, calibration, component ORDER BY accuracy NULLS LAST)
+        + (count(*) OVER (PARTITION BY model, calibration, component, accuracy) - 1) / 2 END AS accuracy_rank,
     CASE WHEN cosine IS NOT NULL THEN rank() OVER (
-        PARTITION BY model, calibration, component ORDER BY cosine NULLS LAST) END AS cosine_rank
+        PARTITION BY model, calibration, component ORDER BY cosine NULLS LAST)
+        + (count(*) OVER (PARTITION BY model, calibration, component, cosine) - 1) / 2 END AS cosine_rank
 FROM wide;
 COMMENT ON VIEW relevance_wide IS 'One row per unit of the base model and calibration, one column per metric (null where not measured).';
 COMMENT ON COLUMN relevance_wide.model IS 'Name of the model.';
@@ -480,16 +485,26 @@ every AS (
         avg(kept) AS mean_kept, sqrt(sum(kept_stderr ** 2)) / count(*) AS mean_kept_stderr, count(*) AS n_tasks
     FROM scores WHERE higher_is_better GROUP BY ALL
 ),
+texts AS (
+    SELECT model, calibration, selector, removed, recovery, healing,
+        string_agg(task, ', ' ORDER BY task) AS texts,
+        -- of several texts the geometric mean, which is exp of the mean loss
+        exp(avg(ln(value))) AS text_perplexity,
+        exp(avg(ln(value))) * sqrt(sum((stderr / value) ** 2)) / count(*) AS text_perplexity_stderr,
+        exp(avg(ln(base_value))) AS text_base
+    FROM scores WHERE metric = 'perplexity' GROUP BY ALL
+),
 described AS (
     SELECT model, calibration, selector, removed, recovery, healing FROM scores
     UNION SELECT model, calibration, selector, removed, recovery, healing FROM efficiency
 )
 SELECT d.*, r.units, own_tasks, own_metric, own_value, own_stderr, own_base, own_kept, own_kept_stderr, own_samples,
-    mean_kept, mean_kept_stderr, n_tasks, parameters_ratio, latency_ratio, latency_ratio_stderr, repeats AS latency_repeats
+    mean_kept, mean_kept_stderr, n_tasks, texts, text_perplexity, text_perplexity_stderr, text_base, parameters_ratio, latency_ratio, latency_ratio_stderr, repeats AS latency_repeats
 FROM described AS d
 LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 LEFT JOIN own USING (model, calibration, selector, removed, recovery, healing)
 LEFT JOIN every USING (model, calibration, selector, removed, recovery, healing)
+LEFT JOIN texts USING (model, calibration, selector, removed, recovery, healing)
 LEFT JOIN efficiency USING (model, calibration, selector, removed, recovery, healing);
 COMMENT ON VIEW variants IS 'One row per variant: what it lacks, what it keeps of its own task and of all, how large and fast it is.';
 COMMENT ON COLUMN variants.model IS 'Name of the model.';
@@ -510,6 +525,10 @@ COMMENT ON COLUMN variants.own_samples IS 'Test documents of the own tasks.';
 COMMENT ON COLUMN variants.mean_kept IS 'Mean over all tasks with an accuracy of the share kept, 1 = all.';
 COMMENT ON COLUMN variants.mean_kept_stderr IS 'Standard error of mean_kept.';
 COMMENT ON COLUMN variants.n_tasks IS 'Number of tasks in mean_kept.';
+COMMENT ON COLUMN variants.texts IS 'Perplexity texts the variant was measured on.';
+COMMENT ON COLUMN variants.text_perplexity IS 'Perplexity on them; of several texts the geometric mean.';
+COMMENT ON COLUMN variants.text_perplexity_stderr IS 'Standard error of text_perplexity.';
+COMMENT ON COLUMN variants.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN variants.parameters_ratio IS 'Parameters relative to the base model.';
 COMMENT ON COLUMN variants.latency_ratio IS 'Latency relative to the base model; below 1 is faster.';
 COMMENT ON COLUMN variants.latency_ratio_stderr IS 'Standard error of latency_ratio.';

@@ -155,6 +155,7 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
             *free_layers(connection),
             *contests(connection),
             *repairs(connection),
+            *text_repairs(connection),
             kept_sentence(keeps),
         )
         if sentence
@@ -236,19 +237,43 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return sentences
 
 
+def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """What a repair fitted on one task does to texts that are not the calibration's own."""
+    found = rows(
+        connection,
+        """SELECT task, recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
+            count(*) FILTER (gain < -$z * gain_stderr) AS worse, any_value(base_value) AS base,
+            median(pruned_value) AS pruned, median(value) AS repaired, max(value) AS highest
+        FROM repairs WHERE NOT own AND metric = 'perplexity'
+        GROUP BY task, recovery, healing
+        ORDER BY task, healing <> 'none', recovery <> 'none', recovery, healing""",
+        {"z": Z95},
+    )
+    return [
+        f"On {row['task']}, text that the repairs were not fitted on, "
+        f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none')} helped in "
+        f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
+        f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.0f} at worst (base {row['base']:.2f})."
+        for row in found
+    ]
+
+
 def kept_sentence(keeps: list[dict[str, Any]]) -> str:
     """The largest removals that keep 95 % of a task."""
     if not keeps:
         return ""
     some = [row for row in keeps if row["removed"]]
     sure = [row for row in some if row["certain"]]
-    none = [row["task"] for row in keeps if not row["removed"]]
+    none = [row["task"] for row in keeps if not row["removed"] and not row["at_chance"]]
+    guessing = [row["task"] for row in keeps if row["at_chance"]]
     told = ", ".join(f"{row['removed']} on {row['calibration']}" for row in some)
     text = f"Most layers removed while 95 % of the own task is kept: {told}. " if some else ""
     if some:
         text += f"Certain at 95 %: {len(sure)} of {len(some)}. "
     if none:
-        text += f"No tested variant keeps 95 % of {', '.join(none)}."
+        text += f"No tested variant keeps 95 % of {', '.join(none)}. "
+    if guessing:
+        text += f"On {', '.join(guessing)} the base model is not above chance, so there is nothing to keep."
     return text.strip()
 
 

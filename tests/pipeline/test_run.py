@@ -41,6 +41,12 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
     assert 'src="http' not in html and 'href="http' not in html.replace('href="https://doi', "")
 
 
+@pytest.mark.parametrize("name", ["report.html", "report.zip"])
+def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
+    finished.run("--report", name)
+    assert (finished.folder / name).stat().st_size > 100_000
+
+
 def test_the_database_opens_read_only_and_answers(finished: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(finished.folder)
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:

@@ -48,9 +48,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     bar = figure.colorbar(
         ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.6, aspect=40, pad=0.02, extend="both"
     )
-    bar.set_label("change of the task's accuracy against the base model (share correct)")
+    bar.set_label("change of accuracy against the base model")
     handles = [Patch(facecolor="none", edgecolor="black", linewidth=1.6), Patch(facecolor="#eeeeee")]
-    style.legend_below(figure, handles, ["the plan's own task", "no plan"], 2)
+    style.legend_below(figure, handles, ["the plan's own task", "not tested"], 2)
     return figure
 
 
