@@ -30,7 +30,7 @@ rule benchmark_task:
     shell:
         "{ON_GPU} python {SCRIPTS}/benchmark_task.py --manifest {input.manifest}"
         " --model {wildcards.model} --task {wildcards.task} --task-options {params.options:q}"
-        " --variants {params.variants:q} --output {output.table} --samples {output.samples} 2> {log}"
+        " --variants {params.variants:q} --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
 rule benchmark_perplexity:
@@ -60,7 +60,7 @@ rule benchmark_perplexity:
     shell:
         "{ON_GPU} python {SCRIPTS}/benchmark_perplexity.py --manifest {input.manifest}"
         " --model {wildcards.model} --name {wildcards.task} --options {params.options:q}"
-        " --variants {params.variants:q} --output {output.table} --samples {output.samples} 2> {log}"
+        " --variants {params.variants:q} --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
 rule benchmark_efficiency:
@@ -85,4 +85,4 @@ rule benchmark_efficiency:
         variants=lambda w: variants_json(studies.efficiency_variants(CONFIG, w.model)),
     shell:
         "{ON_GPU} python {SCRIPTS}/benchmark_efficiency.py --manifest {input.manifest}"
-        " --model {wildcards.model} --variants {params.variants:q} --options {params.options:q} --output {output} 2> {log}"
+        " --model {wildcards.model} --variants {params.variants:q} --options {params.options:q} --code {params.code} --output {output} 2> {log}"

@@ -23,4 +23,4 @@ rule capture_activations:
         tokens=CONFIG["sweep"]["tokens"],
     shell:
         "{ON_GPU} python {SCRIPTS}/capture_activations.py --manifest {input.manifest}"
-        " --calibration {input.calibration} --tokens {params.tokens} --output {output} 2> {log}"
+        " --calibration {input.calibration} --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"

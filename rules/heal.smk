@@ -37,4 +37,4 @@ rule heal_variant:
     shell:
         "{ON_GPU} python {SCRIPTS}/heal_variant.py --manifest {input.manifest}"
         " --calibration {input.calibration} --plan {input.plan} {params.patch} --recovery {wildcards.recovery}"
-        " --healing {wildcards.healing} --options {params.options:q} --output {params.folder} 2> {log}"
+        " --healing {wildcards.healing} --options {params.options:q} --code {params.code} --output {params.folder} 2> {log}"

@@ -30,4 +30,4 @@ rule fit_patch:
     shell:
         "{ON_GPU} python {SCRIPTS}/fit_patch.py --manifest {input.manifest}"
         " --calibration {input.calibration} --plans {input.plans} --recovery {wildcards.recovery}"
-        " --recovery-options {params.options:q} --seed {params.seed} --output {output.patch} --table {output.table} 2> {log}"
+        " --recovery-options {params.options:q} --seed {params.seed} --code {params.code} --output {output.patch} --table {output.table} 2> {log}"

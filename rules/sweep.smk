@@ -30,7 +30,7 @@ rule sweep_units:
         arguments=sweep_arguments,
     shell:
         "{ON_GPU} python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
-        " --calibration {input.calibration} {params.arguments} --output {output} 2> {log}"
+        " --calibration {input.calibration} {params.arguments} --code {params.code} --output {output} 2> {log}"
 
 
 rule gather_sweep:
@@ -59,4 +59,4 @@ rule score_relevance:
         arguments=score_arguments,
     shell:
         "python {SCRIPTS}/score_relevance.py --sweep {input.sweep} --calibration {input.calibration}"
-        " {params.arguments} --output {output} 2> {log}"
+        " {params.arguments} --code {params.code} --output {output} 2> {log}"

@@ -4,6 +4,7 @@ A table's grain and columns are the contract between the stages that measure and
 figures, the report. `sql/views.sql` documents every column for people who query.
 """
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -217,6 +218,26 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def provenance(options: Mapping[str, Any]) -> dict[str, str]:
+    """What a job's file says of its origin: the digest of its code, a hash of its settings, its seed where it has one.
+
+    `options` are the script's. Where it writes to does not count, nor which block of a sweep it measures.
+    """
+    aside = {"code", "output", "samples", "table", "block"}
+    settings = sorted((name, str(value)) for name, value in options.items() if name not in aside)
+    found = {"code": str(options["code"]), "params": hashlib.sha256(repr(settings).encode()).hexdigest()}
+    return found | ({"seed": str(options["seed"])} if "seed" in options else {})
+
+
+def kept_provenance(path: str | Path) -> dict[str, str]:
+    """The provenance that a file was written with."""
+    metadata = pq.read_schema(path).metadata or {}
+    names = ("code", "params", "seed")
+    return {
+        name: metadata[f"lamina.{name}".encode()].decode() for name in names if f"lamina.{name}".encode() in metadata
+    }
 
 
 def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:

@@ -41,6 +41,17 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
     assert 'src="http' not in html and 'href="http' not in html.replace('href="https://doi', "")
 
 
+@pytest.mark.parametrize(
+    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"]
+)
+def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
+    files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))
+    assert files
+    for file in files:
+        metadata = tables.pq.read_schema(file).metadata
+        assert len(metadata[b"lamina.code"]) == len(metadata[b"lamina.params"]) == 64, file
+
+
 @pytest.mark.parametrize("name", ["report.html", "report.zip"])
 def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
     finished.run("--report", name)

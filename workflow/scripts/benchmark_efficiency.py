@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--variants", required=True, help="JSON list, see lamina.evaluation.variants")
     parser.add_argument("--options", type=json.loads, required=True, help="benchmarks: efficiency, as JSON")
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--provenance", type=json.loads, default={})
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     arguments = parser.parse_args()
     wanted = variants.read(arguments.variants, arguments.model)
     rows = []
@@ -25,7 +25,7 @@ def main() -> None:
         base = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
         pairs = ((description.keys, model) for description, model in variants.in_turn(base, wanted))
         rows = efficiency.measure(base, pairs, efficiency.Settings(**arguments.options))
-    tables.write(arguments.output, tables.from_rows("efficiency", rows), arguments.provenance)
+    tables.write(arguments.output, tables.from_rows("efficiency", rows), tables.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--root", type=Path, default=Path.cwd(), help="folder that relative data paths start from")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--samples", type=Path, required=True)
-    parser.add_argument("--provenance", type=json.loads, default={})
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     arguments = parser.parse_args()
     wanted = variants.read(arguments.variants, arguments.model)
     manifest = json.loads(arguments.manifest.read_text(encoding="utf-8"))
@@ -38,8 +38,8 @@ def main() -> None:
             scores = benchmark.score(model, description.name)
             rows += [description.keys | row for row in scores.metrics]
             samples += [description.keys | row for row in scores.samples]
-    tables.write(arguments.samples, tables.from_rows("benchmark_samples", samples), arguments.provenance)
-    tables.write(arguments.output, tables.from_rows("benchmarks", rows), arguments.provenance)
+    tables.write(arguments.samples, tables.from_rows("benchmark_samples", samples), tables.provenance(vars(arguments)))
+    tables.write(arguments.output, tables.from_rows("benchmarks", rows), tables.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

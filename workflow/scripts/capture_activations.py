@@ -15,11 +15,11 @@ if __name__ == "__main__":
     parser.add_argument("--manifest", required=True, type=Path)
     parser.add_argument("--calibration", required=True, type=Path)
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
-    parser.add_argument("--provenance", default="{}", type=json.loads)
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
         model = load_model(json.loads(args.manifest.read_text()))
         rows = capture(model, calibrations.read(args.calibration).sequences(), args.tokens)
         keys = {"model": args.output.parent.name, "calibration": args.output.stem}
-        tables.write(args.output, tables.from_rows("activations", rows, **keys), args.provenance)
+        tables.write(args.output, tables.from_rows("activations", rows, **keys), tables.provenance(vars(args)))

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True, help=".safetensors")
     parser.add_argument("--table", type=Path, required=True, help=".parquet of table patches")
-    parser.add_argument("--provenance", type=json.loads, default={})
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     arguments = parser.parse_args()
     plans = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.plans]
     plans = [plan for plan in plans if plan["units"]]
@@ -49,7 +49,7 @@ def main() -> None:
                 for boundary in part
             ]
     patch.save(arguments.output, tensors)
-    tables.write(arguments.table, tables.from_rows("patches", rows), arguments.provenance)
+    tables.write(arguments.table, tables.from_rows("patches", rows), tables.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

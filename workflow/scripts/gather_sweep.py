@@ -11,4 +11,5 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
-        tables.write(args.output, tables.gather("sweeps", args.blocks))
+        # All blocks have the same code, settings and seed; what differs is their number.
+        tables.write(args.output, tables.gather("sweeps", args.blocks), tables.kept_provenance(args.blocks[0]))

@@ -23,7 +23,7 @@ def main() -> None:
     parser.add_argument("--healing", required=True, help="name of the healing in the configuration")
     parser.add_argument("--options", type=json.loads, required=True, help="its entry, as JSON")
     parser.add_argument("--output", type=Path, required=True, help="folder of the adapter")
-    parser.add_argument("--provenance", type=json.loads, default={})
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     arguments = parser.parse_args()
     plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
     keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
@@ -40,7 +40,7 @@ def main() -> None:
     else:
         method.save_empty(arguments.output)
     table = tables.from_rows("training", rows, **keys)
-    tables.write(arguments.output / "training.parquet", table, arguments.provenance)
+    tables.write(arguments.output / "training.parquet", table, tables.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

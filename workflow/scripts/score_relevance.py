@@ -16,6 +16,7 @@ if __name__ == "__main__":
     parser.add_argument("--score", required=True, choices=["acc", "acc_norm"])
     parser.add_argument("--seed", required=True, type=int, help="of the bootstrap")
     parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector, removed")
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
@@ -23,4 +24,4 @@ if __name__ == "__main__":
         facts = json.loads(tables.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
         removed = args.keys["removed"]
         rows = relevance(sweep, facts["chance_accuracy"], args.score, removed, args.seed) if sweep.num_rows else []
-        tables.write(args.output, tables.from_rows("relevance", rows, **args.keys))
+        tables.write(args.output, tables.from_rows("relevance", rows, **args.keys), tables.provenance(vars(args)))

@@ -51,7 +51,7 @@ if __name__ == "__main__":
     parser.add_argument("--blocks", required=True, type=int)
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
     parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector, removed")
-    parser.add_argument("--provenance", default="{}", type=json.loads)
+    parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
@@ -64,4 +64,4 @@ if __name__ == "__main__":
             mine = engine.share_by_cost(units, manifest["n_layers"], args.block, args.blocks)
             if mine:
                 rows = swept(args, load_model(manifest), calibrations.read(args.calibration), mine, removed)
-        tables.write(args.output, tables.from_rows("sweeps", rows, **args.keys), args.provenance)
+        tables.write(args.output, tables.from_rows("sweeps", rows, **args.keys), tables.provenance(vars(args)))
