@@ -163,11 +163,11 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
         engine.sweep(model, random_samples(8), ["2"])
 
 
-@pytest.mark.parametrize("name", ["microworld_facts", "microworld_comparison"])
+@pytest.mark.parametrize("name", ["recall", "facts", "hops", "addition", "comparison", "boolean"])
 def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    task = lm_tasks.task_object(name, ROOT, split="train")
+    task = lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
     samples = lm_tasks.task_samples(task, lm_tasks.recorder(model, tokenizer), limit=40, seed=0)
     units = engine.all_units(12, "layer")
     scores = engine.sweep(model, samples, units)

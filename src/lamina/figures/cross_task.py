@@ -48,7 +48,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     bar = figure.colorbar(
         ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.6, aspect=40, pad=0.02, extend="both"
     )
-    bar.set_label("change of accuracy against the base model")
+    bar.set_label("change of accuracy, percentage points")
+    bar.ax.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}".replace("-", "−"))
     handles = [Patch(facecolor="none", edgecolor="black", linewidth=1.6), Patch(facecolor="#eeeeee")]
     style.legend_below(figure, handles, ["the plan's own task", "not tested"], 2)
     return figure
