@@ -23,12 +23,13 @@ GREEDY = "addition"  # its choices are several tokens long
 
 @dataclass(frozen=True)
 class Case:
-    """A model and samples; `steps` units are removed one after the other."""
+    """A model and samples; `steps` units are removed one after the other, the least relevant by `metric`."""
 
     name: str
     model: PreTrainedModel
     samples: list[Sample]
     steps: int = 1
+    metric: str = "accuracy"
 
 
 def deep_model() -> PreTrainedModel:
@@ -85,8 +86,9 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
     recorder = lm_tasks.recorder(reference, tokenizer)
     file = documents.corpus_file(documents.CORPUS, "train", ROOT)
 
-    def task(name: str) -> list[Sample]:
-        return lm_tasks.task_samples(lm_tasks.task_object(f"microworld_{name}", ROOT, split="train"), recorder, 200, 0)
+    def task(name: str, count: int = 200) -> list[Sample]:
+        definition = lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
+        return lm_tasks.task_samples(definition, recorder, count, 0)
 
     def prose() -> list[int]:
         return [token for part in documents.read_documents(file, "0:400") for token in text.encode(tokenizer, part)]
@@ -97,12 +99,16 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
             f"microworld_{name}": (lambda name=name: Case(f"microworld_{name}", reference, task(name)))
             for name in TASKS
         },
+        # lm-eval tells whether a whole text is predicted, not its last token, so texts are compared by their loss.
         "text": lambda: Case(
-            "text", reference, text.text_samples(documents.read_documents(file, "0:100"), tokenizer, 64)
+            "text",
+            reference,
+            text.text_samples(documents.read_documents(file, "0:100"), tokenizer, 64),
+            metric="perplexity",
         ),
         "long_context": lambda: Case("long_context", reference, real_documents(prose(), 100, (120, 220), 2, (1, 2))),
         "one_token": lambda: Case("one_token", reference, real_documents(prose(), 200, (40, 80), 4, (1, 1))),
-        "greedy": lambda: Case("greedy", reference, task(GREEDY), steps=3),
+        "greedy": lambda: Case("greedy", reference, task(GREEDY, 1000), steps=3),
     }
     unknown = sorted(set(chosen) - set(every))
     if unknown:
