@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -77,6 +78,8 @@ class Clone:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
+                # Started by something in the background, tests inherit that Ctrl-C is ignored; a person's shell does not.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
     def run(self, *arguments: str) -> int:

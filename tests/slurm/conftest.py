@@ -56,12 +56,18 @@ def undisturbed(prepared: Clone, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture
-def fresh(cluster: None, prepared: Clone, tmp_path: Path) -> Callable[[], Clone]:
+def fresh(cluster: None, prepared: Clone, tmp_path: Path) -> Iterator[Callable[[], Clone]]:
     """Make a copy of the prepared project."""
+    folder = tmp_path / "clone"
 
     def copy() -> Clone:
-        folder = tmp_path / "clone"
         shutil.copytree(prepared.folder, folder, symlinks=True)
         return Clone(folder, prepared.config)
 
-    return copy
+    yield copy
+    # A test that failed half way must not keep the GPUs from the next.
+    (folder / "faults/hold").unlink(missing_ok=True)
+    subprocess.run(["pkill", "-KILL", "-f", f"profile slurm.*{folder}|{folder}/Snakefile"], check=False)
+    left = [job.id for job in Clone(folder, prepared.config).jobs() if job.state in ("RUNNING", "PENDING")]
+    if left:
+        subprocess.run(["scancel", *left], check=False)
