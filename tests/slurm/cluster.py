@@ -78,7 +78,7 @@ class Clone:
                 stderr=subprocess.STDOUT,
                 text=True,
                 start_new_session=True,
-                # Started by something in the background, tests inherit that Ctrl-C is ignored; a person's shell does not.
+                # In the background, tests inherit that Ctrl-C is ignored; a person's shell does not ignore it.
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
 
