@@ -57,7 +57,7 @@ def dry_run(folder: Path) -> tuple[float, int]:
     command = [sys.executable, "-m", "snakemake", "--snakefile", str(folder / "Snakefile"), "--configfile", str(config)]
     began = time.perf_counter()
     done = subprocess.run(
-        [*command, "--cores", "2", "--dry-run", "--quiet", "rules"],
+        [*command, "--cores", "2", "--dry-run", "-q"],
         cwd=folder,
         capture_output=True,
         text=True,
