@@ -2,7 +2,6 @@
 # it, and the digests that decide what is stale.
 import atexit
 import gc
-import inspect
 import json
 import os
 import re
@@ -123,7 +122,6 @@ def on_this_machine():
     return workflow.local_exec and not workflow.remote_exec
 
 
-@cache
 def weights_gb(manifest):
     """Gigabytes of a model's weights in the type it is loaded with."""
     model = json.loads(Path(manifest).read_text())
@@ -133,13 +131,13 @@ def weights_gb(manifest):
 
 def memory(wildcards, input, attempt):
     """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them."""
-    return round(attempt * (3000 + 2000 * weights_gb(str(input.manifest))))
+    return round(attempt * (3000 + 2000 * weights_gb(input.manifest)))
 
 
 def minutes(wildcards, input, attempt):
     """Time limit: loading and measuring grow with the weights, benchmarks with the variants that they go through."""
     turns = 1 + len(input.get("variants", [])) / 4
-    return round(attempt * (20 + 6 * weights_gb(str(input.manifest)) * turns))
+    return round(attempt * (20 + 6 * weights_gb(input.manifest) * turns))
 
 
 def task_files(name, options):
@@ -230,8 +228,9 @@ def prune_arguments(wildcards):
 def sweep_code(wildcards):
     """Code behind a sweep: its pass or budget is imported by name."""
     what, _, budget = sweep_settings(wildcards)
-    modules = {"lamina.sweep.weights"} if what in ("weights", "gradient") else set()
-    return digest("sweep_units", *modules | ({f"lamina.sweep.{budget}"} - {"lamina.sweep.full"}))
+    if what in ("weights", "gradient"):
+        return digest("sweep_units", "lamina.sweep.weights")
+    return digest("sweep_units", *([] if budget == "full" else [f"lamina.sweep.{budget}"]))
 
 
 def sweep_block_count(wildcards):
@@ -363,23 +362,6 @@ def table_inputs():
         "efficiency": [f"results/efficiency/{m}.parquet" for m in measured],
         "jobs": [],
     }
-
-
-# Snakemake asks for a function's signature at every call. Remembered, a large dry run is a tenth shorter.
-for function in (
-    threads_each,
-    memory,
-    minutes,
-    sweep_code,
-    sweep_plan,
-    sweep_blocks,
-    sweep_arguments,
-    score_arguments,
-    prune_code,
-    prune_arguments,
-    step_evidence,
-):
-    function.__signature__ = inspect.signature(function)
 
 
 # When the run began, for its wall time in the report; jobs of a cluster read it from the shared folder.

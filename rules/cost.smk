@@ -19,5 +19,5 @@ rule estimate_cost:
         code=digest("estimate_cost"),
         config=json.dumps(CONFIG, sort_keys=True),
     shell:
-        "python {SCRIPTS}/estimate_cost.py --config {params.config:q} --calibrations {input.calibrations}"
-        " --output {output} 2> {log}"
+        "python {SCRIPTS}/estimate_cost.py --config {params.config:q} --manifests {input.manifests}"
+        " --calibrations {input.calibrations} --tasks {input.tasks} --output {output} 2> {log}"

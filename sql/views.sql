@@ -391,13 +391,7 @@ COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';
 COMMENT ON COLUMN repairs.n_samples IS 'Number of test documents.';
 
 CREATE OR REPLACE VIEW relevance_wide AS
-WITH once AS (  -- a pass can carry a metric that another pass measures as well: the one with more samples counts
-    SELECT model, calibration, unit, layer, component, metric,
-        arg_max(score, n_samples) AS score, arg_max(ci_low, n_samples) AS ci_low, arg_max(ci_high, n_samples) AS ci_high,
-        max(n_samples) AS n_samples, any_value(reason) AS reason
-    FROM relevance WHERE removed = 0 GROUP BY ALL
-),
-wide AS (
+WITH wide AS (
     SELECT
         model, calibration, component, layer, unit,
         max(score) FILTER (metric = 'accuracy') AS accuracy,
@@ -417,7 +411,7 @@ wide AS (
         max(score) FILTER (metric = 'output_kl') AS output_kl,
         max(score) FILTER (metric = 'taylor') AS taylor,
         max(score) FILTER (metric = 'magnitude') AS magnitude
-    FROM once GROUP BY ALL
+    FROM relevance WHERE selector = 'base' AND removed = 0 GROUP BY ALL
 )
 SELECT *,
     -- Equals share the mean of their places, which is what Spearman's correlation needs.

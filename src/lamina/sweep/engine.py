@@ -174,7 +174,6 @@ class Session:
             if len(lines) == 1 and len(group) <= 1:
                 raise
             torch.cuda.empty_cache()
-            self.tokens = max(1, self.tokens // 2)
             halves = (lines[::2], lines[1::2]) if len(lines) > 1 else (lines,)
             parts = (group,) if len(lines) > 1 else (group[::2], group[1::2])
             for half in halves:

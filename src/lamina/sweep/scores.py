@@ -111,7 +111,9 @@ class Scores:
             middle = (p + q) / 2
             js = (negative_entropy + (q * other).sum(-1) - one) / 2 - torch.xlogy(middle, middle).sum(-1)
             cosine = (reference * other).sum(-1) / (length * other.norm(dim=-1)).clamp_min(1e-30)
-            values = torch.stack([1 - cosine, (reference - other).norm(dim=-1), js.clamp_min(0), kl.clamp_min(0)])
+            values = torch.stack(
+                [(1 - cosine).clamp_min(0), (reference - other).norm(dim=-1), js.clamp_min(0), kl.clamp_min(0)]
+            )
             sums = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
             for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
                 self.output[metric][unit, samples[starts]] += value
