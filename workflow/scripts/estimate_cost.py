@@ -26,11 +26,11 @@ def counted(samples: Sequence[Sample]) -> Tokens:
     return Tokens(len(samples), packed, rows, sum(len(sample.sequence()) for sample in samples))
 
 
-def of_task(name: str, config: dict[str, Any], known: dict[str, Tokens], total: Tokens) -> Tokens:
+def of_task(tested: Path, config: dict[str, Any], known: dict[str, Tokens], total: Tokens) -> Tokens:
     """Tokens of a benchmark task: as long as the calibrations drawn from it, or as all of them on average."""
-    same = [c for c, entry in config["calibrations"].items() if c in known and entry.get("task") == name]
+    same = [c for c, entry in config["calibrations"].items() if c in known and entry.get("task") == tested.stem]
     own = known[same[0]] if same else total
-    return own.scaled(tables.read(f"results/tasks/{name}.parquet").num_rows)
+    return own.scaled(tables.read(tested).num_rows)
 
 
 def of_text(entry: dict[str, Any], folder: str, trusted: bool) -> Tokens:
@@ -45,21 +45,21 @@ def of_text(entry: dict[str, Any], folder: str, trusted: bool) -> Tokens:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", required=True, type=json.loads, help="the configuration, as JSON")
+    parser.add_argument("--manifests", required=True, nargs="+", type=Path)
     parser.add_argument("--calibrations", required=True, nargs="+", type=Path)
+    parser.add_argument("--tasks", required=True, nargs="*", type=Path)
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
         config = args.config
-        models = {
-            name: json.loads(Path(f"results/models/{name}/manifest.json").read_text()) for name in config["models"]
-        }
+        models = {path.parent.name: json.loads(path.read_text()) for path in args.manifests}
         drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in args.calibrations}
         tasks = {}
         for model, manifest in models.items():
             known = {calibration: tokens for (name, calibration), tokens in drawn.items() if name == model}
             total = Tokens(*map(sum, zip(*(asdict(tokens).values() for tokens in known.values()), strict=True)))
-            for task in config["benchmarks"]["tasks"] if known else []:
-                tasks[model, task] = of_task(task, config, known, total)
+            for path in args.tasks if known else []:
+                tasks[model, path.stem] = of_task(path, config, known, total)
             for text, entry in config["benchmarks"]["perplexity"].items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
         stages = cost.estimate(config, models, drawn, tasks)

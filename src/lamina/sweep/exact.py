@@ -18,7 +18,7 @@ from lamina.sweep.engine import Session
 from lamina.sweep.losses import Ledger, best, loss_of
 
 # Samples between two looks, later an eighth of those seen: enough to fill batches.
-FIRST = 32
+FIRST, GROWTH = 32, 8
 # A unit's total must exceed the best one by more than what rounding could do.
 ROUNDING = 1e-9
 
@@ -34,42 +34,22 @@ def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], cha
         Accuracy of guessing. A best unit that is not above it settles nothing, since accuracy relevance does not tell
         removals at chance apart; everything is then measured on everything.
     """
-    count = len(session.scores.samples)
-    order = np.random.default_rng(budget["seed"]).permutation(count)
-    ledger = Ledger(session.scores, loss_of(budget["metric"], budget["score"]))
-    seen = dict.fromkeys(candidates, 0)
-
-    def advance(units: Sequence[str], start: int, end: int, current: bool) -> None:
-        session.measure(order[start:end], units, current)
-        ledger.update(units, order[start:end])
-        seen.update(dict.fromkeys(units, end))
-
-    active, at = list(candidates), 0
+    ledger = Ledger(session, candidates, loss_of(budget["metric"], budget["score"]), budget["seed"], FIRST, GROWTH)
+    count, at, active = ledger.count, 0, list(candidates)
     while at < count:
-        upto = _next(at, count)
-        advance(active, at, upto, current=True)
-        at = upto
+        at = ledger.advance(active, count, current=True)
         leader = best(active, ledger)
         bar = _expected_total(ledger.values[leader], count)
         active = [unit for unit in active if unit == leader or ledger.total(unit) <= bar]
 
     at_chance = budget["metric"] == "accuracy" and 1 - ledger.mean(leader) <= chance
-    least = np.inf if at_chance else ledger.total(leader)
     while True:
-        open_units = [u for u in candidates if seen[u] < count and ledger.total(u) <= least + ROUNDING * (1 + least)]
-        if not open_units:
+        complete = [ledger.total(unit) for unit in candidates if ledger.seen[unit] == count]
+        least = np.inf if at_chance else min(complete) * (1 + ROUNDING) + ROUNDING
+        back = [unit for unit in candidates if ledger.seen[unit] < count and ledger.total(unit) <= least]
+        if not back:
             return
-        start = min(seen[unit] for unit in open_units)
-        group = [unit for unit in open_units if seen[unit] == start]
-        later = [seen[unit] for unit in open_units if seen[unit] > start]
-        end = min([_next(start, count), *later])
-        advance(group, start, end, current=False)
-        if end == count and not at_chance:
-            least = min(least, *(ledger.total(unit) for unit in group))
-
-
-def _next(at: int, count: int) -> int:
-    return min(count, at + max(FIRST, at // 8))
+        ledger.advance(back, count, current=False)
 
 
 def _expected_total(losses: np.ndarray, count: int) -> float:

@@ -20,7 +20,7 @@ from lamina.sweep.engine import Session
 from lamina.sweep.losses import Ledger, best, loss_of
 
 # With fewer samples even a removal that ruins everything is not yet sure to have lost.
-FIRST = 24
+FIRST, GROWTH = 24, 5
 
 
 def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], chance: float) -> None:
@@ -36,34 +36,24 @@ def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], cha
     chance
         Not used here; part of the face that budgets share.
     """
-    count = len(session.scores.samples)
-    order = np.random.default_rng(budget["seed"]).permutation(count)
     loss = loss_of(budget["metric"], budget["score"])
     assert loss.largest is not None
     largest = loss.largest
-    ledger = Ledger(session.scores, loss)
+    ledger = Ledger(session, candidates, loss, budget["seed"], FIRST, GROWTH)
+    count, seen = ledger.count, ledger.seen
     step, others = budget["step"], max(1, len(candidates) - 1)
     needed = -np.log((1 - budget["confidence"]) / (step * (step + 1) * others))
 
-    seen = dict.fromkeys(candidates, 0)
-
-    def advance(units: Sequence[str], start: int, end: int, current: bool) -> None:
-        session.measure(order[start:end], units, current)
-        ledger.update(units, order[start:end])
-        seen.update(dict.fromkeys(units, end))
-
     def beaten(unit: str, leader: str) -> bool:
         """Whether `leader` is surely at most the tolerance worse than `unit`, on the samples that both saw."""
-        both = order[: min(seen[unit], seen[leader])]
+        both = ledger.order[: min(seen[unit], seen[leader])]
         difference = np.clip(ledger.values[unit][both] - ledger.values[leader][both], -largest, largest)
         return log_evidence(difference, count, -largest, largest, -budget["tolerance"]) >= needed
 
     active, at, leader = list(candidates), 0, ""
     while True:
         if at < count:
-            upto = _next(at, count)
-            advance(active, at, upto, current=True)
-            at = upto
+            at = ledger.advance(active, count, current=True)
         # A leader that is nearly the best stays leader: whom it sent off need not be compared again.
         first = best(active, ledger)
         if leader not in active or ledger.mean(first) < ledger.mean(leader) - budget["tolerance"] / 2 or at == count:
@@ -73,22 +63,8 @@ def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], cha
             continue
         # Who looks best in the end must have beaten everyone itself; those it has not come back and catch up.
         leader = best([unit for unit in candidates if seen[unit] == at], ledger)
-        active = [leader]
-        back = [unit for unit in candidates if unit != leader and seen[unit] < at and not beaten(unit, leader)]
-        while back:
-            start = min(seen[unit] for unit in back)
-            group = [unit for unit in back if seen[unit] == start]
-            later = [seen[unit] for unit in back if seen[unit] > start]
-            end = min([_next(start, count), at, *later])
-            advance(group, start, end, current=False)
-            back = [unit for unit in back if not beaten(unit, leader)]
-            active += [unit for unit in back if seen[unit] == at]
-            back = [unit for unit in back if seen[unit] < at]
-        if at < count:
-            active += [u for u in candidates if u not in active and seen[u] == at and not beaten(u, leader)]
+        while back := [unit for unit in candidates if seen[unit] < at and not beaten(unit, leader)]:
+            ledger.advance(back, at, current=False)
+        active = [unit for unit in candidates if seen[unit] == at and (unit == leader or not beaten(unit, leader))]
         if len(active) == 1 or at == count:
             return
-
-
-def _next(at: int, count: int) -> int:
-    return min(count, at + max(FIRST, at // 5))
