@@ -11,7 +11,7 @@ PYTHON ?= python3
 CORES ?= all
 BIN := .venv/bin
 CONFIG ?=
-GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.gpu_lock --count 2>/dev/null)
+GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.workflow.gpu_lock --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
@@ -33,7 +33,7 @@ run: .venv/installed
 
 plan: .venv/installed
 	$(SNAKEMAKE) --quiet all -- results/cost.json
-	@$(BIN)/python -m lamina.cost results/cost.json $(if $(RATE),--rate $(RATE))
+	@$(BIN)/python -m lamina.workflow.cost results/cost.json $(if $(RATE),--rate $(RATE))
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit

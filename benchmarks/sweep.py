@@ -27,7 +27,8 @@ from transformers import AutoTokenizer
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.surgery import remove
 from lamina.models.variant import share
-from lamina.sweep import engine, exact, packing, race
+from lamina.search import exact, race
+from lamina.sweep import engine, packing
 from lamina.sweep.scores import Scores
 
 BUDGET = {"score": "acc_norm", "confidence": 0.95, "tolerance": 0.01}

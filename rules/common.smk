@@ -18,10 +18,11 @@ ROOT = Path(workflow.basedir)
 SCRIPTS = f"{workflow.basedir}/workflow/scripts"
 sys.path.insert(0, str(ROOT / "src"))
 
-from lamina import config as lamina_config
-from lamina import studies, tables
+from lamina.config import load as lamina_config
+from lamina.tables import store
+from lamina.workflow import studies
 from lamina.data.documents import corpus_file
-from lamina.digest import code_digest, file_digest
+from lamina.workflow.digest import code_digest, file_digest
 from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
 
@@ -42,7 +43,7 @@ shell.prefix(
     "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1; "
 )
 # GPU stages start on a device of their own and stay off the network: only the preparing rules may download.
-ON_GPU = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1; python -m lamina.gpu_lock"
+ON_GPU = "export HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1; python -m lamina.workflow.gpu_lock"
 CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
 
 FIGURES = [
@@ -74,7 +75,7 @@ wildcard_constraints:
     recovery=any_of(CONFIG["recoveries"], "none"),
     healing=any_of(CONFIG["healings"]),
     task=any_of([*TASKS, *TEXTS]),
-    table=any_of(tables.TABLES),
+    table=any_of(store.TABLES),
     figure=any_of(FIGURES),
     removed=r"\d+",
     block=r"\d+",
@@ -212,7 +213,7 @@ def score_arguments(wildcards):
 
 def prune_code(wildcards):
     """Code behind a plan: its strategy is imported by name."""
-    return digest("prune_step", f"lamina.pruning.{CONFIG['selectors'][wildcards.selector]['strategy']}")
+    return digest("prune_step", f"lamina.search.{CONFIG['selectors'][wildcards.selector]['strategy']}")
 
 
 def prune_arguments(wildcards):
@@ -230,7 +231,7 @@ def sweep_code(wildcards):
     what, _, budget = sweep_settings(wildcards)
     if what in ("weights", "gradient"):
         return digest("sweep_units", "lamina.sweep.weights")
-    return digest("sweep_units", *([] if budget == "full" else [f"lamina.sweep.{budget}"]))
+    return digest("sweep_units", *([] if budget == "full" else [f"lamina.search.{budget}"]))
 
 
 def sweep_block_count(wildcards):

@@ -19,7 +19,7 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(set(tables.TABLES) - {"jobs"}),
+        table=any_of(set(store.TABLES) - {"jobs"}),
     params:
         code=digest("gather_table"),
     shell:
@@ -31,7 +31,7 @@ rule gather_table:
 rule gather_jobs:
     input:
         # All that was run has left its record once the tables of results are there.
-        expand("results/tables/{table}.parquet", table=sorted(set(tables.TABLES) - {"jobs"})),
+        expand("results/tables/{table}.parquet", table=sorted(set(store.TABLES) - {"jobs"})),
     output:
         "results/tables/jobs.parquet",
     log:
@@ -46,7 +46,7 @@ rule gather_jobs:
 rule build_database:
     input:
         views="sql/views.sql",
-        tables=expand("results/tables/{table}.parquet", table=tables.TABLES),
+        tables=expand("results/tables/{table}.parquet", table=store.TABLES),
     output:
         "results/lamina.duckdb",
     log:
@@ -60,7 +60,7 @@ rule build_database:
 rule plot_figure:
     input:
         views="sql/views.sql",
-        tables=expand("results/tables/{table}.parquet", table=sorted(set(tables.TABLES) - {"jobs"})),
+        tables=expand("results/tables/{table}.parquet", table=sorted(set(store.TABLES) - {"jobs"})),
     output:
         report("results/figures/{figure}.svg", caption="../workflow/report/figure.rst", category="Figures"),
     log:
@@ -94,7 +94,7 @@ rule render_report:
         queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
         facts="results/facts.json",
         database="results/lamina.duckdb",
-        tables=expand("results/tables/{table}.parquet", table=tables.TABLES),
+        tables=expand("results/tables/{table}.parquet", table=store.TABLES),
         figures=expand("results/figures/{figure}.svg", figure=FIGURES),
     output:
         report("results/report.html", caption="../workflow/report/report.rst", category="Report"),

@@ -11,8 +11,8 @@ from typing import Any
 
 import duckdb
 
-from lamina import tables
 from lamina.errors import LaminaError, explained
+from lamina.tables import store
 
 DEFAULT_TABLES = "results/tables"
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
@@ -31,10 +31,10 @@ def connect(views: str | Path, folder: str | Path = DEFAULT_TABLES) -> duckdb.Du
     """
     text = statements(views, folder)
     connection = duckdb.connect()
-    for table in tables.TABLES:
+    for table in store.TABLES:
         path = Path(folder) / f"{table}.parquet"
         if not path.exists():
-            connection.register(f"empty_{table}", tables.schema(table).empty_table())
+            connection.register(f"empty_{table}", store.schema(table).empty_table())
             text = text.replace(f"'{path.as_posix()}'", f"empty_{table}")
     connection.execute(text)
     return connection
@@ -48,7 +48,7 @@ def build(views: str | Path, folder: str | Path, output: str | Path) -> None:
     LaminaError
         If a table has no file: the views of a file must all work.
     """
-    missing = [table for table in tables.TABLES if not (Path(folder) / f"{table}.parquet").exists()]
+    missing = [table for table in store.TABLES if not (Path(folder) / f"{table}.parquet").exists()]
     if missing:
         raise LaminaError(
             f"{folder} lacks {', '.join(f'{table}.parquet' for table in missing)}. "

@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from lamina import tables
+from lamina.tables import store
 from tests.pipeline.project import Project, copy_project
 
 
@@ -113,11 +113,11 @@ def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finis
     done = with_config(project, config, "chance").run(check=False)
     assert done.returncode != 0
     assert "reference/noise/accuracy" in done.stdout and "Give calibration 'noise'" in done.stdout
-    plans = tables.read(project.folder / "results/tables/plans.parquet").to_pylist()
+    plans = store.read(project.folder / "results/tables/plans.parquet").to_pylist()
     assert {row["calibration"]: row["refused"] is None for row in plans} == {"facts": True, "noise": False}
-    benchmarks = tables.read(project.folder / "results/tables/benchmarks.parquet").to_pylist()
+    benchmarks = store.read(project.folder / "results/tables/benchmarks.parquet").to_pylist()
     assert {row["calibration"] for row in benchmarks} == {"none", "facts"}
     assert "Give calibration" in (project.folder / "results/report.html").read_text().replace("&#39;", "'")
-    relevance = tables.read(project.folder / "results/tables/relevance.parquet").to_pylist()
+    relevance = store.read(project.folder / "results/tables/relevance.parquet").to_pylist()
     undefined = [row for row in relevance if row["calibration"] == "noise" and row["metric"] == "accuracy"]
     assert undefined and all(row["score"] is None and row["reason"] for row in undefined)

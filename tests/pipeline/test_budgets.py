@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina import tables
+from lamina.tables import store
 from tests.pipeline.project import Project, copy_project
 
 
@@ -70,5 +70,5 @@ def test_budgeted_steps_are_one_job_each(planned: Project) -> None:
 
 
 def test_columns_are_the_declared_ones(planned: Project) -> None:
-    data = tables.read(planned.folder / "results/tables/relevance.parquet")
-    assert data.schema.names == tables.schema("relevance").names
+    data = store.read(planned.folder / "results/tables/relevance.parquet")
+    assert data.schema.names == store.schema("relevance").names

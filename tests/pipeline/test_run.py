@@ -3,15 +3,15 @@
 import duckdb
 import pytest
 
-from lamina import tables
+from lamina.tables import store
 from tests.pipeline.project import Project
 
 
-@pytest.mark.parametrize("name", tables.TABLES)
+@pytest.mark.parametrize("name", store.TABLES)
 def test_every_table_is_written_and_not_empty(finished: Project, name: str) -> None:
-    data = tables.read(finished.folder / f"results/tables/{name}.parquet")
+    data = store.read(finished.folder / f"results/tables/{name}.parquet")
     assert data.num_rows > 0
-    assert data.schema.names == tables.schema(name).names
+    assert data.schema.names == store.schema(name).names
 
 
 GRAINS = {
@@ -48,7 +48,7 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))
     assert files
     for file in files:
-        metadata = tables.pq.read_schema(file).metadata
+        metadata = store.pq.read_schema(file).metadata
         assert len(metadata[b"lamina.code"]) == len(metadata[b"lamina.params"]) == 64, file
 
 
@@ -114,6 +114,6 @@ def test_the_patch_lowers_the_error_at_the_boundary(finished: Project) -> None:
 
 
 def test_files_carry_their_schema_version_and_no_half_files_remain(finished: Project) -> None:
-    metadata = tables.read(finished.folder / "results/tables/relevance.parquet").schema.metadata
-    assert metadata[b"lamina.schema_version"] == tables.SCHEMA_VERSION.encode()
+    metadata = store.read(finished.folder / "results/tables/relevance.parquet").schema.metadata
+    assert metadata[b"lamina.schema_version"] == store.SCHEMA_VERSION.encode()
     assert not list((finished.folder / "results").rglob("*.tmp"))

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lamina import tables
+from lamina.tables import store
 
 # Measured times and memory differ from run to run; what remains of `efficiency` is counted.
 TIMED = {
@@ -37,7 +37,7 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    rows = [{k: v for k, v in row.items() if k not in TIMED} for row in tables.read(path).to_pylist()]
+    rows = [{k: v for k, v in row.items() if k not in TIMED} for row in store.read(path).to_pylist()]
     return sorted(rows, key=lambda row: [str(value) for value in row.values() if not isinstance(value, (float, list))])
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina import tables
+from lamina.tables import store
 from tests.pipeline.project import Project
 from tests.slurm.cluster import Clone, clone
 from tests.slurm.tables import differences
@@ -56,7 +56,7 @@ def test_every_job_of_a_gpu_stage_ran_on_a_gpu_that_slurm_gave_it(tiny: Clone) -
     assert seen == submitted and len(seen) == len(logs)
 
 
-@pytest.mark.parametrize("table", sorted(set(tables.TABLES) - {"jobs"}))
+@pytest.mark.parametrize("table", sorted(set(store.TABLES) - {"jobs"}))
 def test_the_table_equals_that_of_the_local_run(tiny: Clone, local: Path, table: str) -> None:
     path = f"results/tables/{table}.parquet"
     assert differences(tiny.folder / path, local / path) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina import tables
+from lamina.tables import store
 
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
@@ -35,7 +35,7 @@ def write_study(
 ) -> None:
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
-    data: dict[str, list[dict[str, Any]]] = {table: [] for table in tables.TABLES}
+    data: dict[str, list[dict[str, Any]]] = {table: [] for table in store.TABLES}
     for model in models:
         data["models"].append(
             dict(model=model, family="llama", n_layers=n_layers, hidden_size=64, vocabulary=300, parameters=640_000)
@@ -114,7 +114,7 @@ def write_study(
         for job in range(7)
     ]
     for table, rows in data.items():
-        tables.write(folder / f"{table}.parquet", tables.from_rows(table, rows))
+        store.write(folder / f"{table}.parquet", store.from_rows(table, rows))
 
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:

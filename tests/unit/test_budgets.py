@@ -10,13 +10,14 @@ import torch
 from scipy.stats import hypergeom
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina import tables
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.relevance.score import relevance
-from lamina.sweep import engine, exact, race
-from lamina.sweep.betting import log_evidence
+from lamina.search import exact, race
+from lamina.search.betting import log_evidence
+from lamina.sweep import engine
 from lamina.sweep.scores import Scores
+from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -31,7 +32,7 @@ def options(metric: str = "accuracy", seed: int = 0, tolerance: float = 0.01) ->
 def first_to_go(scores: Scores, metric: str, chance: float, removed: int = 0) -> tuple[str, int]:
     """The unit that goes, and the number of evaluations behind it."""
     rows = scores.rows(scores.units)
-    table = tables.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
+    table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
     ranked = [row for row in relevance(table, chance, "acc_norm", removed, seed=0) if row["metric"] == metric]
     return next(row["unit"] for row in ranked if row["rank"] == 1), len(rows)
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from lamina import config
-from lamina.config_schema import schema
+from lamina.config import load as config
+from lamina.config.schema import schema
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -132,7 +132,7 @@ def test_usual_names_are_fine(root: Path, name: str) -> None:
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, lamina.config, lamina.studies, lamina.digest; print(*sys.modules)"
+    code = "import sys, lamina.config.load, lamina.workflow.studies, lamina.workflow.digest; print(*sys.modules)"
     printed = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
     ).stdout

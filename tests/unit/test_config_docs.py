@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina import config
-from lamina.config_schema import allowed, schema
+from lamina.config import load as config
+from lamina.config.schema import allowed, schema
 from lamina.errors import LaminaError
 from tests.unit.configurations import REPOSITORY, Raw, model_folder, put
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lamina import config
+from lamina.config import load as config
 from lamina.errors import LaminaError
 from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 

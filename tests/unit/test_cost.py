@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina import cost
-from lamina.cost import Tokens
 from lamina.data import lm_tasks
 from lamina.sweep import engine, packing
+from lamina.workflow import cost
+from lamina.workflow.cost import Tokens
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"

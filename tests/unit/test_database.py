@@ -13,8 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lamina import database, tables
+from lamina import database
 from lamina.errors import LaminaError
+from lamina.tables import store
 from tests.unit.plausible_tables import write_study
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def study(tmp_path_factory) -> Path:
 def hand_made(tmp_path) -> Path:
     """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
     folder = tmp_path / "results" / "tables"
-    data = {table: [] for table in tables.TABLES}
+    data = {table: [] for table in store.TABLES}
     data["models"] = [dict(model="m", n_layers=4)]
     data["calibrations"] = [
         dict(
@@ -85,7 +86,7 @@ def hand_made(tmp_path) -> Path:
     ]
     data["jobs"] = [dict(rule="sweep_units", seconds=float(seconds), device="cpu") for seconds in (1, 3)]
     for table, rows in data.items():
-        tables.write(folder / f"{table}.parquet", tables.from_rows(table, rows))
+        store.write(folder / f"{table}.parquet", store.from_rows(table, rows))
     return folder
 
 
@@ -99,9 +100,9 @@ def answer(folder: Path, query: str) -> list[dict]:
 
 def test_every_table_has_a_view_with_its_columns(study):
     connection = database.connect(VIEWS, study)
-    for table in tables.TABLES:
+    for table in store.TABLES:
         described = connection.execute(f"DESCRIBE {table}").fetchall()
-        assert [row[0] for row in described] == tables.schema(table).names
+        assert [row[0] for row in described] == store.schema(table).names
 
 
 def test_every_view_and_column_has_a_comment(study):
@@ -183,8 +184,8 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
     benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
     mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
-    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", benchmarks))
-    tables.write(tmp_path / "calibrations.parquet", tables.from_rows("calibrations", [mixture]))
+    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", benchmarks))
+    store.write(tmp_path / "calibrations.parquet", store.from_rows("calibrations", [mixture]))
     found = database.rows(database.connect(VIEWS, tmp_path), "SELECT task, chance FROM own_tasks ORDER BY task")
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
@@ -192,7 +193,7 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
 def test_perplexity_keeps_less_when_it_rises(tmp_path):
     row = dict(model="m", task="text", metric="perplexity", stderr=0.0, n_samples=9, higher_is_better=False)
     found = [BASE | row | dict(value=10.0), KEY | row | dict(removed=1, value=20.0)]
-    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", found))
+    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", found))
     (score,) = database.rows(database.connect(VIEWS, tmp_path), "SELECT kept FROM scores WHERE removed = 1")
     assert score["kept"] == 0.5
 
@@ -209,8 +210,8 @@ def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
         samples += [
             key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
         ]
-    tables.write(tmp_path / "benchmarks.parquet", tables.from_rows("benchmarks", rows))
-    tables.write(tmp_path / "benchmark_samples.parquet", tables.from_rows("benchmark_samples", samples))
+    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
+    store.write(tmp_path / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples))
     (score,) = database.rows(database.connect(VIEWS, tmp_path), "FROM scores WHERE removed = 1")
     assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
     assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
@@ -238,8 +239,8 @@ def gathered(tmp_path: Path, table: str, *arguments: str | Path) -> list[dict]:
     output = tmp_path / f"{table}.parquet"
     done = script("gather_table", "--table", table, "--output", output, *arguments)
     assert done.returncode == 0, done.stderr
-    assert tables.read(output).schema.names == tables.schema(table).names
-    return tables.read(output).to_pylist()
+    assert store.read(output).schema.names == store.schema(table).names
+    return store.read(output).to_pylist()
 
 
 def test_plans_are_gathered_with_refusals(tmp_path):

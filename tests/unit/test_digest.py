@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.digest import code_digest, file_digest
+from lamina.workflow.digest import code_digest, file_digest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -133,7 +133,8 @@ def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
 
 
 def test_every_process_finds_the_same_digest() -> None:
-    code = "from lamina.digest import code_digest; print(code_digest('lamina.studies', 'lamina.digest'))"
+    names = "'lamina.workflow.studies', 'lamina.workflow.digest'"
+    code = f"from lamina.workflow.digest import code_digest; print(code_digest({names}))"
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -145,7 +146,7 @@ def test_every_process_finds_the_same_digest() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert printed == {code_digest("lamina.studies", "lamina.digest")}
+    assert printed == {code_digest("lamina.workflow.studies", "lamina.workflow.digest")}
 
 
 def test_the_whole_library_is_hashed_in_a_moment() -> None:

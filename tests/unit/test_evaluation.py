@@ -13,7 +13,6 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from lamina import tables
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency, perplexity, variants
@@ -21,6 +20,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import patch
+from lamina.tables import store
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -100,8 +100,8 @@ def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(questions: Path, li
             kept = [sample["value"] for sample in ours.samples if sample["metric"] == metric]
             assert kept == [sample[metric] for sample in theirs["samples"]["mine"]]
     assert len({tuple(sample["value"] for sample in ours.samples) for ours in scored}) > 1
-    tables.from_rows("benchmarks", scored[0].metrics, model="m")
-    tables.from_rows("benchmark_samples", scored[0].samples, model="m")
+    store.from_rows("benchmarks", scored[0].metrics, model="m")
+    store.from_rows("benchmark_samples", scored[0].samples, model="m")
 
 
 def test_generated_answers_equal_stock_lm_eval_on_each_cut_model(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     base = tiny.model(family)
     pairs = [({"removed": 0}, materialise(base, None)), ({"removed": 3}, materialise(base, {"units": ["1", "2", "3"]}))]
     rows = efficiency.measure(base, pairs, efficiency.Settings(prompt=16, generate=4, batch=2, repeats=3))
-    tables.from_rows("efficiency", rows)
+    store.from_rows("efficiency", rows)
     assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
     for row in rows:
         assert row["latency_ms"] > 0 and row["tokens_per_second"] > 0 and row["latency_ratio_stderr"] >= 0

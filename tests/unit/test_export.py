@@ -21,7 +21,6 @@ from transformers import (
 )
 
 import lamina
-from lamina import tables
 from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
@@ -31,6 +30,7 @@ from lamina.models.load import load_folder, load_model, load_tokenizer
 from lamina.models.surgery import remove
 from lamina.models.variant import Patch, materialise, share
 from lamina.recovery import patch
+from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, plan_of, random_adapter, source_of
 
@@ -60,8 +60,8 @@ def results(tmp_path: Path) -> Path:
     base.save_pretrained(folder)
     results, key = tmp_path / "results", "tiny/words/cosine"
     manifest = {"path": str(folder), "source": str(folder), "dtype": "float32", "trust_remote_code": False}
-    tables.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
-    tables.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
+    store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
+    store.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
     patch.save(results / f"patches/{key}/ghost.safetensors", patch.tensors(2, random_patches((1, 3))))
     random_adapter(base, ["1", "2"], results / f"adapters/{key}/removed=2/ghost/lora")
     return results

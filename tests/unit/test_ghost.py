@@ -10,8 +10,9 @@ import torch
 from lamina.errors import LaminaError
 from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
-from lamina.recovery import ghost, gram, patch
+from lamina.recovery import ghost, patch
 from lamina.recovery.report import antisymmetric_share, boundaries, row
+from lamina.streams import moments
 from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
@@ -23,8 +24,8 @@ def sequences(seed: int = 0) -> list[list[int]]:
     return [torch.randint(4, tiny.VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
 
 
-def collect(*arguments: Any, **options: Any) -> dict[tuple[int, int], gram.Statistics]:
-    return dict(gram.collect(*arguments, **options))
+def collect(*arguments: Any, **options: Any) -> dict[tuple[int, int], moments.Statistics]:
+    return dict(moments.collect(*arguments, **options))
 
 
 def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
@@ -37,20 +38,20 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
     found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
-    held = gram.split(len(texts), 0)
+    held = moments.split(len(texts), 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
         for (start, end), statistics in found.items():
-            moments, x, d = getattr(statistics, part), h[start], h[end] - h[start]
-            assert moments.tokens == len(x)
+            sums, x, d = getattr(statistics, part), h[start], h[end] - h[start]
+            assert sums.tokens == len(x)
             for got, wanted in (
-                (moments.xx, x.T @ x),
-                (moments.xd, x.T @ d),
-                (moments.d, d.sum(0)),
-                (moments.x, x.sum(0)),
+                (sums.xx, x.T @ x),
+                (sums.xd, x.T @ d),
+                (sums.d, d.sum(0)),
+                (sums.x, x.sum(0)),
             ):
                 np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
-            np.testing.assert_allclose(float(moments.dd), (d**2).sum(), rtol=1e-4)
+            np.testing.assert_allclose(float(sums.dd), (d**2).sum(), rtol=1e-4)
 
 
 def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
@@ -85,7 +86,7 @@ def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> No
 
 def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
     model, texts = tiny.model(), sequences()
-    held = gram.split(len(texts), 7)
+    held = moments.split(len(texts), 7)
     statistics = collect(model, texts, [(1, 4)], seed=7)
     fit = ghost.fit(statistics[1, 4], {"bias": True})
     operator, bias = fit.validated.operator.double().numpy(), fit.validated.bias.double().numpy()
@@ -97,7 +98,7 @@ def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
         x, y = h[1], h[4]
         assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
         assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
-    errors = gram.absolute_errors(model, texts, {(1, 4): fit.validated}, seed=7)[1, 4]
+    errors = moments.absolute_errors(model, texts, {(1, 4): fit.validated}, seed=7)[1, 4]
     np.testing.assert_allclose(errors.before, np.abs(y - x).mean(0), rtol=1e-4)
     np.testing.assert_allclose(errors.after, np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
 
@@ -190,7 +191,7 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     model, texts = tiny.model(), sequences()
     statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
     fit = ghost.fit(statistics, {})
-    errors = gram.absolute_errors(model, texts, {(1, 2): fit.validated}, seed=0)[1, 2]
+    errors = moments.absolute_errors(model, texts, {(1, 2): fit.validated}, seed=0)[1, 2]
     plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
     written = row(plan, "ghost", (1, 2), fit, errors, statistics.counts())
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
@@ -203,7 +204,7 @@ def test_options_that_make_no_sense_are_explained() -> None:
         with pytest.raises(LaminaError, match=words):
             ghost.fit(statistics, options)
     with pytest.raises(LaminaError, match="at least 2 calibration samples"):
-        gram.split(1, 0)
+        moments.split(1, 0)
     with pytest.raises(LaminaError, match="layers only"):
         boundaries({"units": ["1.mlp"], "selector": "cosine", "kind": "mlp"}, 5)
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from peft import PeftModel
 
-from lamina import tables
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models.families import layers_of
 from lamina.models.variant import Patch, materialise
+from lamina.tables import store
 from tests.unit import tiny
 
 PLAN = {"units": ["2"], "removed": 1}
@@ -41,7 +41,7 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
     assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
     assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())
     assert all(parameter.requires_grad for parameter in base.parameters())
-    tables.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, recovery="r", healing="h")
+    store.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, recovery="r", healing="h")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])

@@ -1,7 +1,7 @@
 """What each strategy removes, on evidence small enough to decide by eye."""
 
-from lamina.pruning import block, deepest, iterative, one_shot, plans, random
-from lamina.pruning.plans import Plan, Request, Step, protected_layers
+from lamina.search import block, deepest, iterative, one_shot, plans, random
+from lamina.search.plans import Plan, Request, Step, protected_layers
 
 EMPTY = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
 

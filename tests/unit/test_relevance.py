@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from lamina import tables
 from lamina.relevance.columns import from_table
 from lamina.relevance.score import relevance
 from lamina.relevance.statistics import bootstrap_weights, wilson_interval
+from lamina.tables import store
 
 SAMPLES = 200
 
 
 def sweep(
     accuracy: dict[str, float], nll: dict[str, float] | None = None, **columns: dict[str, float]
-) -> tables.pa.Table:
+) -> store.pa.Table:
     """A sweep in which unit u answers the first accuracy[u] of its samples right."""
     rows = []
     for unit, share in accuracy.items():
@@ -33,7 +33,7 @@ def sweep(
                 }
             )
     keys = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
-    return tables.from_rows("sweeps", rows, **keys)
+    return store.from_rows("sweeps", rows, **keys)
 
 
 def scores(rows: list[dict], metric: str) -> dict[str, dict]:

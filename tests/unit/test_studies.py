@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina import config as configuration
-from lamina import studies
-from lamina.studies import Variant
+from lamina.config import load as configuration
+from lamina.workflow import studies
+from lamina.workflow.studies import Variant
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 Raw = dict[str, Any]
@@ -198,7 +198,7 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Raw) -> None:
     code = (
-        "import json, sys; from lamina import studies; config = json.load(sys.stdin); "
+        "import json, sys; from lamina.workflow import studies; config = json.load(sys.stdin); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]

@@ -14,8 +14,8 @@ from lamina.data import lm_tasks
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
+from lamina.streams.capture import capture
 from lamina.sweep import engine, packing
-from lamina.sweep.capture import capture
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]

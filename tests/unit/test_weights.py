@@ -5,10 +5,10 @@ import copy
 import pytest
 import torch
 
-from lamina import tables
 from lamina.models.surgery import remove
 from lamina.relevance.score import relevance
 from lamina.sweep import weights
+from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -38,7 +38,7 @@ def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
     model, samples = tiny.model(), random_samples(1, count=9, kinds=("choices", "text"))
     units = [f"{layer}{part}" for layer in range(5) if str(layer) not in removed]
     rows = weights.rows(model, samples, units, removed, "gradient", 400)
-    table = tables.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed))
+    table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed))
     found = relevance(table, 0.0, "acc_norm", len(removed), seed=0)
     cut = remove(copy.deepcopy(model), removed) if removed else model
     for place, unit in enumerate(units):

@@ -4,10 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.errors import explained
 from lamina.evaluation import efficiency, variants
 from lamina.models.load import load_model
+from lamina.tables import store
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
         base = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
         pairs = ((description.keys, model) for description, model in variants.in_turn(base, wanted))
         rows = efficiency.measure(base, pairs, efficiency.Settings(**arguments.options))
-    tables.write(arguments.output, tables.from_rows("efficiency", rows), tables.provenance(vars(arguments)))
+    store.write(arguments.output, store.from_rows("efficiency", rows), store.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import perplexity, variants
 from lamina.models.families import text_config
 from lamina.models.load import load_model, load_tokenizer
+from lamina.tables import store
 
 
 def main() -> None:
@@ -39,8 +39,8 @@ def main() -> None:
             measured = perplexity.metric_rows(scores, text_config(base).vocab_size)
             rows += [keys | row | {"task_version": perplexity.version(options)} for row in measured]
             samples += [keys | row for row in perplexity.sample_rows(scores)]
-    tables.write(arguments.samples, tables.from_rows("benchmark_samples", samples), tables.provenance(vars(arguments)))
-    tables.write(arguments.output, tables.from_rows("benchmarks", rows), tables.provenance(vars(arguments)))
+    store.write(arguments.samples, store.from_rows("benchmark_samples", samples), store.provenance(vars(arguments)))
+    store.write(arguments.output, store.from_rows("benchmarks", rows), store.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data.lm_tasks import task_object
 from lamina.errors import explained
 from lamina.evaluation import variants
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
+from lamina.tables import store
 
 
 def main() -> None:
@@ -38,8 +38,8 @@ def main() -> None:
             scores = benchmark.score(model, description.name)
             rows += [description.keys | row for row in scores.metrics]
             samples += [description.keys | row for row in scores.samples]
-    tables.write(arguments.samples, tables.from_rows("benchmark_samples", samples), tables.provenance(vars(arguments)))
-    tables.write(arguments.output, tables.from_rows("benchmarks", rows), tables.provenance(vars(arguments)))
+    store.write(arguments.samples, store.from_rows("benchmark_samples", samples), store.provenance(vars(arguments)))
+    store.write(arguments.output, store.from_rows("benchmarks", rows), store.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
-from lamina.sweep.capture import capture
+from lamina.streams.capture import capture
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -22,4 +22,4 @@ if __name__ == "__main__":
         model = load_model(json.loads(args.manifest.read_text()))
         rows = capture(model, calibrations.read(args.calibration).sequences(), args.tokens)
         keys = {"model": args.output.parent.name, "calibration": args.output.stem}
-        tables.write(args.output, tables.from_rows("activations", rows, **keys), tables.provenance(vars(args)))
+        store.write(args.output, store.from_rows("activations", rows, **keys), store.provenance(vars(args)))

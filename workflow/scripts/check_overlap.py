@@ -3,8 +3,8 @@
 import argparse
 import json
 
-from lamina import tables
 from lamina.errors import LaminaError, explained
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -15,8 +15,8 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
-        used = set(tables.read(args.samples, ["document"])["document"].to_pylist())
-        tested = set(tables.read(args.documents, ["document"])["document"].to_pylist())
+        used = set(store.read(args.samples, ["document"])["document"].to_pylist())
+        tested = set(store.read(args.documents, ["document"])["document"].to_pylist())
         shared = used & tested
         if shared:
             raise LaminaError(
@@ -31,4 +31,4 @@ if __name__ == "__main__":
             "tested": len(tested),
             "shared": 0,
         }
-        tables.write_text(args.output, json.dumps(facts) + "\n")
+        store.write_text(args.output, json.dumps(facts) + "\n")

@@ -2,8 +2,8 @@
 
 import argparse
 
-from lamina import tables
 from lamina.errors import LaminaError, explained
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -11,7 +11,7 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
-        rows = tables.read(args.plans).to_pylist()
+        rows = store.read(args.plans).to_pylist()
         refused = {}
         for row in rows:
             if row["refused"]:
@@ -19,7 +19,7 @@ if __name__ == "__main__":
         if refused:
             lines = [f"  {'/'.join(key)}: {reason}" for key, reason in refused.items()]
             raise LaminaError("the run is complete but for plans that were refused:\n" + "\n".join(lines))
-        tables.write_text(
+        store.write_text(
             args.output,
             f"{len({(r['model'], r['calibration'], r['selector'], r['removed']) for r in rows})} plans, none refused\n",
         )

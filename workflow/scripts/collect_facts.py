@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from lamina import tables
 from lamina.errors import explained
+from lamina.tables import store
 from lamina.version import VERSION
 
 PACKAGES = ("snakemake", "torch", "transformers", "lm_eval", "peft", "datasets", "pyarrow", "duckdb")
@@ -50,4 +50,4 @@ if __name__ == "__main__":
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},
         }
-        tables.write_text(args.output, json.dumps(facts, indent=2) + "\n")
+        store.write_text(args.output, json.dumps(facts, indent=2) + "\n")

@@ -9,13 +9,14 @@ from typing import Any
 
 from transformers import AutoTokenizer
 
-from lamina import cost, tables
-from lamina.cost import Tokens
 from lamina.data import calibrations, documents
 from lamina.data.calibrations import Sample
 from lamina.data.text import encode
 from lamina.errors import explained
 from lamina.sweep import packing
+from lamina.tables import store
+from lamina.workflow import cost
+from lamina.workflow.cost import Tokens
 
 
 def counted(samples: Sequence[Sample]) -> Tokens:
@@ -30,7 +31,7 @@ def of_task(tested: Path, config: dict[str, Any], known: dict[str, Tokens], tota
     """Tokens of a benchmark task: as long as the calibrations drawn from it, or as all of them on average."""
     same = [c for c, entry in config["calibrations"].items() if c in known and entry.get("task") == tested.stem]
     own = known[same[0]] if same else total
-    return own.scaled(tables.read(tested).num_rows)
+    return own.scaled(store.read(tested).num_rows)
 
 
 def of_text(entry: dict[str, Any], folder: str, trusted: bool) -> Tokens:
@@ -66,4 +67,4 @@ if __name__ == "__main__":
         early = sorted(name for name, entry in config["selectors"].items() if entry["budget"] != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
         found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
-        tables.write_text(args.output, json.dumps(found, indent=2) + "\n")
+        store.write_text(args.output, json.dumps(found, indent=2) + "\n")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
-from lamina import tables
 from lamina.errors import explained
 from lamina.models.export import FORMS, Source, export
 from lamina.models.load import load_model
 from lamina.recovery import patch
+from lamina.tables import store
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
     ours = {key: plan[key] for key in ("calibration", "selector", "removed")}
     ours |= {"recovery": arguments.recovery, "healing": arguments.healing}
-    measured = tables.gather("benchmarks", arguments.benchmarks).to_pylist()
+    measured = store.gather("benchmarks", arguments.benchmarks).to_pylist()
     wanted = [row for row in measured if row["removed"] == 0 or all(row[key] == ours[key] for key in ours)]
     patches = patch.load(arguments.patch, plan["removed"]) if arguments.patch else None
     form = export(

@@ -5,12 +5,13 @@ import importlib
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.families import layers_of
 from lamina.models.load import load_model
-from lamina.recovery import gram, patch, report
+from lamina.recovery import patch, report
+from lamina.streams import moments
+from lamina.tables import store
 
 
 def main() -> None:
@@ -37,11 +38,11 @@ def main() -> None:
         every = sorted({boundary for part in wanted for boundary in part})
         sequences = calibration.sequences()
         fits, counts = {}, {}
-        for boundary, statistics in gram.collect(model, sequences, every, arguments.seed):
+        for boundary, statistics in moments.collect(model, sequences, every, arguments.seed):
             fits[boundary] = method.fit(statistics, arguments.recovery_options)
             counts[boundary] = statistics.counts()
         validated = {boundary: fit.validated for boundary, fit in fits.items()}
-        errors = gram.absolute_errors(model, sequences, validated, arguments.seed)
+        errors = moments.absolute_errors(model, sequences, validated, arguments.seed)
         for plan, part in zip(plans, wanted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].patch for boundary in part})
             rows += [
@@ -49,7 +50,7 @@ def main() -> None:
                 for boundary in part
             ]
     patch.save(arguments.output, tensors)
-    tables.write(arguments.table, tables.from_rows("patches", rows), tables.provenance(vars(arguments)))
+    store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

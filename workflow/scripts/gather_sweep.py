@@ -2,8 +2,8 @@
 
 import argparse
 
-from lamina import tables
 from lamina.errors import explained
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -12,4 +12,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     with explained():
         # All blocks have the same code, settings and seed; what differs is their number.
-        tables.write(args.output, tables.gather("sweeps", args.blocks), tables.kept_provenance(args.blocks[0]))
+        store.write(args.output, store.gather("sweeps", args.blocks), store.kept_provenance(args.blocks[0]))

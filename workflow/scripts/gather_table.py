@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lamina import tables
 from lamina.errors import LaminaError, explained
+from lamina.tables import store
 
 
 def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from manifests `models/{model}/manifest.json`."""
-    columns = tables.COLUMNS["models"]
+    columns = store.COLUMNS["models"]
     for path in paths:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
@@ -23,7 +23,7 @@ def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
-    columns = tables.COLUMNS["calibrations"]
+    columns = store.COLUMNS["calibrations"]
     for path in paths:
         metadata = pq.read_schema(path).metadata or {}
         if b"lamina.calibration" not in metadata:
@@ -37,7 +37,7 @@ def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        keys = {name: plan[name] for name in tables.SELECTION}
+        keys = {name: plan[name] for name in store.SELECTION}
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
         units = plan["units"]
@@ -80,20 +80,20 @@ READERS = {"models": models, "calibrations": calibrations, "plans": plans}
 def gather(table: str, paths: Sequence[Path], folder: Path | None) -> pa.Table:
     """The whole of `table` from its parts."""
     if table == "jobs":
-        return tables.from_rows(table, jobs(folder) if folder else [])
+        return store.from_rows(table, jobs(folder) if folder else [])
     if table in READERS:
-        return tables.from_rows(table, READERS[table](paths))
-    return tables.gather(table, paths)
+        return store.from_rows(table, READERS[table](paths))
+    return store.gather(table, paths)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, fromfile_prefix_chars="@")
-    parser.add_argument("--table", choices=tables.TABLES, required=True)
+    parser.add_argument("--table", choices=store.TABLES, required=True)
     parser.add_argument("--input", type=Path, nargs="*", default=[], help="parts; @FILE reads arguments, one a line")
     parser.add_argument("--folder", type=Path, help="Snakemake's benchmark files (jobs only)")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    tables.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
+    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
 
 
 if __name__ == "__main__":

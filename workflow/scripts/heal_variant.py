@@ -5,12 +5,12 @@ import importlib
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.variant import materialise
 from lamina.recovery import patch
+from lamina.tables import store
 
 
 def main() -> None:
@@ -39,8 +39,8 @@ def main() -> None:
         method.save(adapted, arguments.output)
     else:
         method.save_empty(arguments.output)
-    table = tables.from_rows("training", rows, **keys)
-    tables.write(arguments.output / "training.parquet", table, tables.provenance(vars(arguments)))
+    table = store.from_rows("training", rows, **keys)
+    store.write(arguments.output / "training.parquet", table, store.provenance(vars(arguments)))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,10 @@ import argparse
 import importlib
 from pathlib import Path
 
-from lamina import database, tables
+from lamina import database
 from lamina.errors import explained
 from lamina.figures import style
+from lamina.tables import store
 
 
 def main() -> None:
@@ -19,7 +20,7 @@ def main() -> None:
     # By name, so that an edit to one figure makes only that figure stale.
     module = importlib.import_module(f"lamina.figures.{arguments.figure}")
     connection = database.connect(arguments.views, arguments.tables)
-    tables.write_text(arguments.output, style.svg(module.draw(connection), salt=arguments.figure))
+    store.write_text(arguments.output, style.svg(module.draw(connection), salt=arguments.figure))
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.errors import explained
 from lamina.models.manifest import describe, find_model
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -17,4 +17,4 @@ if __name__ == "__main__":
     with explained():
         folder = find_model(args.model, args.entry, Path.cwd())
         manifest = describe(args.model, args.entry, folder)
-        tables.write_text(args.output, json.dumps(manifest, indent=2) + "\n")
+        store.write_text(args.output, json.dumps(manifest, indent=2) + "\n")

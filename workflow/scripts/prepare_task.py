@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from lamina import tables
 from lamina.data import documents, lm_tasks
 from lamina.data.calibrations import document_hash
 from lamina.errors import explained
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -24,4 +24,4 @@ if __name__ == "__main__":
         else:
             task = lm_tasks.task_object(args.task, Path.cwd(), choices=args.entry.get("choices"))
             tested = lm_tasks.test_documents(task, args.entry.get("limit"))
-        tables.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))
+        store.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.pruning import plans
-from lamina.pruning.evidence import read_angles, read_step
-from lamina.pruning.plans import Plan, Request, Step, protected_layers
+from lamina.search import plans
+from lamina.search.evidence import read_angles, read_step
+from lamina.search.plans import Plan, Request, Step, protected_layers
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -38,5 +38,5 @@ if __name__ == "__main__":
         if refused:
             plan = Plan(**args.keys, metric=metric, strategy=entry["strategy"], kind=entry["units"], refused=refused)
         else:
-            plan = importlib.import_module(f"lamina.pruning.{entry['strategy']}").choose(request, step, previous)
+            plan = importlib.import_module(f"lamina.search.{entry['strategy']}").choose(request, step, previous)
         plans.write(args.output, plan)

@@ -4,8 +4,9 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import database, report, tables
+from lamina import database, report
 from lamina.errors import explained
+from lamina.tables import store
 
 
 def main() -> None:
@@ -21,7 +22,7 @@ def main() -> None:
     connection = database.connect(arguments.views, arguments.tables)
     facts = json.loads(arguments.facts.read_text(encoding="utf-8"))
     page = report.render(connection, arguments.queries, arguments.figures, arguments.template, facts)
-    tables.write_text(arguments.output, page)
+    store.write_text(arguments.output, page)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,10 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import tables
 from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import explained
 from lamina.relevance.score import relevance
+from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -20,8 +20,8 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
-        sweep = tables.read(args.sweep)
-        facts = json.loads(tables.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
+        sweep = store.read(args.sweep)
+        facts = json.loads(store.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
         removed = args.keys["removed"]
         rows = relevance(sweep, facts["chance_accuracy"], args.score, removed, args.seed) if sweep.num_rows else []
-        tables.write(args.output, tables.from_rows("relevance", rows, **args.keys), tables.provenance(vars(args)))
+        store.write(args.output, store.from_rows("relevance", rows, **args.keys), store.provenance(vars(args)))

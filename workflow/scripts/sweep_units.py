@@ -9,15 +9,15 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina import tables
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.surgery import parse
-from lamina.pruning import plans
-from lamina.pruning.plans import protected_layers
+from lamina.search import plans
+from lamina.search.plans import protected_layers
 from lamina.sweep import engine
+from lamina.tables import store
 
 
 def swept(
@@ -32,7 +32,7 @@ def swept(
         return engine.sweep(model, calibration.samples, units, removed, args.what, args.tokens).rows(names)
     kept = protected_layers(args.budget["protect"], engine.layer_count(model))
     candidates = [unit for unit in units if parse(unit)[0] not in kept]
-    budget = importlib.import_module(f"lamina.sweep.{args.budget['budget']}")
+    budget = importlib.import_module(f"lamina.search.{args.budget['budget']}")
     outputs = args.budget["metric"].startswith("output_")
     with engine.opened(model, calibration.samples, candidates, removed, "removal", args.tokens, outputs) as session:
         budget.run(session, candidates, args.budget, calibration.facts["chance_accuracy"])
@@ -64,4 +64,4 @@ if __name__ == "__main__":
             mine = engine.share_by_cost(units, manifest["n_layers"], args.block, args.blocks)
             if mine:
                 rows = swept(args, load_model(manifest), calibrations.read(args.calibration), mine, removed)
-        tables.write(args.output, tables.from_rows("sweeps", rows, **args.keys), tables.provenance(vars(args)))
+        store.write(args.output, store.from_rows("sweeps", rows, **args.keys), store.provenance(vars(args)))

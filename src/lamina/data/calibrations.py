@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina import tables
+from lamina.tables import store
 
 KINDS = ("choices", "generated", "text")
 METADATA_KEY = b"lamina.calibration"
@@ -110,12 +110,12 @@ def write(path: str | Path, calibration: Calibration) -> None:
         for sample in calibration.samples
         for number, row in enumerate(sample.rows)
     ]
-    tables.write(path, pa.Table.from_pylist(rows, schema=_SCHEMA), {"calibration": json.dumps(calibration.facts)})
+    store.write(path, pa.Table.from_pylist(rows, schema=_SCHEMA), {"calibration": json.dumps(calibration.facts)})
 
 
 def read(path: str | Path) -> Calibration:
     """Read what `write` wrote."""
-    data = tables.read(path)
+    data = store.read(path)
     facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
     grouped: dict[int, list[dict[str, Any]]] = {}
     for record in data.to_pylist():

@@ -14,8 +14,8 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.models.variant import Patch
-from lamina.recovery.gram import Moments, Statistics
 from lamina.recovery.patch import Fit
+from lamina.streams.moments import Moments, Statistics
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))

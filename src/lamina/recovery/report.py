@@ -8,8 +8,8 @@ import torch
 from lamina.errors import LaminaError
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary
-from lamina.recovery.gram import AbsoluteErrors
 from lamina.recovery.patch import Fit
+from lamina.streams.moments import AbsoluteErrors
 
 
 def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:

@@ -13,10 +13,10 @@ from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.families import layers_of
 from lamina.models.surgery import parse
-from lamina.sweep import packing, streams
+from lamina.sweep import forking, packing
+from lamina.sweep.forking import BASE, CURRENT, ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Line
 from lamina.sweep.scores import Scores
-from lamina.sweep.streams import BASE, CURRENT, ForkingLayer, SelectingHead, Streams
 
 Pass = Literal["removal", "stream"]
 
@@ -89,7 +89,7 @@ def opened(
     outputs: bool = True,
 ) -> Iterator["Session"]:
     """A session that measures some of `units` on some of `samples`, as often as a budget asks; see `sweep`."""
-    with streams.forking(model) as (layers, head):
+    with forking.forking(model) as (layers, head):
         yield Session(model, layers, head, samples, units, removed, what, tokens, outputs)
 
 
@@ -130,13 +130,13 @@ class Session:
         self.removed, self.what, self.tokens = frozenset(removed), what, tokens
         self.outputs = outputs and what == "removal"
         self.ride = self.outputs and bool(removed)
-        self.own_mask = not streams.uses_alibi(model)
+        self.own_mask = not forking.uses_alibi(model)
         if not self.own_mask:
             _logger.warning(
                 "%s has ALiBi positions, which count places in the row: one row per choice, contexts are not shared.",
                 type(model).__name__,
             )
-        self.windows = streams.windows(model)
+        self.windows = forking.windows(model)
         self.scores = Scores([CURRENT, *units], samples)
         self.layer_tokens = 0
         self._lines = [packing.pack(number, sample, self.own_mask) for number, sample in enumerate(samples)]

@@ -1,4 +1,4 @@
-"""Run a command on a GPU that no other job of this machine has: `python -m lamina.gpu_lock COMMAND …`.
+"""Run a command on a GPU that no other job of this machine has: `python -m lamina.workflow.gpu_lock COMMAND …`.
 
 Snakemake counts the GPUs of a machine but assigns none, so that two jobs at a time would both use the first. Here each
 device has a lock file; the command starts once it holds one, sees only that device, and gives it back when it ends,

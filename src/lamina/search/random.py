@@ -3,7 +3,7 @@
 from dataclasses import replace
 from random import Random
 
-from lamina.pruning.plans import Plan, Request, Step
+from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lamina.pruning.plans import Plan, Request, Step
+from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:

@@ -18,7 +18,7 @@ from jsonschema import Draft202012Validator
 
 from lamina.errors import LaminaError
 
-SCHEMA_FILE = Path(__file__).resolve().parents[2] / "workflow" / "schemas" / "config.schema.yaml"
+SCHEMA_FILE = Path(__file__).resolve().parents[3] / "workflow" / "schemas" / "config.schema.yaml"
 RESERVED = ("base", "none")
 
 _NAME = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9_.+-]*")

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from lamina.search.losses import Ledger, best, loss_of
 from lamina.sweep.engine import Session
-from lamina.sweep.losses import Ledger, best, loss_of
 
 # Samples between two looks, later an eighth of those seen: enough to fill batches.
 FIRST, GROWTH = 32, 8

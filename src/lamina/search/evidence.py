@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from lamina import tables
 from lamina.errors import LaminaError
-from lamina.pruning.plans import Step
 from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import from_table
+from lamina.search.plans import Step
+from lamina.tables import store
 
 
 def read_step(
@@ -20,7 +20,7 @@ def read_step(
 
     The base model at chance has no accuracy relevance, so a plan made from it would be noise: it is refused.
     """
-    rows = [row for row in tables.read(relevance).to_pylist() if row["metric"] == metric]
+    rows = [row for row in store.read(relevance).to_pylist() if row["metric"] == metric]
     if not rows:
         raise LaminaError(f"{relevance} holds no scores of metric '{metric}': the sweep before it measured none.")
     if any(row["rank"] is None for row in rows):
@@ -30,7 +30,7 @@ def read_step(
         )
         return f"{rows[0]['reason']}. {remedy}", Step()
     ranked = [(row["unit"], row["score"]) for row in sorted(rows, key=lambda row: row["rank"])]
-    columns = from_table(tables.read(sweep))
+    columns = from_table(store.read(sweep))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
         means = np.nanmean(hits(columns, score), axis=1)
@@ -41,7 +41,7 @@ def read_step(
 def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
     column = "angular_last" if metric == "angular" else "cosine"
-    data = tables.read(activations, ["layer", "span", column])
+    data = store.read(activations, ["layer", "span", column])
     data = data.filter(pc.field("span") > 0)
     return {
         (layer, span): distance

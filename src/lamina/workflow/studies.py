@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
-from lamina.config import REMOVAL_METRICS, Config, layers, own_tasks, removed_count
+from lamina.config.load import REMOVAL_METRICS, Config, layers, own_tasks, removed_count
 
 __all__ = [
     "Variant",

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from lamina.config_schema import fill, nearest, schema
+from lamina.config.schema import fill, nearest, schema
 from lamina.errors import LaminaError
 
 CORPUS = "microworld_corpus"

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 _PACKAGE = "lamina"
-_SOURCE = Path(__file__).resolve().parents[1]
+_SOURCE = Path(__file__).resolve().parents[2]
 
 
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:

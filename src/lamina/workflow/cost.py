@@ -1,8 +1,8 @@
 """What a study costs before it is paid for: jobs, layer-tokens and hours per stage, beside those of the naive way.
 
 A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted. The
-output embedding, loading and starting are left out. `python -m lamina.cost FILE --rate TFLOPS` prints what rule
-`estimate_cost` wrote.
+output embedding, loading and starting are left out. `python -m lamina.workflow.cost FILE --rate TFLOPS` prints what
+rule `estimate_cost` wrote.
 """
 
 import argparse
@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lamina import studies
-from lamina.config import Config
+from lamina.config.load import Config
 from lamina.errors import explained
+from lamina.workflow import studies
 
 STAGES = ("capture", "sweep", "recover", "heal", "benchmark")
 # A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.

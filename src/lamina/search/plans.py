@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lamina import tables
+from lamina.tables import store
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
 
 def write(path: str | Path, plan: Plan) -> None:
     """Write a plan as JSON."""
-    tables.write_text(path, json.dumps(asdict(plan), indent=2) + "\n")
+    store.write_text(path, json.dumps(asdict(plan), indent=2) + "\n")
 
 
 def read(path: str | Path) -> Plan:

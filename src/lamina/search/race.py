@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from lamina.sweep.betting import log_evidence
+from lamina.search.betting import log_evidence
+from lamina.search.losses import Ledger, best, loss_of
 from lamina.sweep.engine import Session
-from lamina.sweep.losses import Ledger, best, loss_of
 
 # With fewer samples even a removal that ruins everything is not yet sure to have lost.
 FIRST, GROWTH = 24, 5

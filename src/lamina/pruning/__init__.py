@@ -1,1 +1,0 @@
-"""Strategies that turn scores into plans."""

@@ -1,0 +1,1 @@
+"""Budgets and strategies: which units go, asked of measurements."""

@@ -1,0 +1,1 @@
+"""The tables of a run: their schemas, and the only writer of Parquet."""

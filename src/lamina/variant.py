@@ -1,0 +1,69 @@
+"""A variant: a base model with a plan of some size, a recovery and a healing. It is a name, not a checkpoint."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lamina.errors import LaminaError
+
+FORM = "model/calibration/selector/removed=n/recovery/healing"
+
+_TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """Names of the configuration, and `removed`, the number of units that the selector's plan takes out.
+
+    The key of most tables, in this order. The unpruned model has 0 removed and `none` for everything but the model.
+    """
+
+    model: str
+    calibration: str
+    selector: str
+    removed: int
+    recovery: str = "none"
+    healing: str = "none"
+
+    @classmethod
+    def base(cls, model: str) -> "Variant":
+        """The unpruned model."""
+        return cls(model, "none", "none", 0)
+
+    @classmethod
+    def parse(cls, text: str) -> "Variant":
+        """The variant that `str` wrote.
+
+        Raises
+        ------
+        LaminaError
+            If the text has another form.
+        """
+        match = _TEXT.fullmatch(text.strip("/"))
+        if match is None:
+            raise LaminaError(f"'{text}' is not a variant. Write {FORM}.")
+        model, calibration, selector, removed, recovery, healing = match.groups()
+        return cls(model, calibration, selector, int(removed), recovery, healing)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Variant":
+        """The variant of a table's row."""
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+    def __str__(self) -> str:
+        return f"{self.key}/removed={self.removed}/{self.recovery}/{self.healing}"
+
+    @property
+    def is_base(self) -> bool:
+        """Whether this is the unpruned model."""
+        return self.removed == 0
+
+    @property
+    def key(self) -> str:
+        """What a plan is made for: `model/calibration/selector`."""
+        return f"{self.model}/{self.calibration}/{self.selector}"
+
+    def row(self) -> dict[str, Any]:
+        """The key columns of the tables."""
+        return asdict(self)

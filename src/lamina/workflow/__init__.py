@@ -1,0 +1,1 @@
+"""What the rules need, free of torch: studies, digests, paths, resources."""

@@ -1,0 +1,100 @@
+"""The path grammar under `results/`, written once. Rules use it with wildcards in the place of names.
+
+`removed` and `block` may be numbers or wildcards such as `{removed}`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from lamina.variant import Variant
+
+RESULTS = "results"
+
+
+@dataclass(frozen=True)
+class VariantFiles:
+    """What a variant is made of: None where it has none. `adapter` is a folder."""
+
+    plan: str | None
+    patch: str | None
+    adapter: str | None
+
+
+def manifest(model: str, results: str | Path = RESULTS) -> str:
+    """What a model's folder holds."""
+    return f"{results}/models/{model}/manifest.json"
+
+
+def calibration(model: str, name: str, results: str | Path = RESULTS) -> str:
+    """Tokenised samples."""
+    return f"{results}/calibrations/{model}/{name}.parquet"
+
+
+def activations(model: str, calibration: str, results: str | Path = RESULTS) -> str:
+    """Similarity of all pairs of boundaries."""
+    return f"{results}/activations/{model}/{calibration}.parquet"
+
+
+def sweep(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """Every remaining unit's removal; `key` is model/calibration/selector."""
+    return f"{results}/sweeps/{key}/removed={removed}.parquet"
+
+
+def sweep_block(key: str, removed: int | str, block: int | str, results: str | Path = RESULTS) -> str:
+    """One job's share of a sweep."""
+    return f"{results}/sweeps/{key}/removed={removed}/block={block}.parquet"
+
+
+def relevance(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """All metrics of a sweep."""
+    return f"{results}/relevance/{key}/removed={removed}.parquet"
+
+
+def plan(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
+    """The units that a selector removes at a size."""
+    return f"{results}/plans/{key}/removed={removed}.json"
+
+
+def patch(key: str, recovery: str, results: str | Path = RESULTS) -> str:
+    """Fitted tensors of a recovery, for all sizes of a selector."""
+    return f"{results}/patches/{key}/{recovery}.safetensors"
+
+
+def patch_table(key: str, recovery: str, results: str | Path = RESULTS) -> str:
+    """What is recorded of the fits."""
+    return f"{results}/patches/{key}/{recovery}.parquet"
+
+
+def adapter(key: str, removed: int | str, recovery: str, healing: str, results: str | Path = RESULTS) -> str:
+    """Folder of a healing's weights and its training curve."""
+    return f"{results}/adapters/{key}/removed={removed}/{recovery}/{healing}"
+
+
+def benchmark(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
+    """One task on a share of a calibration's variants; calibration `none` is the unpruned model."""
+    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
+
+
+def efficiency(model: str, results: str | Path = RESULTS) -> str:
+    """Size, speed and memory of a model's variants."""
+    return f"{results}/efficiency/{model}.parquet"
+
+
+def diagnosis(model: str, calibration: str, name: str, results: str | Path = RESULTS) -> str:
+    """One diagnosis of a model on a calibration."""
+    return f"{results}/diagnoses/{model}/{calibration}/{name}.parquet"
+
+
+def table(name: str, results: str | Path = RESULTS) -> str:
+    """One gathered table."""
+    return f"{results}/tables/{name}.parquet"
+
+
+def variant_files(variant: Variant, results: str | Path = RESULTS) -> VariantFiles:
+    """The files behind a variant."""
+    v = variant
+    return VariantFiles(
+        None if v.is_base else plan(v.key, v.removed, results),
+        None if v.recovery == "none" else patch(v.key, v.recovery, results),
+        None if v.healing == "none" else adapter(v.key, v.removed, v.recovery, v.healing, results),
+    )
