@@ -215,6 +215,30 @@ def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
     assert loaded["looks"].diagnoses == ["variance"] and loaded["maps"].diagnoses == []
 
 
+def test_a_new_method_is_one_class(root: Path) -> None:
+    """In a process of its own: the class would be known to all tests from then on."""
+    raw = put(minimal(), "recoveries.mine", {"method": "scale", "factor": "0.5"})
+    code = f"""
+from pathlib import Path
+from typing import Literal
+from lamina.config import document, recoveries
+from lamina.config.entry import option
+from lamina.config.load import load
+
+class Scale(recoveries.Recovery):
+    "Scales what is left."
+    method: Literal["scale"] = "scale"
+    factor: float = option("By how much.", 1.0, gt=0)
+
+print(load({raw!r}, Path({str(root)!r})).recoveries["mine"].options())
+print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.splitlines() == ["{'method': 'scale', 'factor': 0.5}", "True True"]
+
+
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
     code = "import sys, lamina.config.load, lamina.workflow.digest; print(*sys.modules)"
     printed = subprocess.run(
