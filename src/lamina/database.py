@@ -132,9 +132,8 @@ def main(arguments: list[str]) -> None:
     with explained():
         if not arguments:
             raise LaminaError("no query given. Write: python -m lamina.database sql/queries/which_layers_matter.sql")
-        connection = connect(
-            VIEWS, [path for table in store.TABLES if (path := Path(f"results/tables/{table}.parquet")).exists()]
-        )
+        files = [Path(f"results/tables/{table}.parquet") for table in store.TABLES]
+        connection = connect(VIEWS, [file for file in files if file.exists()])
         for path in arguments:
             try:
                 answer = connection.sql(Path(path).read_text(encoding="utf-8"))
