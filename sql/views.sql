@@ -226,7 +226,7 @@ WITH ordered AS (
     SELECT model, calibration, selector, removed,
         string_agg(unit, ' ' ORDER BY position) AS units,
         coalesce(nullif(split_part(any_value(unit), '.', 2), ''), if(any_value(unit) IS NULL, NULL, 'layer')) AS component,
-        list(unit::BIGINT) FILTER (NOT contains(unit, '.')) AS layers,
+        list(try_cast(unit AS BIGINT)) FILTER (unit NOT LIKE '%.%') AS layers,
         arg_min(accuracy_before, position) AS accuracy_before,
         arg_max(accuracy_after, position) AS accuracy_after,
         any_value(refused) AS refused

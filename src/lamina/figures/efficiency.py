@@ -78,10 +78,11 @@ def panel(
             for number, row in enumerate(points):
                 shift = place + (number + 0.5) / len(points) - len(looks) / 2
                 error = style.Z95 * (row[error_column] or 0) if error_column else 0
-                at = (size + lane * shift, row[column])
-                axes.errorbar(*at, error, markersize=4, elinewidth=1.2, capsize=3, **look)
+                x, y = size + lane * shift, row[column]
+                axes.errorbar(x, y, error or None, markersize=4, elinewidth=1.2, capsize=3, **look)
                 if len(points) > 1:
-                    axes.annotate(str(row["runs"]), at, (4, 2), textcoords="offset points", fontsize=6)
+                    above: dict[str, Any] = dict(xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6)
+                    axes.annotate(str(row["runs"]), (x, y + error), **above)
     axes.set_xticks(sizes)
     axes.set_xlim(sizes[0] - 0.6 * gap, sizes[-1] + 0.6 * gap)
     layers = all(row["component"] in (None, "layer") for row in data)
