@@ -28,7 +28,7 @@ COLUMNS: Columns = SWEPT | {
     "gold_margin": (
         FLOAT,
         "Log-likelihood of the gold answer minus that of the best other choice, in nats; positive where correct; null "
-        "without choices, or where it is not finite.",
+        "without choices; minus infinity if not finite.",
     ),
     "output_cosine": (
         FLOAT,
