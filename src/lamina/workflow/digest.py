@@ -1,16 +1,42 @@
-"""Hashes of code and files, so that a changed function reruns exactly the jobs that can reach it.
+"""Hashes of code, packages and files, so that a change reruns exactly the jobs whose numbers it can reach.
 
 A code digest covers the syntax trees of modules and of everything local they import, without docstrings and positions:
-comments, formatting and docstrings rerun nothing, any other edit does.
+comments, formatting and docstrings rerun nothing, any other edit does. Left aside is what everything imports and no
+number comes from; where an entry of such a registry matters to a job, its rule has the entry among its params.
 """
 
 import ast
 import hashlib
+import json
+import re
+import sys
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 _PACKAGE = "lamina"
 _SOURCE = Path(__file__).resolve().parents[2]
+# Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its options
+# are params), names of variants, and the registry of families (a model's own entry is a param of its jobs).
+_ASIDE = tuple(
+    f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
+)
+# Where a package is imported by another name than it is installed by.
+_INSTALLED_AS = {"yaml": "pyyaml"}
+# What a package brings along that numbers depend on.
+_BRINGS = {
+    "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
+    "lm-eval": ("datasets", "evaluate", "jinja2", "sacrebleu", "scikit-learn"),  # documents, prompts, metrics
+}
+
+
+class _Module(NamedTuple):
+    """One module: the hash of its code ("" without any), the local modules and the packages that it imports."""
+
+    digest: str
+    local: tuple[str, ...]
+    packages: tuple[str, ...]
 
 
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:
@@ -20,7 +46,7 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     ----------
     modules
         Names such as `lamina.sweep.engine`, or scripts such as `workflow/scripts/sweep_units.py`, which are looked up
-        from the folder above `root`.
+        from the folder above `root`. What is imported by name, such as a recovery, must be named here.
     root
         The folder that holds the package.
 
@@ -29,7 +55,28 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     ModuleNotFoundError
         If one of `modules` does not exist.
     """
-    return _closure_digest(modules, root)
+    return _code_digest(modules, root)
+
+
+def package_digest(*modules: str, root: Path = _SOURCE) -> str:
+    """Hash of the versions in requirements.lock of the packages that modules and what they reach import.
+
+    Another version of a package that none of them imports changes nothing. Parameters and errors are those of
+    `code_digest`; requirements.lock stands in the folder above `root`.
+    """
+    return _package_digest(modules, root)
+
+
+def entry_digest(entry: Any) -> str:
+    """Hash of a registry's entry, a dataclass; fields with their default and `help` do not count, so new ones may come.
+
+    None, for what the registry does not know, has a hash of its own.
+    """
+    if entry is None:
+        return _hashed("none")
+    values = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name != "help"}
+    differing = {f.name: values[f.name] for f in fields(entry) if f.name in values and values[f.name] != _default(f)}
+    return _hashed(json.dumps(differing, sort_keys=True, default=str))
 
 
 def file_digest(path: str | Path) -> str:
@@ -37,22 +84,60 @@ def file_digest(path: str | Path) -> str:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
 @cache
-def _closure_digest(modules: tuple[str, ...], root: Path) -> str:
-    seen: dict[str, str] = {}
+def _code_digest(modules: tuple[str, ...], root: Path) -> str:
+    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
+    reached = _closure(modules, root)
+    return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
+
+
+@cache
+def _package_digest(modules: tuple[str, ...], root: Path) -> str:
+    pins = _pins(root.parent / "requirements.lock")
+    imported = {package for module in _closure(modules, root).values() for package in module.packages}
+    names = {_INSTALLED_AS.get(package, _normal(package)) for package in imported}
+    names |= {brought for name in names for brought in _BRINGS.get(name, ())}
+    return _hashed("\n".join(f"{name} {pins[name]}" for name in sorted(names & pins.keys())))
+
+
+@cache
+def _pins(lock: Path) -> dict[str, str]:
+    """Versions by the normal form of a package's name."""
+    found = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_normal(name): version for name, version in found}
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _closure(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
+    """Modules by name: those given and all that they reach."""
+    reached: dict[str, _Module] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in reached:
             continue
         file = _file_of(name, root)
         if file is None:
             raise ModuleNotFoundError(f"code_digest: there is no module '{name}' in {root}")
-        seen[name], imported = _read(name, file, root)
-        waiting += imported
-    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
-    parts = [f"{name} {digest}" for name, digest in sorted(seen.items()) if digest]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        reached[name] = _read(name, file, root)
+        waiting += [other for other in reached[name].local if not _is_aside(other)]
+    return reached
+
+
+def _is_aside(name: str) -> bool:
+    return any(name == aside or name.startswith(f"{aside}.") for aside in _ASIDE)
 
 
 def _file_of(name: str, root: Path) -> Path | None:
@@ -67,8 +152,7 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 
 @cache
-def _read(name: str, file: Path, root: Path) -> tuple[str, tuple[str, ...]]:
-    """Digest of one module ("" without code) and the local modules it imports."""
+def _read(name: str, file: Path, root: Path) -> _Module:
     tree = ast.parse(file.read_bytes(), filename=str(file))
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     imported: set[str] = set()
@@ -82,12 +166,12 @@ def _read(name: str, file: Path, root: Path) -> tuple[str, tuple[str, ...]]:
             source = ".".join([*above, *([node.module] if node.module else [])])
             imported.add(source)
             imported.update(f"{source}.{alias.name}" for alias in node.names)
+    tops = {name.split(".")[0] for name in imported}
     local = {name for name in imported if name.split(".")[0] == _PACKAGE}
     parents = {name.rsplit(".", depth)[0] for name in local for depth in range(1, name.count(".") + 1)}
     known = sorted(name for name in local | parents if _file_of(name, root))
-    if not tree.body:
-        return "", tuple(known)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(known)
+    packages = sorted(tops - {_PACKAGE} - sys.stdlib_module_names)
+    return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(packages))
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
