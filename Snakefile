@@ -2,6 +2,7 @@
 #
 # Path grammar, under results/ ({key} = {model}/{calibration}/{selector}):
 #   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
+#   diagnoses/{model}/{calibration}/{diagnosis}
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
@@ -28,6 +29,7 @@ include: "rules/sweep.smk"
 include: "rules/prune.smk"
 include: "rules/recover.smk"
 include: "rules/heal.smk"
+include: "rules/diagnose.smk"
 include: "rules/benchmark.smk"
 include: "rules/report.smk"
 include: "rules/export.smk"
@@ -40,6 +42,7 @@ localrules:
     prune,
     recover,
     heal,
+    diagnose,
     benchmark,
     report,
 
@@ -69,6 +72,11 @@ rule recover:
 rule heal:
     input:
         "results/tables/training.parquet",
+
+
+rule diagnose:
+    input:
+        "results/tables/diagnoses.parquet",
 
 
 rule benchmark:

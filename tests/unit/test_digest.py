@@ -122,11 +122,10 @@ def test_a_script_stands_for_what_it_imports(tree: Path) -> None:
     script.write_text("from lamina.engine import run\n\nrun(1)\n")
     other = edited(tree, "lamina/parts/bolt.py", "x * y", "x / y")
     shutil.copytree(tree.parent / "workflow", other.parent / "workflow")
-    name = "workflow/scripts/go.py"
-    assert code_digest(name, root=tree) != code_digest(name, root=other)
+    assert code_digest("go", root=tree) != code_digest("go", root=other)
 
 
-@pytest.mark.parametrize("name", ["lamina.wheels", "lamina.parts.nut", "workflow/scripts/none.py"])
+@pytest.mark.parametrize("name", ["lamina.wheels", "lamina.parts.nut", "none"])
 def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=name.replace(".", r"\.")):
         code_digest(name, root=tree)

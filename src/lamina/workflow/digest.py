@@ -15,7 +15,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lamina.models.families import FAMILIES
+
 _PACKAGE = "lamina"
+_SCRIPTS = "workflow/scripts"
 _SOURCE = Path(__file__).resolve().parents[2]
 # Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its options
 # are params), names of variants, and the registry of families (a model's own entry is a param of its jobs).
@@ -45,8 +48,8 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     Parameters
     ----------
     modules
-        Names such as `lamina.sweep.engine`, or scripts such as `workflow/scripts/sweep_units.py`, which are looked up
-        from the folder above `root`. What is imported by name, such as a recovery, must be named here.
+        Names such as `lamina.sweep.engine`, or of scripts, such as `sweep_units`, which stand in workflow/scripts beside
+        `root`. What is imported by name, such as a recovery, must be named here.
     root
         The folder that holds the package.
 
@@ -77,6 +80,16 @@ def entry_digest(entry: Any) -> str:
     values = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name != "help"}
     differing = {f.name: values[f.name] for f in fields(entry) if f.name in values and values[f.name] != _default(f)}
     return _hashed(json.dumps(differing, sort_keys=True, default=str))
+
+
+def family_digest(family: str | None) -> str:
+    """Hash of the registry's entry for a family, so that a new family reruns no job of the others.
+
+    None is the family of a hub model whose entry does not name it: its jobs depend on the whole registry.
+    """
+    if family is not None:
+        return entry_digest(FAMILIES.get(family))
+    return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in sorted(FAMILIES)))
 
 
 def file_digest(path: str | Path) -> str:
@@ -141,8 +154,8 @@ def _is_aside(name: str) -> bool:
 
 
 def _file_of(name: str, root: Path) -> Path | None:
-    if name.endswith(".py"):
-        script = root.parent / name
+    if "." not in name and name != _PACKAGE:
+        script = root.parent / _SCRIPTS / f"{name}.py"
         return script if script.is_file() else None
     stem = root.joinpath(*name.split("."))
     for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):

@@ -3,6 +3,8 @@
 `removed` and `block` may be numbers or wildcards such as `{removed}`.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +21,11 @@ class VariantFiles:
     plan: str | None
     patch: str | None
     adapter: str | None
+
+
+def any_of(names: Iterable[str], *more: str) -> str:
+    """A wildcard constraint that allows these names, the expressions `more`, and nothing else."""
+    return "|".join([*map(re.escape, names), *more]) or "$^"
 
 
 def manifest(model: str, results: str | Path = RESULTS) -> str:
@@ -86,9 +93,7 @@ def benchmark(model: str, calibration: str, task: str, block: int | str, results
     return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
 
 
-def benchmark_samples(
-    model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS
-) -> str:
+def benchmark_samples(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
     """The same job's single documents."""
     return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
 
