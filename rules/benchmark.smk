@@ -18,10 +18,10 @@ rule benchmark_task:
         "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_task/{model}/{calibration}/{task}/block={block}.jsonl"
-    conda:
-        "../envs/lamina.yaml"
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.tasks),
+    conda:
+        "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
         gpu=1,
@@ -51,10 +51,10 @@ rule benchmark_perplexity:
         "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
-    conda:
-        "../envs/lamina.yaml"
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.perplexity),
+    conda:
+        "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
         gpu=1,

@@ -25,8 +25,8 @@ rule diagnose_layers:
         family=family,
         options=lambda w: arguments.as_json(CONFIG.diagnoses[w.diagnosis].options()),
         tokens=CONFIG.sweep.tokens,
-        keys=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
+        names=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
     shell:
         'on_gpu python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --calibration {input.calibration}'
-        " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.keys:q}"
+        " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.names:q}"
         " --code {params.code} --output {output} 2> {log}"

@@ -13,12 +13,12 @@ rule export_variant:
         directory(paths.export(f"{KEY}/removed={{removed}}/{{recovery}}/{{healing}}")),
     log:
         "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
-    conda:
-        "../envs/lamina.yaml"
     wildcard_constraints:
         calibration=any_of(CONFIG.calibrations),
         selector=any_of(CONFIG.selectors),
         healing=any_of(CONFIG.healings, "none"),
+    conda:
+        "../envs/lamina.yaml"
     params:
         code=code_digest("export_variant"),
         packages=package_digest("export_variant"),

@@ -7,8 +7,7 @@ rule fit_patch:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
         plans=lambda w: [
-            paths.plan(inputs.key(w), n)
-            for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
+            paths.plan(inputs.key(w), n) for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
         ],
     output:
         patch=paths.patch(KEY, "{recovery}"),

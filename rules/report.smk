@@ -40,10 +40,10 @@ rule gather_table:
         paths.table("{table}"),
     log:
         "logs/gather_table/{table}.log",
-    conda:
-        "../envs/lamina.yaml"
     wildcard_constraints:
         table=any_of(TABLES.keys() - {"jobs"}),
+    conda:
+        "../envs/lamina.yaml"
     params:
         # Elsewhere the tables stand aside; here their columns are what is made.
         code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
@@ -82,7 +82,7 @@ rule build_database:
     params:
         code=code_digest("build_database", *arguments.table_modules(TABLES)),
     shell:
-        'python "$SCRIPTS/build_database.py" --views {input.views} --tables results/tables --output {output} 2> {log}'
+        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
 
 
 rule plot_figure:
@@ -140,7 +140,7 @@ rule render_report:
     params:
         code=code_digest("render_report"),
     shell:
-        'python "$SCRIPTS/render_report.py" --tables results/tables --figures results/figures'
+        'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
         " --template {input.template} --facts {input.facts} --output {output} 2> {log}"
 
 

@@ -1,7 +1,7 @@
 """What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
 
-A figure names the tables that it reads (`TABLES`), a table its grain (`GRAIN`). So the rules know both without a list of
-their own, and a new module is all that a new figure or table takes.
+A figure names the tables that it reads (`TABLES`), a table its grain (`GRAIN`). So the rules know both without a list
+of their own, and a new module is all that a new figure takes.
 """
 
 import ast

@@ -20,8 +20,8 @@ from lamina.models.families import FAMILIES
 _PACKAGE = "lamina"
 _SCRIPTS = "workflow/scripts"
 _SOURCE = Path(__file__).resolve().parents[2]
-# Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its options
-# are params), names of variants, and the registry of families (a model's own entry is a param of its jobs).
+# Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its
+# options are params), names of variants, and the registry of families (a model's own entry is a param of its jobs).
 _ASIDE = tuple(
     f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
 )
@@ -48,8 +48,8 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     Parameters
     ----------
     modules
-        Names such as `lamina.sweep.engine`, or of scripts, such as `sweep_units`, which stand in workflow/scripts beside
-        `root`. What is imported by name, such as a recovery, must be named here.
+        Names such as `lamina.sweep.engine`, or of scripts, such as `sweep_units`, which stand in workflow/scripts
+        beside `root`. What is imported by name, such as a recovery, must be named here.
     root
         The folder that holds the package.
 

@@ -44,7 +44,7 @@ def memory(wildcards: Any, input: Any, attempt: int) -> int:
 
 
 def minutes(wildcards: Any, input: Any, attempt: int) -> int:
-    """Time limit: loading and measuring grow with the weights, benchmarks with the files of variants they go through."""
+    """Time limit: loading and measuring grow with the weights, benchmarks with the files of their variants."""
     return minutes_of(len(input.get("variants", [])), input.manifest, attempt)
 
 

@@ -77,8 +77,8 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
     """(model, calibration, pass, units) of the sweeps of unpruned models that studies of maps need."""
     wanted: dict[tuple[str, str, str], set[str]] = {}
     for study in config.studies.values():
-        for model in study.models if isinstance(study, Maps) else []:
-            for calibration in study.calibrations:
+        if isinstance(study, Maps):
+            for model, calibration in product(study.models, study.calibrations):
                 wanted.setdefault((model, calibration, study.units), set()).update(study.metrics)
     return sorted((m, c, name, units) for (m, c, units), metrics in wanted.items() for name in passes(metrics))
 
@@ -142,7 +142,7 @@ def step_pass(config: Configuration, selector: str) -> str | None:
     `block` reads the captured activations instead, `deepest` and `random` read no measurement.
     """
     entry = config.selectors[selector]
-    return metric_pass(entry.metric) if entry.strategy in _SWEEPING else None
+    return metric_pass(entry.metric) if entry.metric and entry.strategy in _SWEEPING else None
 
 
 def captures(config: Configuration) -> list[tuple[str, str]]:
@@ -161,9 +161,9 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that may differ in cost: all, with no healing, since one is merged into the weights.
 
     What changes the cost is the kind of unit, the number of removed units, the recovery, and the number of *runs* of
-    removed layers, since a patch stands once in each. Only plans tell the last: the job is given every variant, reads the
-    plans and measures the first of each kind. They stand in the order of the studies, so that the first calibration and
-    selector speak for the others. Empty where the configuration measures no efficiency.
+    removed layers, since a patch stands once in each. Only plans tell the last: the job is given every variant, reads
+    the plans and measures the first of each kind. They stand in the order of the studies, so that the first calibration
+    and selector speak for the others. Empty where the configuration measures no efficiency.
     """
     if config.benchmarks.efficiency is None:
         return []
