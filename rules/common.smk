@@ -17,7 +17,6 @@ sys.path.insert(0, str(ROOT / "src"))
 from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
-from lamina.variant import Variant
 from lamina.workflow import arguments, commands, failures, inputs, paths, studies
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest

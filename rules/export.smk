@@ -8,7 +8,7 @@ localrules:
 
 rule export_variant:
     input:
-        unpack(lambda w: inputs.export(CONFIG, Variant.of({**w, "removed": int(w.removed)}))),
+        unpack(lambda w: inputs.export(CONFIG, w)),
     output:
         directory(paths.export(f"{KEY}/removed={{removed}}/{{recovery}}/{{healing}}")),
     log:
@@ -23,7 +23,7 @@ rule export_variant:
         code=code_digest("export_variant"),
         packages=package_digest("export_variant"),
         family=family,
-        variant=lambda w: Variant.of({**w, "removed": int(w.removed)}),
+        variant=lambda w: str(inputs.variant(w)),
         form=os.environ.get("LAMINA_EXPORT_FORM") or "auto",
         shard=os.environ.get("LAMINA_EXPORT_SHARD") or "5GB",
     shell:

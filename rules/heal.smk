@@ -30,7 +30,7 @@ rule heal_variant:
         code=lambda w: code_digest("heal_variant", f"lamina.healing.{CONFIG.healings[w.healing].method}"),
         packages=lambda w: package_digest("heal_variant", f"lamina.healing.{CONFIG.healings[w.healing].method}"),
         family=family,
-        variant=lambda w: Variant.of({**w, "removed": int(w.removed)}),
+        variant=lambda w: str(inputs.variant(w)),
         options=lambda w: arguments.as_json(CONFIG.healings[w.healing].options()),
         patch=lambda w, input: f"--patch {input.patch}" if input.patch else "",
         folder=lambda w, output: Path(output[0]).parent,

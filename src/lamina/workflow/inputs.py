@@ -45,6 +45,11 @@ def key(w: Any) -> str:
     return f"{w.model}/{w.calibration}/{w.selector}"
 
 
+def variant(w: Any) -> Variant:
+    """The variant that a job's wildcards spell out."""
+    return Variant.of({**w, "removed": int(w.removed)})
+
+
 def sweep_plan(w: Any) -> str | None:
     """The plan that says which units are gone before a sweep; none for the unpruned model."""
     return paths.plan(key(w), w.removed) if int(w.removed) else None
@@ -74,8 +79,8 @@ def step_evidence(config: Configuration, w: Any) -> dict[str, str]:
 def variants(listed: list[Variant]) -> list[str]:
     """The files behind variants. An adapter counts as there once its training curve is, which is written last."""
     found = set()
-    for variant in listed:
-        files = paths.variant_files(variant)
+    for each in listed:
+        files = paths.variant_files(each)
         found |= {files.plan, files.patch, files.adapter and paths.training(files.adapter)}
     return sorted(file for file in found if file)
 
@@ -87,7 +92,7 @@ def overlap_gate(w: Any) -> str:
     return paths.overlap(w.model, w.calibration, w.task)
 
 
-def export(config: Configuration, variant: Variant) -> dict[str, Any]:
+def export(config: Configuration, w: Any) -> dict[str, Any]:
     """What a variant is exported from, by name. Its card shows benchmarks that are there; none is started for it.
 
     Raises
@@ -95,7 +100,7 @@ def export(config: Configuration, variant: Variant) -> dict[str, Any]:
     LaminaError
         If no study fits the variant's recovery to its size.
     """
-    v, files = variant, paths.variant_files(variant)
+    v, files = variant(w), paths.variant_files(variant(w))
     if files.patch and v.removed not in studies.sizes(config, v.model, v.calibration, v.selector, v.recovery):
         raise LaminaError(
             f"no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
@@ -134,7 +139,7 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             fitted = {(v.key, v.recovery) for v in studies.variants(config) if v.recovery != "none"}
             return [paths.patch_table(*place) for place in sorted(fitted)]
         case "training":
-            healed = {paths.variant_files(variant).adapter for variant in studies.variants(config)}
+            healed = {paths.variant_files(v).adapter for v in studies.variants(config)}
             return sorted(paths.training(folder) for folder in healed if folder)
         case "benchmarks":
             return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)]
