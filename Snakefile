@@ -7,6 +7,8 @@
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
 #   exports/{key}/removed={n}/{recovery}/{healing}
+import os
+
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -19,6 +21,10 @@ report: "workflow/report/workflow.rst"
 if not workflow.config_settings.configfiles:
 
     configfile: "config/config.yaml"
+
+
+# Started by --sdm apptainer only, made from envs/Containerfile.
+container: os.environ.get("LAMINA_CONTAINER") or "envs/lamina.sif"
 
 
 include: "rules/common.smk"

@@ -25,7 +25,7 @@ class VariantFiles:
 
 def any_of(names: Iterable[str], *more: str) -> str:
     """A wildcard constraint that allows these names, the expressions `more`, and nothing else."""
-    return "|".join([*map(re.escape, names), *more]) or "$^"
+    return "|".join([*map(re.escape, names), *more]) or "(?!)"
 
 
 def manifest(model: str, results: str | Path = RESULTS) -> str:
