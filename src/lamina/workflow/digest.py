@@ -1,4 +1,4 @@
-"""Hashes of code, packages and files, so that a change reruns exactly the jobs whose numbers it can reach.
+"""Hashes of code, packages and entries of registries, so that a change reruns exactly the jobs whose numbers it can reach.
 
 A code digest covers the syntax trees of modules and of everything local they import, without docstrings and positions:
 comments, formatting and docstrings rerun nothing, any other edit does. Left aside is what everything imports and no
@@ -90,11 +90,6 @@ def family_digest(family: str | None) -> str:
     if family is not None:
         return entry_digest(FAMILIES.get(family))
     return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in sorted(FAMILIES)))
-
-
-def file_digest(path: str | Path) -> str:
-    """sha256 of a file's content."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 def _default(field: Any) -> Any:
