@@ -1,4 +1,4 @@
-"""Hashes of code, packages and entries of registries, so that a change reruns exactly the jobs whose numbers it can reach.
+"""Hashes of code, packages and registry entries, so that a change reruns exactly the jobs whose numbers it can reach.
 
 A code digest covers the syntax trees of modules and of everything local they import, without docstrings and positions:
 comments, formatting and docstrings rerun nothing, any other edit does. Left aside is what everything imports and no
@@ -70,8 +70,9 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
     return _package_digest(modules, root)
 
 
+@cache
 def entry_digest(entry: Any) -> str:
-    """Hash of a registry's entry, a dataclass; fields with their default and `help` do not count, so new ones may come.
+    """Hash of a registry's entry, a frozen dataclass; fields with their default and `help` do not count, so new ones may come.
 
     None, for what the registry does not know, has a hash of its own.
     """
