@@ -99,7 +99,7 @@ def test_a_bad_line_of_questions_is_named(manifest: dict, tmp_path: Path) -> Non
     (tmp_path / "mine.jsonl").write_text(
         '{"query": "a", "choices": ["b", "c"], "gold": 0}\n{"query": "a", "choices": ["b"], "gold": 1}\n'
     )
-    with pytest.raises(LaminaError, match=r"mine.jsonl, line 2: not a question.*gold"):
+    with pytest.raises(LaminaError, match=r"mine.jsonl, line 2: choices has 1 entry.*gold"):
         prepare("mine", {"choices": "mine.jsonl", "seed": 0}, manifest, tmp_path)
 
 

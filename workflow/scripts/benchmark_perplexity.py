@@ -7,8 +7,8 @@ from pathlib import Path
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import perplexity, variants
-from lamina.models.families import text_config
 from lamina.models.load import load_model, load_tokenizer
+from lamina.models.structure import text_config
 from lamina.tables import store
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.models.families import layers_of
 from lamina.models.load import load_model
+from lamina.models.structure import layers_of
 from lamina.recovery import patch, report
 from lamina.streams import moments
 from lamina.tables import store

@@ -20,7 +20,8 @@ if __name__ == "__main__":
     with explained():
         if "text" in args.entry:
             path = documents.corpus_file(args.entry["text"], args.entry.get("split"), Path.cwd())
-            tested = [document_hash(part) for part in documents.read_documents(path, args.entry.get("documents"))]
+            texts = documents.read_documents(path, args.entry.get("documents"), f"benchmarks.perplexity.{args.task}")
+            tested = [document_hash(part) for part in texts]
         else:
             task = lm_tasks.task_object(args.task, Path.cwd(), choices=args.entry.get("choices"))
             tested = lm_tasks.test_documents(task, args.entry.get("limit"))

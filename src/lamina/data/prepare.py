@@ -6,6 +6,7 @@ from typing import Any
 from lamina.data import calibrations, documents, lm_tasks, text
 from lamina.data.calibrations import Calibration, Sample
 from lamina.errors import LaminaError
+from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 
@@ -15,18 +16,27 @@ def prepare(name: str, entry: dict[str, Any], manifest: dict[str, Any], root: Pa
     Raises
     ------
     LaminaError
-        If a task, split or file is missing, or fewer samples are there than the entry asks for.
+        If a task, split or file is missing, fewer samples are there than the entry asks for, or one is longer than the
+        model's context.
     """
     tokenizer = load_tokenizer(manifest)
+    if manifest["chat_template"] and not tokenizer.chat_template:
+        raise LaminaError(
+            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
+            "chat_template: false, or put chat_template.jinja beside its weights."
+        )
+    skeleton = load_skeleton(manifest)
     vocabulary = int(manifest["vocabulary"])
     seed, split = entry.get("seed", 0), entry.get("split", "train")
     if "text" in entry:
         path = documents.corpus_file(entry["text"], entry.get("split"), root)
-        texts = documents.read_documents(path, entry.get("documents"))
+        limit = context(skeleton.config.to_dict())
+        check_fits(f"calibrations.{name}.length", entry["length"], limit, manifest["source"])
+        texts = documents.read_documents(path, entry.get("documents"), f"calibrations.{name}")
         samples = text.text_samples(texts, tokenizer, entry["length"])
         return calibrations.build(samples, vocabulary, source=entry["text"], split=entry.get("split"), seed=seed)
 
-    lm = lm_tasks.recorder(load_skeleton(manifest), tokenizer)
+    lm = lm_tasks.recorder(skeleton, tokenizer)
     if "choices" in entry:
         task = lm_tasks.task_object(name, root, entry.get("num_fewshot"), choices=entry["choices"])
         samples = _limited(name, lm_tasks.task_samples(task, lm, entry.get("limit"), seed), entry.get("limit"))

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lamina.models.families import layers_of, text_config
+from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention
 
 # One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.

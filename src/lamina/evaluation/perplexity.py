@@ -11,7 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.text import encode
 from lamina.errors import LaminaError
-from lamina.models.families import text_config
+from lamina.models.structure import text_config
 from lamina.models.variant import assert_finite
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")

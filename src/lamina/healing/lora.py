@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
-from lamina.models.families import family_of, projection_paths
+from lamina.models.structure import family_of, projection_paths
 
 VALIDATION_SHARE = 0.15
 _IGNORED = -100

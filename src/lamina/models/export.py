@@ -22,7 +22,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina
-from lamina.models.families import family_of, layers_of
+from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import kept_layers, parse, runs
 from lamina.models.variant import Boundary, Patch, materialise
 from lamina.version import VERSION

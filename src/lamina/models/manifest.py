@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from lamina.data.files import locate
 from lamina.errors import LaminaError
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
@@ -31,10 +32,10 @@ def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
         If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
     """
     source = str(entry["source"])
-    local = (root / source).resolve()
+    local = locate(source, root).resolve()
     if local.is_dir():
         return local
-    if source.startswith((".", "/")) or source.count("/") != 1:
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
         raise LaminaError(
             f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
             "and *.safetensors, or a hub id of the form 'organisation/model'."
@@ -89,8 +90,8 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises
     ------
     LaminaError
-        If config or weights are missing, weights are pickles only, code is present but not allowed, or the number
-        of layers is not the one that the config file promises.
+        If config or weights are missing or cut off, weights are pickles only, code is present but not allowed, or the
+        number of layers or the family is not the one that the config file promises.
     """
     where = f"models.{name}.source: {entry['source']}"
     config_path = folder / "config.json"
@@ -98,15 +99,18 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
         raise LaminaError(
             f"{where} has no config.json, so it is not a Hugging Face model. Write a folder saved by `save_pretrained`."
         )
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LaminaError(f"{where}: its config.json is not JSON ({error}). Restore the file.") from error
     text_config = config.get("text_config", config)
     if not entry["trust_remote_code"] and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
         )
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
+    weights = read_weights(folder)
+    if not weights:
         pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
         if pickles:
             raise LaminaError(
@@ -120,13 +124,18 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     promised = entry.get("layers")
     if promised is not None and promised != n_layers:
         raise LaminaError(f"models.{name}.layers: says {promised}, but the model has {n_layers}. Write {n_layers}.")
-    headers = [_header(shard) for shard in shards]
-    tensors = {key: value for header in headers for key, value in header.items() if key != "__metadata__"}
+    family = entry.get("family")
+    if family is not None and family != config.get("model_type"):
+        raise LaminaError(
+            f"models.{name}.family: says {family}, but the model is a {config.get('model_type')}. Write "
+            f"{config.get('model_type')}, or leave `family` out."
+        )
+    tensors = {key: tensor for shard in weights.values() for key, tensor in shard.items()}
     return {
         "path": str(folder),
         "source": str(entry["source"]),
         "revision": entry.get("revision"),
-        "weights_sha256": _sha256(shards),
+        "weights_sha256": _sha256(list(weights)),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
@@ -144,18 +153,64 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
 
 
-def _header(shard: Path) -> dict[str, Any]:
-    """The JSON header of a safetensors file: 8 bytes of length (little-endian), then the header."""
+def read_weights(folder: Path) -> dict[Path, dict[str, Any]]:
+    """The tensors of each safetensors file of a model, in order of the files' names; empty where it has none.
+
+    Raises
+    ------
+    LaminaError
+        If one that the index names is missing, or one is damaged.
+    """
+    index = folder / "model.safetensors.index.json"
+    named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.is_file() else set()
+    missing = sorted(shard for shard in named if not (folder / shard).is_file())
+    if missing:
+        raise LaminaError(
+            f"{folder}: its index names {missing[0]}, which is not there ({len(missing)} of {len(named)} files are "
+            "missing). Download the model again, completely."
+        )
+    return {shard: _read_header(shard) for shard in sorted(folder.glob("*.safetensors"))}
+
+
+def _read_header(shard: Path) -> dict[str, Any]:
+    """Shape, dtype and place of the tensors in a safetensors file.
+
+    8 bytes of length (little-endian), a header in JSON, then the tensors without gaps; `data_offsets` count from the
+    end of the header.
+
+    Raises
+    ------
+    LaminaError
+        If the header is damaged, or the data does not have the length that it says.
+    """
+    size = shard.stat().st_size
     with shard.open("rb") as file:
         try:
             (length,) = struct.unpack("<Q", file.read(8))
-            if length > shard.stat().st_size:
+            if length > size:
                 raise ValueError
-            return json.loads(file.read(length))
-        except (struct.error, ValueError) as error:
+            header = json.loads(file.read(length))
+            tensors = {key: value for key, value in header.items() if key != "__metadata__"}
+            places = sorted((*tensor["data_offsets"], key) for key, tensor in tensors.items())
+            needed = {key: prod(tensor["shape"]) * _BYTES.get(tensor["dtype"], 0) for key, tensor in tensors.items()}
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
             raise LaminaError(
                 f"{shard} is not a complete safetensors file. Download or save the model again."
             ) from error
+    end = 0
+    for start, stop, key in places:
+        if start != end or stop < start or needed[key] not in (0, stop - start):
+            raise LaminaError(
+                f"{shard} is damaged: its header puts tensor '{key}' at bytes {start} to {stop}, where it does not "
+                "fit. Download or save the model again."
+            )
+        end = stop
+    if 8 + length + end != size:
+        raise LaminaError(
+            f"{shard} is {'cut off' if 8 + length + end > size else 'damaged'}: it has {size} bytes and its header "
+            f"says {8 + length + end}. Download or save the model again."
+        )
+    return tensors
 
 
 def _sha256(files: list[Path]) -> str:

@@ -16,8 +16,8 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import modeling_lamina
-from lamina.models.families import family_of, final_norm_of, layers_of, projection_paths
 from lamina.models.modeling_lamina import patch_dtype
+from lamina.models.structure import family_of, final_norm_of, layers_of, projection_paths
 from lamina.models.surgery import remove, removed_layers, runs
 
 Boundary = tuple[int, int]

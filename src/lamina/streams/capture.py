@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import layers_of
+from lamina.models.structure import layers_of
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import layers_of, text_config
+from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import Boundary, Patch, assert_finite
 
 HELDOUT_SHARE = 0.2
