@@ -13,6 +13,8 @@ from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lamina.config.calibrations import read
+from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.prepare import prepare
@@ -26,7 +28,7 @@ from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 64
-ENTRY = {"source": "small", "dtype": "float32", "trust_remote_code": False, "chat_template": False}
+ENTRY = Model(source="small", dtype="float32")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +60,7 @@ def questions(root: Path, *lengths: int, **changes: Any) -> str:
 
 
 def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
-    return prepare("mine", {"seed": 0, **entry}, manifest, root)
+    return prepare("mine", read(entry), manifest, root)
 
 
 def test_the_tokenizer_is_what_it_is_meant_to_be(folder: Path) -> None:
@@ -112,7 +114,7 @@ def test_an_empty_question_needs_one_and_the_message_says_so(manifest: dict, tmp
 
 def test_a_generated_answer_needs_eos_where_its_stop_has_no_token(manifest: dict, tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match=r"no EOS, by which a generated answer ends"):
-        prepare("sorting", {"task": "microworld_sorting", "limit": 3, "seed": 0}, manifest, ROOT)
+        prepare("sorting", read({"task": "microworld_sorting", "limit": 3}), manifest, ROOT)
 
 
 def test_answers_that_leave_no_room_for_questions_are_refused(manifest: dict) -> None:
@@ -167,8 +169,8 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
     (tmp_path / "a.txt").write_text(" ".join(tiny.WORDS) * 3)
     message = r"calibrations.mine.length: 65 tokens are more than the context of model 'small', 64. Write at most 64"
     with pytest.raises(LaminaError, match=message):
-        calibration(manifest, tmp_path, text="a.txt", length=65)
-    made = calibration(manifest, tmp_path, text="a.txt", length=64)
+        calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
+    made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
     assert len(capture(load_model(manifest), made.sequences()))
 
 
