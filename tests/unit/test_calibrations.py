@@ -130,7 +130,7 @@ def test_text_samples_predict_every_token_but_the_first() -> None:
 
 def test_more_documents_than_there_are_is_refused(tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("one\n\ntwo")
-    with pytest.raises(LaminaError, match='"0:5" asks for more than the 2 documents'):
+    with pytest.raises(LaminaError, match='"0:5" asks for more than .*few.txt holds, 2'):
         documents.read_documents(tmp_path / "few.txt", "0:5")
 
 

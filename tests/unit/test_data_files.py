@@ -145,16 +145,16 @@ def test_documents_of_white_space_do_not_count_and_their_number_is_said(tmp_path
     with caplog.at_level(logging.WARNING):
         assert read_documents(tmp_path / "a.json", "0:2") == ["one", "two"]
     assert "holds 2 documents (2 more are white space and left out)" in caplog.text
-    with pytest.raises(LaminaError, match=r"more than the 2 documents of .*a.json"):
+    with pytest.raises(LaminaError, match="more than .*a.json holds, 2"):
         read_documents(tmp_path / "a.json", "0:3")
 
 
 @pytest.mark.parametrize(
     ("documents", "words"),
     [
-        ("0:900", 'corpus.documents: "0:900" asks for more than the 3 documents of .*a.json. Write "0:3", or null'),
+        ("0:900", 'corpus.documents: "0:900" asks for more than .*a.json holds, 3. Write "0:3", or null'),
         ("1:4", 'Write "1:3", or null'),
-        ("3:", 'corpus.documents: "3:" asks for more than the 3 documents.*Write "0:3", or null'),
+        ("3:", 'corpus.documents: "3:" asks for more than .*Write "0:3", or null'),
     ],
 )
 def test_ranges_beyond_the_file_are_refused(tmp_path: Path, documents: str, words: str) -> None:

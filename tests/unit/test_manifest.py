@@ -164,6 +164,12 @@ def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
         describe("mine", ENTRY, folder)
 
 
+def test_a_damaged_index_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(LaminaError, match="models.mine.source: .*model.safetensors.index.json is damaged"):
+        describe("mine", ENTRY, folder)
+
+
 def test_a_wrong_family_is_refused(folder: Path) -> None:
     assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
     with pytest.raises(LaminaError, match=r"models.mine.family: says qwen2, but the model is llama. Write llama."):

@@ -47,7 +47,7 @@ def check_range(documents: str | None, count: int, path: Path, where: str) -> tu
     first, last = document_range(documents)
     if first >= count or (last or 0) > count:
         raise LaminaError(
-            f'{where}.documents: "{documents}" asks for more than the {count} documents of {path}. Write '
+            f'{where}.documents: "{documents}" asks for more than {path} holds, {count}. Write '
             f'"{first if first < count else 0}:{count}", or null for all.'
         )
     return first, last
