@@ -17,7 +17,7 @@ from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency, perplexity, variants
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.models.families import layers_of
+from lamina.models.structure import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import patch
 from lamina.tables import store

@@ -25,8 +25,8 @@ from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
 from lamina.models import export, modeling_lamina
-from lamina.models.families import layers_of, text_config
 from lamina.models.load import load_folder, load_model, load_tokenizer
+from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
 from lamina.models.variant import Patch, materialise, share
 from lamina.recovery import patch

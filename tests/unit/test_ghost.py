@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lamina.errors import LaminaError
-from lamina.models.families import layers_of
+from lamina.models.structure import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import ghost, patch
 from lamina.recovery.report import antisymmetric_share, boundaries, row

@@ -11,7 +11,7 @@ from peft import PeftModel
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
-from lamina.models.families import layers_of
+from lamina.models.structure import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.tables import store
 from tests.unit import tiny

@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import FAMILIES, family_of, layers_of, module_at, projection_paths
+from lamina.models.families import FAMILIES
+from lamina.models.structure import family_of, layers_of, module_at, projection_paths
 from lamina.models.surgery import NoAttention, remove, runs
 from lamina.models.variant import Patch, materialise, share
 from tests.unit import tiny

@@ -9,8 +9,9 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import Family, family_of, known_families, layers_of, text_config
+from lamina.models.families import Family
 from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
+from lamina.models.structure import family_of, known_families, layers_of, text_config
 
 COMPONENTS = ("layer", "attention", "mlp")
 

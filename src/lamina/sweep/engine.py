@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
-from lamina.models.families import layers_of
+from lamina.models.structure import layers_of
 from lamina.models.surgery import parse
 from lamina.sweep import forking, packing
 from lamina.sweep.forking import BASE, CURRENT, ForkingLayer, SelectingHead, Streams

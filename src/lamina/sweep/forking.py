@@ -17,7 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import Family, family_of, layers_of
+from lamina.models.families import Family
+from lamina.models.structure import family_of, layers_of
 from lamina.sweep.packing import Batch
 
 # Names of the two streams that are not removals: the current model, and the unpruned one riding along.

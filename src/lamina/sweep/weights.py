@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.models.families import family_of, layers_of
+from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import parse, remove
 from lamina.models.variant import share
 

@@ -148,6 +148,7 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
     "benchmark_samples": VARIANT | {"task": _STRING, "sample": _INT, "metric": _STRING, "value": _FLOAT},
     "efficiency": VARIANT
     | {
+        "runs": _INT,
         "device": _STRING,
         "dtype": _STRING,
         "prompt": _INT,
@@ -168,6 +169,19 @@ COLUMNS: dict[str, dict[str, pa.DataType]] = {
         "tokens_per_second_ratio_stderr": _FLOAT,
         "peak_memory_bytes": _INT,
         "peak_memory_ratio": _FLOAT,
+    },
+    "diagnoses": {
+        "model": _STRING,
+        "calibration": _STRING,
+        "diagnosis": _STRING,
+        "kind": _STRING,
+        "layer": _INT,
+        "measure": _STRING,
+        "value": _FLOAT,
+        "ci_low": _FLOAT,
+        "ci_high": _FLOAT,
+        "n_samples": _INT,
+        "control": _FLOAT,
     },
     "jobs": {
         "rule": _STRING,
