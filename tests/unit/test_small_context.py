@@ -13,12 +13,14 @@ from lm_eval.models.huggingface import HFLM
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from lamina.config.benchmarks import Efficiency
 from lamina.config.calibrations import read
 from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
+from lamina.evaluation import efficiency
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
@@ -149,6 +151,12 @@ def test_more_examples_than_other_questions_are_refused(manifest: dict, tmp_path
         calibration(manifest, tmp_path, choices=questions(tmp_path, 5, 6, 7), num_fewshot=3)
 
 
+def test_a_question_of_digits_is_a_question(manifest: dict, tmp_path: Path) -> None:
+    """In a template, lm-eval takes it for the number of a choice."""
+    made = calibration(manifest, tmp_path, choices=questions(tmp_path, 5, query="12"))
+    assert [row.context for row in made.samples[0].rows] == [(0,), (0,)]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"), [(["w1", " ".join(["w2"] * 64)], "64 tokens, of which 63 fit"), (["w1", "\u200b"], "no token")]
 )
@@ -172,6 +180,16 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
         calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
     made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
     assert len(capture(load_model(manifest), made.sequences()))
+
+
+def test_a_measurement_of_efficiency_longer_than_the_context_is_refused(manifest: dict) -> None:
+    """As of a hub model, whose context is not known when the configuration is read."""
+    model, options = load_model(manifest), Efficiency(prompt=48, generate=16, repeats=2)
+    assert efficiency.measure(model, [({}, model)], options)
+    with pytest.raises(
+        LaminaError, match=r"benchmarks.efficiency: a prompt of 49 and 16.*\{prompt: 48, generate: 16\}"
+    ):
+        efficiency.measure(model, [], options.model_copy(update={"prompt": 49}))
 
 
 def test_lm_eval_alone_cannot_encode_a_question_here(manifest: dict) -> None:
