@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
 from lamina.config.benchmarks import Efficiency
 from lamina.config.calibrations import read
@@ -36,12 +35,7 @@ ENTRY = Model(source="small", dtype="float32")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    tiny.model("gpt2", n_positions=CONTEXT, **special).save_pretrained(folder)
-    vocabulary = {word: number for number, word in enumerate(["?", *tiny.WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(folder)
+    tiny.save_without_bos_and_eos(folder, CONTEXT)
     return folder
 
 
