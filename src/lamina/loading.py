@@ -9,14 +9,14 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.errors import LaminaError
+from lamina.evaluation import variants
 from lamina.models import export
 from lamina.models.load import device as default_device
 from lamina.models.load import load_folder, load_model, load_tokenizer, placement
 from lamina.models.variant import materialise
-from lamina.recovery import patch
+from lamina.variant import FORM, Variant
 from lamina.version import VERSION
-
-FORM = "model/calibration/selector/removed=n/recovery/healing"
+from lamina.workflow import paths
 
 
 def load(
@@ -69,12 +69,15 @@ def load(
             "a variant is made from weights that are not quantised. Export it, and load the folder of the export with "
             f"load_in_4bit=True: make export VARIANT={what}"
         )
-    manifest, parts = _find(str(what), Path(results))
+    manifest, variant = _find(str(what), Path(results))
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
     on = torch.device("cpu") if options else torch.device(device) if device is not None else default_device()
     model = load_model(manifest, on)
-    if parts is not None:
-        model = _variant(model, parts)
+    if variant is not None:
+        parts = variants.read(variant, results)
+        model = materialise(model, parts.plan, parts.patches, parts.adapter)
+        # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
+        model.__dict__["save_pretrained"] = functools.partial(export.save, model)
     return _spread(model, device_map), load_tokenizer(manifest)
 
 
@@ -88,41 +91,29 @@ def _is_own_code(folder: Path) -> bool:
     return config.get("auto_map") == export.AUTO_MAP and text == export.modeling_source(*export.classes_in(text))
 
 
-def _find(name: str, results: Path) -> tuple[dict[str, Any], tuple[str, ...] | None]:
-    """The manifest of a model or variant by its name, and the paths of plan, patch and adapter ("" for none)."""
-    parts = name.strip("/").split("/")
-    manifest = results / "models" / parts[0] / "manifest.json"
-    if len(parts) not in (1, 6) or (len(parts) == 6 and not parts[3].startswith("removed=")) or not manifest.is_file():
+def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
+    """The manifest of a model or variant by its name, and the variant, all of whose files are there."""
+    model, *rest = name.strip("/").split("/")
+    manifest = Path(paths.manifest(model, results))
+    try:
+        variant = Variant.parse(name) if rest else None
+    except LaminaError:
+        variant = None
+    if (rest and variant is None) or not manifest.is_file():
         known = sorted(path.parent.name for path in (results / "models").glob("*/manifest.json"))
         raise LaminaError(
             f"'{name}' is neither a folder with config.json nor known under {results}/. Write a folder, a variant as "
             f"{FORM}, or one of the models: {', '.join(known) or 'none is there, run the workflow or give results='}."
         )
-    found = json.loads(manifest.read_text(encoding="utf-8"))
-    if len(parts) == 1:
-        return found, None
-    key, removed, recovery, healing = "/".join(parts[:3]), parts[3], parts[4], parts[5]
-    files = (
-        results / "plans" / key / f"{removed}.json",
-        results / "patches" / key / f"{recovery}.safetensors" if recovery != "none" else "",
-        results / "adapters" / key / removed / recovery / healing if healing != "none" else "",
-    )
-    for file in files:
-        if file and not Path(file).exists():
-            raise LaminaError(
-                f"{file} is not there, so the variant '{name}' has not been made. Put it into a study of the "
-                f"configuration and run the workflow, or run: make export VARIANT={name}"
-            )
-    return found, tuple(map(str, files))
-
-
-def _variant(base: PreTrainedModel, files: tuple[str, ...]) -> PreTrainedModel:
-    plan = json.loads(Path(files[0]).read_text(encoding="utf-8"))
-    patches = patch.load(files[1], plan["removed"]) if files[1] else None
-    model = materialise(base, plan, patches, files[2] or None)
-    # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
-    model.__dict__["save_pretrained"] = functools.partial(export.save, model)
-    return model
+    if variant is not None:
+        files = paths.variant_files(variant, results)
+        for file in (files.plan, files.patch, files.adapter):
+            if file and not Path(file).exists():
+                raise LaminaError(
+                    f"{file} is not there, so the variant '{name}' has not been made. Put it into a study of the "
+                    f"configuration and run the workflow, or run: make export VARIANT={name}"
+                )
+    return json.loads(manifest.read_text(encoding="utf-8")), variant
 
 
 def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> PreTrainedModel:

@@ -91,7 +91,7 @@ def test_a_local_model_tells_its_family(root: Path) -> None:
 def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = root / "home"
     model_folder(home / "model", {"num_hidden_layers": 6})
-    (home / "text.json").write_text('["a"]')
+    (home / "text.json").write_text(json.dumps(["a"] * 500))
     monkeypatch.setenv("HOME", str(home))
     raw = put(put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json")
     loaded = config.load(raw, root)

@@ -34,7 +34,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
 def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     model_folder(tmp_path / "m12", {"num_hidden_layers": 12})
     model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
-    (tmp_path / "text.json").write_text("[]")
+    (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
     for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):

@@ -1,6 +1,7 @@
 """What the author of a configuration is told when it cannot run: the key, its value, and what to write instead."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -347,7 +348,7 @@ def test_questions_are_not_calibrated_on_and_tested(root: Path) -> None:
 
 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
-    (root / "text.json").write_text('["a"]')
+    (root / "text.json").write_text(json.dumps(["a"] * 400))
     raw = put(minimal(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"})
     put(raw, "benchmarks.perplexity.corpus_test", {"text": "text.json", "documents": "299:400", "window": 64})
     message = refusal(copy.deepcopy(raw), root)

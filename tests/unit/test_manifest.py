@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models.context import context
 from lamina.models.manifest import describe, find_model, fingerprint
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
-ENTRY = {"source": "somewhere", "dtype": "float32", "trust_remote_code": False, "chat_template": False, "layers": None}
+ENTRY = Model(source="somewhere", dtype="float32")
 
 
 @pytest.fixture
@@ -61,17 +62,17 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
         )
     with pytest.raises(LaminaError, match="own Python code.*trust_remote_code: true.*models.mine"):
         describe("mine", ENTRY, folder)
-    assert describe("mine", ENTRY | {"trust_remote_code": True}, folder)["n_layers"] == 12
+    assert describe("mine", ENTRY.model_copy(update={"trust_remote_code": True}), folder)["n_layers"] == 12
 
 
 def test_a_wrong_number_of_layers_is_refused(folder: Path) -> None:
     with pytest.raises(LaminaError, match="models.mine.layers: says 32.*Write 12"):
-        describe("mine", ENTRY | {"layers": 32}, folder)
+        describe("mine", ENTRY.model_copy(update={"layers": 32}), folder)
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="models.mine.source: there is no folder './gone'"):
-        find_model("mine", ENTRY | {"source": "./gone"}, tmp_path)
+        find_model("mine", ENTRY.model_copy(update={"source": "./gone"}), tmp_path)
 
 
 def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Path, monkeypatch) -> None:
@@ -79,7 +80,7 @@ def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(LaminaError, match="models.mine.source: 'nobody/no-such-model'.*(hf download|hf auth login)"):
-        find_model("mine", ENTRY | {"source": "nobody/no-such-model", "revision": "main"}, tmp_path)
+        find_model("mine", ENTRY.model_copy(update={"source": "nobody/no-such-model", "revision": "main"}), tmp_path)
 
 
 def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
@@ -163,17 +164,23 @@ def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
         describe("mine", ENTRY, folder)
 
 
+def test_a_damaged_index_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(LaminaError, match="models.mine.source: .*model.safetensors.index.json is damaged"):
+        describe("mine", ENTRY, folder)
+
+
 def test_a_wrong_family_is_refused(folder: Path) -> None:
-    assert describe("mine", ENTRY | {"family": "llama"}, folder)["family"] == "llama"
-    with pytest.raises(LaminaError, match=r"models.mine.family: says qwen2, but the model is a llama. Write llama"):
-        describe("mine", ENTRY | {"family": "qwen2"}, folder)
+    assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+    with pytest.raises(LaminaError, match=r"models.mine.family: says qwen2, but the model is llama. Write llama."):
+        describe("mine", ENTRY.model_copy(update={"family": "qwen2"}), folder)
 
 
 def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert find_model("mine", ENTRY | {"source": f"~/{folder.name}"}, Path("/")) == folder
-    with pytest.raises(LaminaError, match="models.mine.source: there is no folder '~/gone'"):
-        find_model("mine", ENTRY | {"source": "~/gone"}, Path("/"))
+    assert find_model("mine", Model(source=f"~/{folder.name}"), Path("/")) == folder
+    with pytest.raises(LaminaError, match="models.mine.source: there is no folder '~nobody_of_that_name/model'"):
+        find_model("mine", Model(source="~nobody_of_that_name/model"), Path("/"))
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,16 @@ from typing import Any
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer
 
+from lamina.config.benchmarks import Efficiency
+from lamina.config.calibrations import read
+from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
+from lamina.evaluation import efficiency
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
@@ -26,18 +29,13 @@ from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
 CONTEXT = 64
-ENTRY = {"source": "small", "dtype": "float32", "trust_remote_code": False, "chat_template": False}
+ENTRY = Model(source="small", dtype="float32")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("small")
-    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-    tiny.model("gpt2", n_positions=CONTEXT, **special).save_pretrained(folder)
-    vocabulary = {word: number for number, word in enumerate(["?", *tiny.WORDS])}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?").save_pretrained(folder)
+    tiny.save_without_bos_and_eos(folder, CONTEXT)
     return folder
 
 
@@ -58,7 +56,7 @@ def questions(root: Path, *lengths: int, **changes: Any) -> str:
 
 
 def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
-    return prepare("mine", {"seed": 0, **entry}, manifest, root)
+    return prepare("mine", read(entry), manifest, root)
 
 
 def test_the_tokenizer_is_what_it_is_meant_to_be(folder: Path) -> None:
@@ -112,7 +110,7 @@ def test_an_empty_question_needs_one_and_the_message_says_so(manifest: dict, tmp
 
 def test_a_generated_answer_needs_eos_where_its_stop_has_no_token(manifest: dict, tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match=r"no EOS, by which a generated answer ends"):
-        prepare("sorting", {"task": "microworld_sorting", "limit": 3, "seed": 0}, manifest, ROOT)
+        prepare("sorting", read({"task": "microworld_sorting", "limit": 3}), manifest, ROOT)
 
 
 def test_answers_that_leave_no_room_for_questions_are_refused(manifest: dict) -> None:
@@ -147,6 +145,12 @@ def test_more_examples_than_other_questions_are_refused(manifest: dict, tmp_path
         calibration(manifest, tmp_path, choices=questions(tmp_path, 5, 6, 7), num_fewshot=3)
 
 
+def test_a_question_of_digits_is_a_question(manifest: dict, tmp_path: Path) -> None:
+    """In a template, lm-eval takes it for the number of a choice."""
+    made = calibration(manifest, tmp_path, choices=questions(tmp_path, 5, query="12"))
+    assert [row.context for row in made.samples[0].rows] == [(0,), (0,)]
+
+
 @pytest.mark.parametrize(
     ("answer", "words"), [(["w1", " ".join(["w2"] * 64)], "64 tokens, of which 63 fit"), (["w1", "\u200b"], "no token")]
 )
@@ -167,9 +171,19 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
     (tmp_path / "a.txt").write_text(" ".join(tiny.WORDS) * 3)
     message = r"calibrations.mine.length: 65 tokens are more than the context of model 'small', 64. Write at most 64"
     with pytest.raises(LaminaError, match=message):
-        calibration(manifest, tmp_path, text="a.txt", length=65)
-    made = calibration(manifest, tmp_path, text="a.txt", length=64)
+        calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
+    made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
     assert len(capture(load_model(manifest), made.sequences()))
+
+
+def test_a_measurement_of_efficiency_longer_than_the_context_is_refused(manifest: dict) -> None:
+    """As of a hub model, whose context is not known when the configuration is read."""
+    model, options = load_model(manifest), Efficiency(prompt=48, generate=16, repeats=2)
+    assert efficiency.measure(model, [({}, model)], options)
+    with pytest.raises(
+        LaminaError, match=r"benchmarks.efficiency: a prompt of 49 and 16.*\{prompt: 48, generate: 16\}"
+    ):
+        efficiency.measure(model, [], options.model_copy(update={"prompt": 49}))
 
 
 def test_lm_eval_alone_cannot_encode_a_question_here(manifest: dict) -> None:

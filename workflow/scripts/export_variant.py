@@ -6,39 +6,36 @@ from pathlib import Path
 
 import torch
 
-from lamina.errors import explained
+from lamina.errors import LaminaError, explained
+from lamina.evaluation import variants
 from lamina.models.export import FORMS, Source, export
 from lamina.models.load import load_model
-from lamina.recovery import patch
 from lamina.tables import store
+from lamina.variant import Variant
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--variant", type=Variant.parse, required=True, help="what to export, as text")
     parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--plan", type=Path, required=True)
-    parser.add_argument("--patch", type=Path, help=".safetensors of the recovery; left out for recovery none")
-    parser.add_argument("--adapter", type=Path, help="folder of the adapter; left out for healing none")
-    parser.add_argument("--recovery", required=True)
-    parser.add_argument("--healing", required=True)
+    parser.add_argument("--results", type=Path, default=Path("results"), help="where the variant's files are")
     parser.add_argument("--benchmarks", type=Path, nargs="*", default=[], help=".parquet files of table benchmarks")
     parser.add_argument("--form", choices=FORMS, default="auto")
     parser.add_argument("--max-shard-size", default="5GB", help="largest weights file")
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     arguments = parser.parse_args()
+    parts = variants.read(arguments.variant, arguments.results)
+    if parts.plan is None:
+        raise LaminaError(f"{arguments.variant} is the unpruned model, which is its own checkpoint. Name a variant.")
     manifest = json.loads(arguments.manifest.read_text(encoding="utf-8"))
-    plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
-    ours = {key: plan[key] for key in ("calibration", "selector", "removed")}
-    ours |= {"recovery": arguments.recovery, "healing": arguments.healing}
+    described = (arguments.variant, Variant.base(arguments.variant.model))
     measured = store.gather("benchmarks", arguments.benchmarks).to_pylist()
-    wanted = [row for row in measured if row["removed"] == 0 or all(row[key] == ours[key] for key in ours)]
-    patches = patch.load(arguments.patch, plan["removed"]) if arguments.patch else None
     form = export(
         load_model(manifest, torch.device("cpu")),
-        Source(manifest, plan, arguments.recovery, arguments.healing, wanted),
+        Source(arguments.variant, manifest, parts.plan, [row for row in measured if Variant.of(row) in described]),
         arguments.output,
-        patches,
-        arguments.adapter,
+        parts.patches,
+        parts.adapter,
         arguments.form,
         arguments.max_shard_size,
     )

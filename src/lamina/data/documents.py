@@ -4,12 +4,13 @@ import json
 import logging
 from pathlib import Path
 
-from lamina.data.files import json_lines, locate, read_text, shown
+from lamina.config import calibrations
+from lamina.config.calibrations import CORPUS
+from lamina.config.entry import document_range
+from lamina.data.files import json_lines, read_text, shown
 from lamina.errors import LaminaError
 
-CORPUS = "microworld_corpus"
-
-_FORM = "a .json (list of texts), .jsonl (a `text` in each line) or .txt file (blank lines between documents)"
+_FORM = f"a .json (list of texts), .jsonl or .txt file (blank lines between documents), or {CORPUS}"
 _LINE = 'Write one JSON object a line: {"text": "…"}.'
 
 _logger = logging.getLogger(__name__)
@@ -17,25 +18,7 @@ _logger = logging.getLogger(__name__)
 
 def corpus_file(name: str, split: str | None, root: Path) -> Path:
     """The file behind a `text:` entry; the embedded corpus goes by name and split."""
-    if name == CORPUS:
-        return root / f"resources/reference/data/corpus_{split or 'train'}.jsonl"
-    return locate(name, root)
-
-
-def span(documents: str | None, where: str) -> tuple[int, int | None]:
-    """First and last (exclusive; None: to the end) document of a half-open range such as "0:500"; None takes all.
-
-    Raises
-    ------
-    LaminaError
-        If the range holds nothing.
-    """
-    start, _, stop = (documents or ":").partition(":")
-    first, last = int(start or 0), int(stop) if stop else None
-    if last is not None and first >= last:
-        fault, remedy = ("ends before it starts", last) if first > last else ("is empty", first)
-        raise LaminaError(f'{where}.documents: "{documents}" {fault}. Write "{remedy}:{max(first, last + 1)}".')
-    return first, last
+    return root / calibrations.corpus_file(name, split)
 
 
 def read_documents(path: Path, documents: str | None = None, where: str = "text") -> list[str]:
@@ -49,20 +32,25 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
     LaminaError
         If the file is missing, of another form or encoding, or holds fewer documents than the range asks for.
     """
-    first, last = span(documents, where)
     texts = _texts(path, f"{where}.text")
     kept = [text for text in texts if text.strip()]
     blank = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
     if not kept:
         raise LaminaError(f"{where}.text: {path} holds no document{blank}. Write the path of {_FORM}.")
-    if max(first + 1, last or 0) > len(kept):
-        raise LaminaError(
-            f'{where}.documents: "{documents}" asks for more than the {len(kept)} documents of {path}{blank}. Write '
-            f'"{first if first < len(kept) else 0}:{len(kept)}", or null for all.'
-        )
     if blank:
         _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), blank)
-    return kept[first:last]
+    return kept[slice(*check_range(documents, len(kept), path, where))]
+
+
+def check_range(documents: str | None, count: int, path: Path, where: str) -> tuple[int, int | None]:
+    """The bounds of a range of the `count` documents of a file; refused if it asks for others."""
+    first, last = document_range(documents)
+    if first >= count or (last or 0) > count:
+        raise LaminaError(
+            f'{where}.documents: "{documents}" asks for more than {path} holds, {count}. Write '
+            f'"{first if first < count else 0}:{count}", or null for all.'
+        )
+    return first, last
 
 
 def _texts(path: Path, where: str) -> list[str]:

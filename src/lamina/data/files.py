@@ -1,17 +1,11 @@
 """Local data files: UTF-8 text, and lines of JSON. Torch-free, since the configuration reads them too."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lamina.errors import LaminaError
-
-
-def locate(name: str, root: Path) -> Path:
-    """The file or folder behind a path as written: `~` is the user's home, other paths count from `root`."""
-    return root / os.path.expanduser(name)  # noqa: PTH111  Path.expanduser fails on an unknown `~user`.
 
 
 def read_text(path: Path, where: str, form: str) -> str:

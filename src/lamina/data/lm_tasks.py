@@ -20,7 +20,6 @@ from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.calibrations import Row, Sample, document_hash
-from lamina.data.files import locate
 from lamina.data.questions import check_examples, read_questions
 from lamina.errors import LaminaError
 
@@ -49,7 +48,7 @@ def task_object(
         # Paths in task files count from the root, wherever this is called from.
         with chdir(root):
             if choices:
-                task = _Questions(config=_choices_config(name, locate(choices, root)))
+                task = _Questions(config=_choices_config(name, root / choices))
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 task = _manager(name, root).load(name)["tasks"][name]

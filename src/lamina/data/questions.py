@@ -33,9 +33,18 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
     return questions
 
 
-def check_examples(num_fewshot: int | None, questions: int, where: str, file: str) -> None:
+def check_limit(limit: int | None, questions: int | None, where: str, source: str) -> None:
+    """Refuse a number of samples that is more than there are."""
+    if limit and questions is not None and limit > questions:
+        raise LaminaError(
+            f"{where}: {limit} samples are asked for, and '{source}' has {questions}. Write at most {questions}, or "
+            "leave it out."
+        )
+
+
+def check_examples(num_fewshot: int | None, questions: int | None, where: str, file: str) -> None:
     """Refuse more examples than there are: they are drawn from the other questions of the file."""
-    if num_fewshot and num_fewshot >= questions:
+    if num_fewshot and questions is not None and num_fewshot >= questions:
         raise LaminaError(
             f"{where}: {num_fewshot} examples are more than the other {questions - 1} questions of '{file}', from "
             f"which they are drawn. Write at most {questions - 1}."

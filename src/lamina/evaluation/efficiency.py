@@ -7,28 +7,21 @@ machine that slows down or speeds up does so for both.
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from lamina.config.benchmarks import Efficiency
+from lamina.models.context import check_generation, context
 from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import NoAttention
+from lamina.models.surgery import NoAttention, removed_layers, runs
+from lamina.variant import Variant
 
 # One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.
 _PREFILLS = 3
-
-
-@dataclass(frozen=True)
-class Settings:
-    """`batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of runs."""
-
-    prompt: int = 64
-    generate: int = 32
-    batch: int = 1
-    repeats: int = 5
 
 
 @dataclass(frozen=True)
@@ -44,27 +37,53 @@ class Timing:
     working: int | None
 
 
+def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
+    """The first variant of each cost, without its healing, and the number of its runs of removed layers.
+
+    What a variant costs depends on the kind of units, how many are gone, the recovery, and its runs, since it may
+    work once in each of them. It does not depend on which layers went, nor on a healing, which is merged. Variants
+    whose plan was refused (no units) do not exist; the unpruned model has no plan.
+    """
+    chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
+    for variant, plan in plans.items():
+        if plan is not None and not plan["units"]:
+            continue
+        gone = removed_layers(plan["units"]) if plan else []
+        count = len(runs(gone, max(gone, default=0) + 1))
+        kind = plan["kind"] if plan else None
+        per_run = None if variant.recovery == "none" else count
+        chosen.setdefault((kind, variant.removed, variant.recovery, per_run), (replace(variant, healing="none"), count))
+    return dict(chosen.values())
+
+
 def measure(
-    base: PreTrainedModel, variants: Iterable[tuple[dict[str, Any], PreTrainedModel]], settings: Settings
+    base: PreTrainedModel, variants: Iterable[tuple[dict[str, Any], PreTrainedModel]], options: Efficiency
 ) -> list[dict[str, Any]]:
     """Rows of table `efficiency`, one per (keys, variant), each taken in turn with the base.
 
+    `batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of such runs.
     `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
     ratios then measure the noise.
+
+    Raises
+    ------
+    LaminaError
+        If prompt and generated tokens are more than the model's context.
     """
-    run = _runner(base, settings)
+    check_generation(options.prompt, options.generate, context(base.config.to_dict()), base.config.name_or_path)
+    run = _runner(base, options)
     # The first passes pay for memory and kernels.
     run(base)
     rows = []
     for keys, variant in variants:
         run(variant)
         pairs = []
-        for number in range(settings.repeats):
+        for number in range(options.repeats):
             # Each goes first as often as the other.
             first, second = (base, variant) if number % 2 == 0 else (variant, base)
             timings = run(first), run(second)
             pairs.append(timings if first is base else timings[::-1])
-        rows.append(keys | _row(base, variant, pairs, settings))
+        rows.append(keys | _row(base, variant, pairs, options))
     return rows
 
 
@@ -96,10 +115,10 @@ def kv_bytes_per_token(model: PreTrainedModel) -> int:
     return 2 * attending * keys * width * torch.empty((), dtype=model.dtype).element_size()
 
 
-def _runner(base: PreTrainedModel, settings: Settings) -> Callable[[PreTrainedModel], Timing]:
+def _runner(base: PreTrainedModel, options: Efficiency) -> Callable[[PreTrainedModel], Timing]:
     generator = torch.Generator().manual_seed(0)
     vocabulary = text_config(base).vocab_size
-    prompt = torch.randint(vocabulary, (settings.batch, settings.prompt), generator=generator).to(base.device)
+    prompt = torch.randint(vocabulary, (options.batch, options.prompt), generator=generator).to(base.device)
     on_gpu = base.device.type == "cuda"
 
     def wait() -> None:
@@ -122,19 +141,19 @@ def _runner(base: PreTrainedModel, settings: Settings) -> Callable[[PreTrainedMo
             middle = time.perf_counter()
             prefill = min(prefill, middle - start)
         cache = output.past_key_values
-        for _ in range(settings.generate - 1):
+        for _ in range(options.generate - 1):
             output = model(input_ids=token, past_key_values=cache, use_cache=True)
             token, cache = output.logits[:, -1:].argmax(-1), output.past_key_values
         wait()
         stop = time.perf_counter()
-        speed = settings.batch * (settings.generate - 1) / (stop - middle) if settings.generate > 1 else float("nan")
+        speed = options.batch * (options.generate - 1) / (stop - middle) if options.generate > 1 else float("nan")
         return Timing(prefill, speed, torch.cuda.max_memory_allocated() - held if on_gpu else None)
 
     return run
 
 
 def _row(
-    base: PreTrainedModel, variant: PreTrainedModel, pairs: list[tuple[Timing, Timing]], settings: Settings
+    base: PreTrainedModel, variant: PreTrainedModel, pairs: list[tuple[Timing, Timing]], options: Efficiency
 ) -> dict[str, Any]:
     ours, theirs = sizes(variant), sizes(base)
     latency, latency_error = _median_ratio([(v.prefill, b.prefill) for b, v in pairs])
@@ -145,10 +164,10 @@ def _row(
     return {
         "device": torch.cuda.get_device_name(on) if on.type == "cuda" else on.type,
         "dtype": str(variant.dtype).removeprefix("torch."),
-        "prompt": settings.prompt,
-        "generate": settings.generate,
-        "batch": settings.batch,
-        "repeats": settings.repeats,
+        "prompt": options.prompt,
+        "generate": options.generate,
+        "batch": options.batch,
+        "repeats": options.repeats,
         **ours,
         **{f"{name}_ratio": ours[name] / theirs[name] for name in ours},
         "latency_ms": 1000 * statistics.median(v.prefill for _, v in pairs),

@@ -1,7 +1,7 @@
 """Perplexity of documents, with window, stride and BOS stated, and an error bar over documents."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from lamina.data.text import encode
 from lamina.errors import LaminaError
 from lamina.models.structure import text_config
 from lamina.models.variant import assert_finite
+from lamina.streams.batches import by_length, padded
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
 # Positions per batch, padding included, and the memory its logits may take.
@@ -88,40 +89,21 @@ def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name
     if limit is not None and longest > limit:
         raise LaminaError(f"window: {longest} is longer than the model's context of {limit} tokens.")
     nll, tokens = [0.0] * count, [0] * count
-    for batch in _batches(cut, text_config(model).vocab_size):
-        width = len(batch[0].tokens) - 1
-        inputs = torch.zeros(len(batch), width, dtype=torch.long)
-        targets = torch.zeros(len(batch), width, dtype=torch.long)
-        scored = torch.zeros(len(batch), width, dtype=torch.bool)
-        mask = torch.zeros(len(batch), width, dtype=torch.long)
-        for row, window in enumerate(batch):
-            ids, length = torch.tensor(window.tokens), len(window.tokens) - 1
-            inputs[row, :length], targets[row, :length] = ids[:-1], ids[1:]
-            mask[row, :length] = 1
-            scored[row, window.first - 1 : length] = True
-        logits = model(
-            input_ids=inputs.to(model.device), attention_mask=mask.to(model.device), use_cache=False
-        ).logits.float()
-        losses = functional.cross_entropy(logits.transpose(1, 2), targets.to(model.device), reduction="none").where(
-            scored.to(model.device), 0.0
-        )
+    budget = max(1, min(_TOKENS, _LOGITS_BYTES // (8 * text_config(model).vocab_size)))
+    for group in by_length([len(window.tokens) for window in cut], budget):
+        batch = [cut[number] for number in group]
+        inputs, mask = padded([window.tokens[:-1] for window in batch], model.device)
+        targets, _ = padded([window.tokens[1:] for window in batch], model.device)
+        first = torch.tensor([[window.first - 1] for window in batch], device=model.device)
+        scored = mask & (torch.arange(mask.shape[1], device=model.device) >= first)
+        logits = model(input_ids=inputs, attention_mask=mask.long(), use_cache=False).logits.float()
+        losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(scored, 0.0)
         sums = losses.double().sum(1)
         assert_finite(sums, name, "the evaluation of perplexity")
         for window, total, number in zip(batch, sums.tolist(), scored.sum(1).tolist(), strict=True):
             nll[window.document] += total
             tokens[window.document] += number
     return DocumentScores(tuple(nll), tuple(tokens))
-
-
-def _batches(cut: Sequence[Window], vocabulary: int) -> Iterator[list[Window]]:
-    """Windows of similar length, longest first."""
-    budget = max(1, min(_TOKENS, _LOGITS_BYTES // (8 * vocabulary)))
-    ordered = sorted(cut, key=lambda window: -len(window.tokens))
-    start = 0
-    while start < len(ordered):
-        size = max(1, budget // len(ordered[start].tokens))
-        yield ordered[start : start + size]
-        start += size
 
 
 def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:
@@ -165,6 +147,6 @@ def sample_rows(scores: DocumentScores) -> list[dict[str, Any]]:
     ]
 
 
-def version(options: dict[str, Any]) -> str:
+def version(window: int, stride: int | None) -> str:
     """What a perplexity means, in the place of a task's version: its window and stride."""
-    return f"window={options['window']} stride={options.get('stride') or options['window']}"
+    return f"window={window} stride={stride or window}"

@@ -1,57 +1,58 @@
-"""The list of variants that a benchmark job is given, and each of them materialised in turn from one base model."""
+"""The files behind a variant, and variants materialised in turn from one base model."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina.models.variant import materialise
+from lamina.models.variant import Boundary, materialise
 from lamina.recovery import patch
-
-KEYS = ("calibration", "selector", "removed", "recovery", "healing")
+from lamina.recovery.protocol import Fitted
+from lamina.variant import Variant
+from lamina.workflow import paths
 
 
 @dataclass(frozen=True)
-class Description:
-    """A variant as the workflow writes it: keys of the tables, and the files that make it (None where it has none)."""
+class Parts:
+    """What `materialise` makes a variant of; all None for the unpruned model. `adapter` is a folder."""
 
-    keys: dict[str, Any]
-    plan: str | None
-    patch: str | None
+    plan: Mapping[str, Any] | None
+    patches: Mapping[Boundary, Fitted] | None
     adapter: str | None
 
     @property
-    def name(self) -> str:
-        """How messages call it."""
-        if self.plan is None:
-            return f"the model '{self.keys['model']}'"
-        return "the variant " + "/".join(f"{name}={value}" for name, value in self.keys.items())
+    def refused(self) -> bool:
+        """Whether the plan was refused, so that there is no such variant."""
+        return self.plan is not None and not self.plan["units"]
 
 
-def read(text: str, model: str) -> list[Description]:
-    """Descriptions from the JSON of `--variants`: a list of the KEYS with `plan`, `patch` and `adapter` paths or null.
-
-    The base model is the entry whose plan is null.
-    """
-    return [
-        Description(
-            {"model": model, **{key: entry[key] for key in KEYS}}, entry["plan"], entry["patch"], entry["adapter"]
-        )
-        for entry in json.loads(text)
-    ]
+def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
+    """The plan behind a variant, None for the unpruned model; one without units was refused."""
+    file = paths.variant_files(variant, results).plan
+    return json.loads(Path(file).read_text(encoding="utf-8")) if file else None
 
 
-def in_turn(base: PreTrainedModel, wanted: Sequence[Description]) -> Iterator[tuple[Description, PreTrainedModel]]:
+def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
+    """What stands in a variant's files under `results`; of a refused plan, the plan alone."""
+    files, found = paths.variant_files(variant, results), plan(variant, results)
+    if found is not None and not found["units"]:
+        return Parts(found, None, None)
+    return Parts(found, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
+
+
+def in_turn(
+    base: PreTrainedModel, wanted: Sequence[Variant], results: str | Path = paths.RESULTS
+) -> Iterator[tuple[Variant, PreTrainedModel]]:
     """Each variant, one at a time; those of refused plans are left out."""
-    for description in wanted:
-        if description.plan is None:
-            yield description, materialise(base, None)
-            continue
-        plan = json.loads(Path(description.plan).read_text(encoding="utf-8"))
-        if not plan["units"]:
-            continue
-        patches = patch.load(description.patch, plan["removed"]) if description.patch else None
-        yield description, materialise(base, plan, patches, description.adapter)
+    for variant in wanted:
+        parts = read(variant, results)
+        if not parts.refused:
+            yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
+
+
+def title(variant: Variant) -> str:
+    """How messages call a variant."""
+    return f"the model '{variant.model}'" if variant.is_base else f"the variant {variant}"

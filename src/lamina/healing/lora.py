@@ -1,7 +1,11 @@
 """Healing by LoRA: low-rank updates of the MLP projections, trained on the calibration's own samples.
 
 Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is picked on a validation split cut from the
-training samples, epoch 0 (no training) included, and never on test data.
+training samples, epoch 0 (no training) included, and never on test data. What is validated is what is benchmarked: the
+update merged into the weights, in their dtype.
+
+`learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the last
+step. `max_steps` bounds the optimiser steps of all epochs together.
 """
 
 import json
@@ -10,67 +14,29 @@ import os
 import random
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 from safetensors.torch import save_file
+from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from lamina.config.healings import Lora
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.structure import family_of, projection_paths
+from lamina.models.variant import own
+from lamina.streams.batches import by_length, padded
 
 VALIDATION_SHARE = 0.15
-_IGNORED = -100
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of a LoRA healing, as in the configuration.
-
-    `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the
-    last step. `max_steps` bounds the optimiser steps of all epochs together; None leaves the epochs as they are.
-    """
-
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.05
-    learning_rate: float = 3e-4
-    epochs: int = 3
-    batch: int = 16
-    warmup_steps: int = 100
-    max_steps: int | None = None
-    seed: int = 0
-
-    @classmethod
-    def read(cls, entry: Mapping[str, Any]) -> "Options":
-        """Options from a configuration entry.
-
-        Raises
-        ------
-        LaminaError
-            If a key is unknown or a number is out of range.
-        """
-        given = {key: value for key, value in entry.items() if key not in ("method", "data") and value is not None}
-        unknown = sorted(set(given) - set(cls.__dataclass_fields__))
-        if unknown:
-            raise LaminaError(f"lora has no option '{unknown[0]}'. It has: {', '.join(cls.__dataclass_fields__)}.")
-        if entry.get("data", "calibration") != "calibration":
-            raise LaminaError(f"lora: data: {entry['data']!r} is not known. Write `data: calibration`.")
-        options = cls(**given)
-        for name in ("rank", "epochs", "batch", "learning_rate", "alpha"):
-            if getattr(options, name) <= 0:
-                raise LaminaError(f"lora: {name}: {getattr(options, name)} must be above 0.")
-        return options
-
-
-def heal(
-    variant: PreTrainedModel, samples: Sequence[Sample], options: Options
-) -> tuple[PeftModel, list[dict[str, Any]]]:
+def heal(variant: PreTrainedModel, samples: Sequence[Sample], options: Lora) -> tuple[PeftModel, list[dict[str, Any]]]:
     """Train a LoRA adapter on a materialised variant; its own weights stay as they are.
 
     Returns the PEFT model holding the best epoch's adapter, and one row per optimiser step (plus one for epoch 0) for
@@ -101,7 +67,7 @@ def heal(
     return adapted.eval(), rows
 
 
-def lora_config(model: PreTrainedModel, options: Options) -> LoraConfig:
+def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
     """PEFT's description of the adapter: every MLP projection the variant still has, named in full."""
     return LoraConfig(
         r=options.rank,
@@ -156,7 +122,7 @@ def _split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sam
 
 
 def _train(
-    adapted: PeftModel, training: Sequence[Sample], validation: Sequence[Sample], options: Options
+    adapted: PeftModel, training: Sequence[Sample], validation: Sequence[Sample], options: Lora
 ) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     weights = {name: parameter for name, parameter in adapted.named_parameters() if parameter.requires_grad}
     optimiser = torch.optim.AdamW(weights.values(), lr=options.learning_rate, weight_decay=0.0)
@@ -165,7 +131,8 @@ def _train(
     total = min(total, options.max_steps) if options.max_steps else total
     warmup = min(options.warmup_steps, max(1, total // 10))
     order, memory = random.Random(options.seed), _positions(adapted)
-    first = _validate(adapted, validation, options.batch)
+    with merged(adapted):
+        first = _validate(adapted, validation, memory)
     rows: list[dict[str, Any]] = [
         {"step": 0, "epoch": 0, "validation_loss": first, "learning_rate": 0.0, "tokens": 0, "chosen": True}
     ]
@@ -202,7 +169,8 @@ def _train(
             )
         if rows[-1]["epoch"] != epoch:
             break
-        rows[-1]["validation_loss"] = _validate(adapted, validation, options.batch)
+        with merged(adapted):
+            rows[-1]["validation_loss"] = _validate(adapted, validation, memory)
         if rows[-1]["validation_loss"] < best_loss:
             best_loss = rows[-1]["validation_loss"]
             best = {name: weight.detach().clone() for name, weight in weights.items()}
@@ -224,10 +192,10 @@ def _backward(model: PeftModel, batch: Sequence[Sample], positions: int) -> tupl
     """Add the gradient of the batch's mean loss per token, in as many parts as memory asks for; loss and tokens."""
     encoded = [_tokens(sample) for sample in batch]
     count = sum(len(ids) - first for ids, first in encoded)
-    rows = max(1, positions // max(len(ids) for ids, _ in encoded))
     total = 0.0
-    for start in range(0, len(batch), rows):
-        loss, _ = _loss(model, batch[start : start + rows])
+    for part in by_length([len(ids) for ids, _ in encoded], positions):
+        # In the order of the batch, which in one part is then the batch itself.
+        loss, _ = _loss(model, [batch[number] for number in sorted(part)])
         (loss / count).backward()
         total += float(loss.detach())
     return total / count, count
@@ -257,33 +225,55 @@ def _tokens(sample: Sample) -> tuple[list[int], int]:
     return ids, 1 if sample.kind == "text" else max(1, len(row.context))
 
 
-def _loss(model: PeftModel, batch: Sequence[Sample]) -> tuple[torch.Tensor, int]:
+def _loss(model: PreTrainedModel | PeftModel, batch: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     """Summed negative log-likelihood of the scored tokens of a batch, and their number."""
     encoded = [_tokens(sample) for sample in batch]
-    width = max(len(ids) for ids, _ in encoded)
-    inputs = torch.zeros(len(batch), width, dtype=torch.long)
-    targets = torch.full((len(batch), width), _IGNORED)
-    mask = torch.zeros(len(batch), width, dtype=torch.long)
-    for row, (ids, first) in enumerate(encoded):
-        inputs[row, : len(ids)] = torch.tensor(ids)
-        targets[row, first : len(ids)] = inputs[row, first : len(ids)]
-        mask[row, : len(ids)] = 1
-    on = model.device
-    logits = model(input_ids=inputs.to(on), attention_mask=mask.to(on), use_cache=False).logits
-    wanted = targets[:, 1:].to(on)
-    scored = wanted != _IGNORED
-    loss = functional.cross_entropy(logits[:, :-1][scored].float(), wanted[scored], reduction="sum")
+    inputs, real = padded([ids for ids, _ in encoded], model.device)
+    first = torch.tensor([[start] for _, start in encoded], device=model.device)
+    scored = (real & (torch.arange(real.shape[1], device=model.device) >= first))[:, 1:]
+    logits = model(input_ids=inputs, attention_mask=real.long(), use_cache=False).logits
+    loss = functional.cross_entropy(logits[:, :-1][scored].float(), inputs[:, 1:][scored], reduction="sum")
     return loss, int(scored.sum())
 
 
+@contextmanager
+def merged(model: PeftModel) -> Iterator[None]:
+    """While open, each adapted projection computes as in a saved variant: with its update merged into its weight.
+
+    One copy of one weight exists at a time, made again in every pass, so the weights that are shared with the base
+    model stay as they are and memory stays bounded.
+    """
+    weights: dict[nn.Module, nn.Parameter] = {}
+
+    def merge(module: Any, args: Any) -> None:
+        base = module.get_base_layer()
+        weights[module] = base.weight
+        own(base, "weight")
+        module.merge()
+
+    def restore(module: Any, args: Any, output: Any) -> None:
+        module.get_base_layer().weight = weights.pop(module)
+        module.merged_adapters.clear()
+
+    handles = []
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            layer = cast(nn.Module, module)
+            handles += [layer.register_forward_pre_hook(merge), layer.register_forward_hook(restore)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 @torch.no_grad()
-def _validate(model: PeftModel, samples: Sequence[Sample], size: int) -> float:
-    """Mean negative log-likelihood per scored token, in nats."""
+def _validate(model: PreTrainedModel | PeftModel, samples: Sequence[Sample], positions: int) -> float:
+    """Mean negative log-likelihood per scored token, in nats, in batches of at most so many positions."""
     model.eval()
-    ordered = sorted(samples, key=lambda sample: len(_tokens(sample)[0]))
     total, count = 0.0, 0
-    for start in range(0, len(ordered), 4 * size):
-        loss, tokens = _loss(model, ordered[start : start + 4 * size])
+    for group in by_length([len(_tokens(sample)[0]) for sample in samples], positions):
+        loss, tokens = _loss(model, [samples[number] for number in group])
         total, count = total + float(loss), count + tokens
     if math.isnan(total):
         raise LaminaError(

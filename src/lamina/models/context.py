@@ -22,3 +22,13 @@ def check_fits(where: str, tokens: int, limit: int | None, model: str) -> None:
             f"{where}: {tokens} tokens are more than the context of model '{model}', {limit}. Write at most {limit}, "
             "or leave the model out of the studies that use it."
         )
+
+
+def check_generation(prompt: int, generate: int, limit: int | None, model: str) -> None:
+    """Refuse a measurement of efficiency whose prompt and generated tokens are more than the context of a model."""
+    if limit is not None and prompt + generate > limit:
+        room = min(generate, limit // 2)
+        raise LaminaError(
+            f"benchmarks.efficiency: a prompt of {prompt} and {generate} generated tokens are more than the context of "
+            f"model '{model}', {limit}. Write `efficiency: {{prompt: {limit - room}, generate: {room}}}`."
+        )

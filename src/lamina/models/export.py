@@ -24,7 +24,8 @@ from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import kept_layers, parse, runs
-from lamina.models.variant import Boundary, Patch, materialise
+from lamina.models.variant import Boundary, Repairing, materialise
+from lamina.variant import Variant
 from lamina.version import VERSION
 
 FORMS = ("auto", "stock", "code")
@@ -45,31 +46,23 @@ class Source:
 
     Attributes
     ----------
+    variant : its names in the configuration.
     manifest : the base model's manifest (path, source, revision, dtype).
     plan : the plan as JSON gives it.
-    recovery, healing : names in the configuration, `none` where there is none.
     benchmarks : rows of table `benchmarks` of this variant and of the base model; may be empty.
     """
 
+    variant: Variant
     manifest: Mapping[str, Any]
     plan: Mapping[str, Any]
-    recovery: str = "none"
-    healing: str = "none"
     benchmarks: list[Mapping[str, Any]] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """The variant as users write it: model/calibration/selector/removed=n/recovery/healing."""
-        plan = self.plan
-        key = (plan["model"], plan["calibration"], plan["selector"], f"removed={plan['removed']}")
-        return "/".join((*map(str, key), self.recovery, self.healing))
 
 
 def export(
     base: PreTrainedModel,
     source: Source,
     folder: str | Path,
-    patches: Mapping[Boundary, Patch] | None = None,
+    patches: Mapping[Boundary, Repairing] | None = None,
     adapter: str | Path | None = None,
     form: str = "auto",
     max_shard_size: str = "5GB",
@@ -81,7 +74,8 @@ def export(
     base : the unpruned model; it is not changed.
     folder : where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
     patches, adapter : as for `materialise`; the adapter is merged.
-    form : `auto` is stock for everything but a patch; `code` also leaves removed halves out instead of zeroing them.
+    form : `auto` is stock unless a patch of the stream is left in the model (what a repair folds into weights leaves
+        none); `code` also leaves removed halves out instead of zeroing them.
     max_shard_size : largest weights file, such as 5GB.
 
     Raises
@@ -90,10 +84,15 @@ def export(
         If the parts do not fit together, the form cannot hold the variant, or `folder` holds something else.
     """
     target = Path(folder)
-    _check(base, form, bool(patches), target)
+    _check(base, form, target)
     variant = materialise(base, source.plan, patches, adapter)
-    stock = form == "stock" or (form == "auto" and not patches)
-    if stock:
+    patched = bool(modeling_lamina.describe(variant)["patches"])
+    if form == "stock" and patched:
+        raise LaminaError(
+            "a stock checkpoint has no place for a patch, which a reload would then lose. Export it with form=auto (it "
+            "brings its modeling file and loads with trust_remote_code=True), or export the variant with recovery none."
+        )
+    if form == "stock" or (form == "auto" and not patched):
         _zero_halves(variant, base, source.plan)
     target.parent.mkdir(parents=True, exist_ok=True)
     # One name for all processes: what a killed export left behind is removed by the next one.
@@ -179,14 +178,9 @@ def _own_source(variant: PreTrainedModel) -> str:
     return modeling_source(config_class, model_class, _model_type(variant))
 
 
-def _check(base: PreTrainedModel, form: str, patched: bool, target: Path) -> None:
+def _check(base: PreTrainedModel, form: str, target: Path) -> None:
     if form not in FORMS:
         raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(FORMS)}.")
-    if form == "stock" and patched:
-        raise LaminaError(
-            "a stock checkpoint has no place for a patch, which a reload would then lose. Export it with form=auto (it "
-            "brings its modeling file and loads with trust_remote_code=True), or export the variant with recovery none."
-        )
     if getattr(base.config, "auto_map", None):
         raise LaminaError(
             f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "
@@ -254,11 +248,9 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
     kept = kept_layers(base, source.plan["units"])
     halves = _halves(base, source.plan["units"], kept)
     facts = export_card.Facts(
-        name=source.name,
+        variant=source.variant,
         manifest=source.manifest,
         plan=source.plan,
-        recovery=source.recovery,
-        healing=source.healing,
         benchmarks=source.benchmarks,
         form=form,
         layers=(depth, len(kept)),
@@ -271,7 +263,7 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
     (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
     (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halves), encoding="utf-8")
     record = {
-        "variant": source.name,
+        "variant": str(source.variant),
         "form": form,
         "lamina": VERSION,
         "base": {key: source.manifest.get(key) for key in ("source", "revision", "weights_sha256")},

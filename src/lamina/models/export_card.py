@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from lamina.variant import Variant
 from lamina.version import VERSION
 
 # Keys of a base model's card that bind its descendants.
@@ -19,7 +20,7 @@ class Facts:
 
     Attributes
     ----------
-    name : model/calibration/selector/removed=n/recovery/healing.
+    variant : its names in the configuration.
     form : stock or code.
     layers, parameters : (base, export).
     boundaries : runs of removed layers (start, end) in base numbering, end exclusive.
@@ -28,11 +29,9 @@ class Facts:
     base_card : metadata of the base model's card.
     """
 
-    name: str
+    variant: Variant
     manifest: Mapping[str, Any]
     plan: Mapping[str, Any]
-    recovery: str
-    healing: str
     benchmarks: Sequence[Mapping[str, Any]]
     form: str
     layers: tuple[int, int]
@@ -74,7 +73,7 @@ def _summary(facts: Facts) -> str:
     text = (
         f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
         f"{facts.parameters[0]:,} parameters ({share:.1%}). "
-        f"Made by lamina {VERSION}; the variant is `{facts.name}`, the base weights have the sha256 "
+        f"Made by lamina {VERSION}; the variant is `{facts.variant}`, the base weights have the sha256 "
         f"`{facts.manifest['weights_sha256']}`."
     )
     if facts.zeroed:
@@ -128,17 +127,24 @@ def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str
 
 
 def _repairs(facts: Facts) -> str:
-    if facts.recovery == facts.healing == "none":
+    if facts.variant.recovery == facts.variant.healing == "none":
         return "## Repairs\n\nNone: no patch and no training after the removal."
     lines = []
+    places = ", ".join(f"{start}–{end - 1}" if end - start > 1 else str(start) for start, end in facts.boundaries)
     if facts.patched:
-        places = ", ".join(f"{start}–{end - 1}" if end - start > 1 else str(start) for start, end in facts.boundaries)
         lines.append(
-            f"Patch `{facts.recovery}`, fitted without training on the calibration: one linear map of the residual "
-            f"stream where layers went ({places})."
+            f"Patch `{facts.variant.recovery}`, fitted without training on the calibration: one linear map of the "
+            f"residual stream where layers went ({places})."
         )
-    if facts.healing != "none":
-        lines.append(f"Healing `{facts.healing}`: a short fine-tune on the calibration, merged into the weights.")
+    elif facts.variant.recovery != "none":
+        lines.append(
+            f"Recovery `{facts.variant.recovery}`, fitted on the calibration where layers went ({places}), and folded "
+            "into the weights."
+        )
+    if facts.variant.healing != "none":
+        lines.append(
+            f"Healing `{facts.variant.healing}`: a short fine-tune on the calibration, merged into the weights."
+        )
     return "## Repairs\n\n" + "\n\n".join(lines)
 
 
@@ -205,8 +211,8 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     recipe: dict[str, Any] = {"merge_method": "passthrough", "slices": slices}
     if facts.manifest["dtype"] != "auto":
         recipe["dtype"] = facts.manifest["dtype"]
-    notes = [f"The plan of {facts.name} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
-    if facts.patched or facts.healing != "none":
+    notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
+    if facts.patched or facts.variant.healing != "none":
         notes.append("It makes the cut alone. This export also holds what repairs it, which mergekit does not know.")
     notes.append("mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json.")
     return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(recipe, sort_keys=False)

@@ -6,13 +6,13 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 import hashlib
 import json
 import re
-import struct
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from lamina.data.files import locate
+from lamina.config.models import Model
 from lamina.errors import LaminaError
+from lamina.models.checkpoint import BYTES, read_weights
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
 # into an export.
@@ -20,10 +20,9 @@ HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
-def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
+def find_model(name: str, entry: Model, root: Path) -> Path:
     """Folder of a model: a local one as it stands, a hub one downloaded once into the Hugging Face cache.
 
     Raises
@@ -31,8 +30,8 @@ def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
     LaminaError
         If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
     """
-    source = str(entry["source"])
-    local = locate(source, root).resolve()
+    source = entry.source
+    local = (root / source).resolve()
     if local.is_dir():
         return local
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
@@ -40,7 +39,7 @@ def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
             f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
             "and *.safetensors, or a hub id of the form 'organisation/model'."
         )
-    return _download(name, source, entry.get("revision"))
+    return _download(name, source, entry.revision)
 
 
 def _download(name: str, source: str, revision: str | None) -> Path:
@@ -77,7 +76,7 @@ def _download(name: str, source: str, revision: str | None) -> Path:
         ) from error
 
 
-def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     """Manifest of the model in `folder`.
 
     Returns
@@ -93,7 +92,7 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
         If config or weights are missing or cut off, weights are pickles only, code is present but not allowed, or the
         number of layers or the family is not the one that the config file promises.
     """
-    where = f"models.{name}.source: {entry['source']}"
+    where = f"models.{name}.source: {entry.source}"
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise LaminaError(
@@ -104,12 +103,12 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise LaminaError(f"{where}: its config.json is not JSON ({error}). Restore the file.") from error
     text_config = config.get("text_config", config)
-    if not entry["trust_remote_code"] and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
+    if not entry.trust_remote_code and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
         )
-    weights = read_weights(folder)
+    weights = read_weights(folder, f"models.{name}.source")
     if not weights:
         pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
         if pickles:
@@ -121,96 +120,32 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     n_layers = _first(text_config, _LAYER_KEYS)
     if n_layers is None:
         raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(_LAYER_KEYS)}).")
-    promised = entry.get("layers")
-    if promised is not None and promised != n_layers:
-        raise LaminaError(f"models.{name}.layers: says {promised}, but the model has {n_layers}. Write {n_layers}.")
-    family = entry.get("family")
-    if family is not None and family != config.get("model_type"):
-        raise LaminaError(
-            f"models.{name}.family: says {family}, but the model is a {config.get('model_type')}. Write "
-            f"{config.get('model_type')}, or leave `family` out."
-        )
+    family = config.get("model_type")
+    if entry.layers not in (None, n_layers):
+        raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
+    if entry.family not in (None, family):
+        raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     tensors = {key: tensor for shard in weights.values() for key, tensor in shard.items()}
     return {
         "path": str(folder),
-        "source": str(entry["source"]),
-        "revision": entry.get("revision"),
+        "source": entry.source,
+        "revision": entry.revision,
         "weights_sha256": _sha256(list(weights)),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
-        "family": config.get("model_type"),
+        "family": family,
         "parameters": sum(prod(t["shape"]) for t in tensors.values()),
         "layer_parameters": sum(prod(t["shape"]) for key, t in tensors.items() if _LAYER.search(key)) // n_layers,
-        "weights_bytes": sum(prod(t["shape"]) * _BYTES.get(t["dtype"], 1) for t in tensors.values()),
-        "dtype": entry["dtype"],
-        "trust_remote_code": entry["trust_remote_code"],
-        "chat_template": entry["chat_template"],
+        "weights_bytes": sum(prod(t["shape"]) * BYTES.get(t["dtype"], 1) for t in tensors.values()),
+        "dtype": entry.dtype,
+        "trust_remote_code": entry.trust_remote_code,
+        "chat_template": entry.chat_template,
     }
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
-
-
-def read_weights(folder: Path) -> dict[Path, dict[str, Any]]:
-    """The tensors of each safetensors file of a model, in order of the files' names; empty where it has none.
-
-    Raises
-    ------
-    LaminaError
-        If one that the index names is missing, or one is damaged.
-    """
-    index = folder / "model.safetensors.index.json"
-    named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()) if index.is_file() else set()
-    missing = sorted(shard for shard in named if not (folder / shard).is_file())
-    if missing:
-        raise LaminaError(
-            f"{folder}: its index names {missing[0]}, which is not there ({len(missing)} of {len(named)} files are "
-            "missing). Download the model again, completely."
-        )
-    return {shard: _read_header(shard) for shard in sorted(folder.glob("*.safetensors"))}
-
-
-def _read_header(shard: Path) -> dict[str, Any]:
-    """Shape, dtype and place of the tensors in a safetensors file.
-
-    8 bytes of length (little-endian), a header in JSON, then the tensors without gaps; `data_offsets` count from the
-    end of the header.
-
-    Raises
-    ------
-    LaminaError
-        If the header is damaged, or the data does not have the length that it says.
-    """
-    size = shard.stat().st_size
-    with shard.open("rb") as file:
-        try:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > size:
-                raise ValueError
-            header = json.loads(file.read(length))
-            tensors = {key: value for key, value in header.items() if key != "__metadata__"}
-            places = sorted((*tensor["data_offsets"], key) for key, tensor in tensors.items())
-            needed = {key: prod(tensor["shape"]) * _BYTES.get(tensor["dtype"], 0) for key, tensor in tensors.items()}
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise LaminaError(
-                f"{shard} is not a complete safetensors file. Download or save the model again."
-            ) from error
-    end = 0
-    for start, stop, key in places:
-        if start != end or stop < start or needed[key] not in (0, stop - start):
-            raise LaminaError(
-                f"{shard} is damaged: its header puts tensor '{key}' at bytes {start} to {stop}, where it does not "
-                "fit. Download or save the model again."
-            )
-        end = stop
-    if 8 + length + end != size:
-        raise LaminaError(
-            f"{shard} is {'cut off' if 8 + length + end > size else 'damaged'}: it has {size} bytes and its header "
-            f"says {8 + length + end}. Download or save the model again."
-        )
-    return tensors
 
 
 def _sha256(files: list[Path]) -> str:

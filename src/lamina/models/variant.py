@@ -5,10 +5,10 @@ so that one load serves any number of variants.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -18,10 +18,32 @@ from lamina.errors import LaminaError
 from lamina.models import modeling_lamina
 from lamina.models.modeling_lamina import patch_dtype
 from lamina.models.structure import family_of, final_norm_of, layers_of, projection_paths
-from lamina.models.surgery import remove, removed_layers, runs
+from lamina.models.surgery import kept_layers, remove, removed_layers, runs
 
 Boundary = tuple[int, int]
 """(start, end): layers start … end-1 of the base model are gone as one run."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run of layers was, seen from the model without it.
+
+    Attributes
+    ----------
+    boundary : (start, end) in base numbering.
+    position : number of the variant's layers before the boundary; the layer that follows it, if one does, is
+        `layers_of(variant)[position]`.
+    """
+
+    boundary: Boundary
+    position: int
+
+
+class Repairing(Protocol):
+    """Whatever repairs a cut model at a boundary: a `Patch`, or a fitted recovery."""
+
+    def apply(self, variant: PreTrainedModel, place: Place) -> None:
+        """Repair a variant that shares its parameters with the base model, of which none may change."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,26 @@ class Patch:
     operator: torch.Tensor
     bias: torch.Tensor | None = None
 
+    def apply(self, variant: PreTrainedModel, place: Place) -> None:
+        """Make the layer or the final norm that follows apply it.
+
+        Raises
+        ------
+        LaminaError
+            If the run reaches the end of a model without a final norm.
+        """
+        layers, norm = layers_of(variant), final_norm_of(variant)
+        if place.position < len(layers):
+            patch_before(layers[place.position], self)
+        elif norm is not None:
+            patch_before(norm, self)
+        else:
+            start, end = place.boundary
+            raise LaminaError(
+                f"the patch at {start}-{end} reaches the end of a model without a final norm, so there is no place "
+                f"for it (family '{family_of(variant).name}'). Protect the last layer: protect: [-1]."
+            )
+
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
     """A copy of the module tree and the configuration whose parameters and buffers are the model's own tensors."""
@@ -43,10 +85,17 @@ def share(model: PreTrainedModel) -> PreTrainedModel:
     return copy.deepcopy(model, memo)
 
 
+def own(module: nn.Module, name: str) -> nn.Parameter:
+    """A copy of a module's parameter, put in its place: it may be changed, as the base model does not share it."""
+    copied = nn.Parameter(getattr(module, name).detach().clone(), requires_grad=False)
+    setattr(module, name, copied)
+    return copied
+
+
 def materialise(
     model: PreTrainedModel,
     plan: Mapping[str, Any] | None,
-    patches: Mapping[Boundary, Patch] | None = None,
+    patches: Mapping[Boundary, Repairing] | None = None,
     adapter: str | Path | None = None,
 ) -> PreTrainedModel:
     """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
@@ -55,7 +104,7 @@ def materialise(
     ----------
     model : the unpruned base model.
     plan : a plan with its `units`; None gives the base model itself (shared).
-    patches : one per contiguous run of removed layers, keyed by boundary in base numbering.
+    patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
     adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches. It is merged into copies of the
         weights it changes.
 
@@ -69,10 +118,10 @@ def materialise(
         return variant
     if plan.get("refused") or not plan["units"]:
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
-    depth = len(layers_of(model))
     remove(variant, plan["units"])
     if patches is not None:
-        _apply(variant, patches, runs(removed_layers(plan["units"]), depth), depth)
+        boundaries = runs(removed_layers(plan["units"]), len(layers_of(model)))
+        _apply(variant, patches, boundaries, kept_layers(model, plan["units"]))
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):
@@ -80,25 +129,19 @@ def materialise(
     return variant.eval()
 
 
-def _apply(variant: PreTrainedModel, patches: Mapping[Boundary, Patch], boundaries: list[Boundary], depth: int) -> None:
+def _apply(
+    variant: PreTrainedModel,
+    patches: Mapping[Boundary, Repairing],
+    boundaries: Sequence[Boundary],
+    kept: Sequence[int],
+) -> None:
     if set(patches) != set(boundaries):
         raise LaminaError(
-            f"the patch repairs boundaries {sorted(patches)} but the plan leaves {boundaries}. "
+            f"the patch repairs boundaries {sorted(patches)} but the plan leaves {list(boundaries)}. "
             "The patch belongs to another plan: run fit_patch again."
         )
-    layers, norm = layers_of(variant), final_norm_of(variant)
-    gone = {layer for start, end in boundaries for layer in range(start, end)}
-    for (start, end), patch in patches.items():
-        if end < depth:
-            position = sum(1 for layer in range(end) if layer not in gone)
-            patch_before(layers[position], patch)
-        elif norm is not None:
-            patch_before(norm, patch)
-        else:
-            raise LaminaError(
-                f"the patch at {start}-{end} reaches the end of a model without a final norm, so there is no place "
-                f"for it (family '{family_of(variant).name}'). Protect the last layer: protect: [-1]."
-            )
+    for boundary, repair in sorted(patches.items()):
+        repair.apply(variant, Place(boundary, sum(1 for layer in kept if layer < boundary[1])))
 
 
 def patch_before(module: nn.Module, patch: Patch) -> None:
@@ -151,8 +194,7 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     set_peft_model_state_dict(adapted, state)
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
-            base: Any = module.get_base_layer()
-            base.weight = nn.Parameter(base.weight.detach().clone(), requires_grad=False)
+            own(module.get_base_layer(), "weight")
     merged = adapted.merge_and_unload()
     if hasattr(merged, "peft_config"):
         del merged.peft_config

@@ -6,111 +6,100 @@ that the fit did not see.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
+from transformers import PreTrainedModel
 
-from lamina.errors import LaminaError
-from lamina.models.variant import Patch
-from lamina.recovery.patch import Fit
+from lamina.config.recoveries import Ghost
+from lamina.models.variant import Boundary, Patch, Place
+from lamina.recovery.protocol import Fit, Tensors
+from lamina.streams import moments
 from lamina.streams.moments import Moments, Statistics
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
-OPTIONS = ("method", "ridge", "bias", "rank")
 
 
-@dataclass(frozen=True)
-class _Options:
-    grid: tuple[float, ...]
-    bias: bool
-    rank: int | None
+def collect(
+    model: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    boundaries: Sequence[Boundary],
+    options: Ghost,
+    seed: int,
+) -> Iterator[tuple[Boundary, Statistics]]:
+    """Moments of the unpruned stream, fit and held-out samples apart."""
+    return moments.collect(model, sequences, boundaries, seed)
 
 
-def fit(statistics: Statistics, options: Mapping[str, Any]) -> Fit:
+def fit(statistics: Statistics, options: Ghost) -> Fit:
     """Fit one boundary.
-
-    Parameters
-    ----------
-    statistics : moments of the boundary, fit and held-out samples apart.
-    options : `ridge`, "validated" (default) or a number relative to trace(XᵀX)/C; `bias`, whether an affine term is
-        fitted too; `rank`, keep only that many directions of the prediction (reduced-rank regression).
-
-    Raises
-    ------
-    LaminaError
-        If an option is unknown or out of range.
 
     λ is picked on the held-out samples from operators fitted on the others; the patch is then fitted once more on
     all samples with that λ, while the errors reported stay those of the operator that has not seen the held-out ones.
     """
-    wanted = _read(options)
+    grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     seen, unseen = statistics.fit, statistics.heldout
     best, error = 0, math.inf
-    for number, candidate in enumerate(_solve(seen, wanted)):
+    for number, candidate in enumerate(_solve(seen, grid, options)):
         candidate_error = unseen.residual_norm(*candidate)
         if candidate_error < error or number == 0:
             best, error, (operator, bias) = number, candidate_error, candidate
-    chosen = wanted.grid[best]
-    ((final_operator, final_bias),) = _solve(seen.plus(unseen), replace(wanted, grid=(chosen,)))
-    channels = len(operator)
+    chosen = grid[best]
+    ((final_operator, final_bias),) = _solve(seen.plus(unseen), (chosen,), options)
+    channels, final, nothing = len(operator), _tensors(final_operator, final_bias), torch.zeros_like(operator)
     return Fit(
-        patch=_patch(final_operator, final_bias),
-        validated=_patch(operator, bias),
-        ridge=chosen,
-        ridge_at_edge=len(wanted.grid) > 1 and best in (0, len(wanted.grid) - 1),
-        rank=min(wanted.rank or channels, channels),
-        fit_error_before=_relative(seen.residual_norm(torch.zeros_like(operator)), seen),
-        fit_error=_relative(seen.residual_norm(operator, bias), seen),
-        heldout_error_before=_relative(unseen.residual_norm(torch.zeros_like(operator)), unseen),
-        heldout_error=_relative(error, unseen),
+        tensors=final,
+        validated=_tensors(operator, bias),
+        facts={
+            "ridge": chosen,
+            "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
+            "rank": min(options.rank or channels, channels),
+            "fit_error_before": _relative(seen.residual_norm(nothing), seen),
+            "fit_error": _relative(seen.residual_norm(operator, bias), seen),
+            "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
+            "heldout_error": _relative(error, unseen),
+            "parameters": sum(tensor.numel() for tensor in final.values()),
+            **statistics.counts(),
+        },
     )
 
 
-def _read(options: Mapping[str, Any]) -> _Options:
-    unknown = sorted(set(options) - set(OPTIONS))
-    if unknown:
-        raise LaminaError(f"ghost has no option '{unknown[0]}'. It has: {', '.join(OPTIONS[1:])}.")
-    ridge = options.get("ridge", "validated")
-    if ridge == "validated":
-        grid = GRID
-    elif isinstance(ridge, (int, float)) and not isinstance(ridge, bool) and ridge >= 0:
-        grid = (float(ridge),)
-    else:
-        raise LaminaError(f"ridge: {ridge!r} is not a ridge. Write `validated` or a number of 0 or more, such as 1e-6.")
-    rank = options.get("rank")
-    if rank is not None and (not isinstance(rank, int) or rank < 1):
-        raise LaminaError(f"rank: {rank!r} is not a rank. Write an integer of 1 or more, or leave it out.")
-    return _Options(grid, bool(options.get("bias", False)), rank)
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Put the operator before what follows the boundary."""
+    as_patch(tensors).apply(variant, place)
 
 
-def _patch(operator: torch.Tensor, bias: torch.Tensor | None) -> Patch:
-    return Patch(operator.float(), None if bias is None else bias.float())
+def as_patch(tensors: Tensors) -> Patch:
+    """The operator itself."""
+    return Patch(tensors["operator"], tensors.get("bias"))
 
 
-def _solve(moments: Moments, wanted: _Options) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
+def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {"operator": operator.float()} | ({} if bias is None else {"bias": bias.float()})
+
+
+def _solve(sums: Moments, grid: Sequence[float], options: Ghost) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Operator (C, C) and bias (C,) in float64 for every λ, from one eigendecomposition of XᵀX."""
-    gram, cross = moments.xx, moments.xd
-    mean_x, mean_d = moments.x / moments.tokens, moments.d / moments.tokens
-    if wanted.bias:
-        gram = gram - moments.tokens * torch.outer(mean_x, mean_x)
-        cross = cross - moments.tokens * torch.outer(mean_x, mean_d)
+    gram, cross = sums.xx, sums.xd
+    mean_x, mean_d = sums.x / sums.tokens, sums.d / sums.tokens
+    if options.bias:
+        gram = gram - sums.tokens * torch.outer(mean_x, mean_x)
+        cross = cross - sums.tokens * torch.outer(mean_x, mean_d)
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp_min(0)
     # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
     noise = values[-1] * len(values) * torch.finfo(values.dtype).eps
     projected = vectors.T @ cross
     scale = values.mean()
-    for ridge in wanted.grid:
+    for ridge in grid:
         inverse = 1 / (values + ridge * scale)
         if ridge == 0:
             inverse = torch.where(values > noise, inverse, 0.0)
         operator = vectors @ (inverse[:, None] * projected)
-        if wanted.rank is not None:
-            operator = _reduce(operator, cross, wanted.rank)
-        yield operator, mean_d - mean_x @ operator if wanted.bias else None
+        if options.rank is not None:
+            operator = _reduce(operator, cross, options.rank)
+        yield operator, mean_d - mean_x @ operator if options.bias else None
 
 
 def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Tensor:
@@ -125,6 +114,6 @@ def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Ten
     return operator @ directions @ directions.T
 
 
-def _relative(error: float, moments: Moments) -> float:
-    norm = moments.output_norm()
+def _relative(error: float, sums: Moments) -> float:
+    norm = sums.output_norm()
     return error / norm if norm > 0 else 0.0

@@ -7,9 +7,10 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.models.surgery import removed_layers, runs
-from lamina.models.variant import Boundary
-from lamina.recovery.patch import Fit
+from lamina.models.variant import Boundary, Patch
+from lamina.recovery.protocol import Fit
 from lamina.streams.moments import AbsoluteErrors
+from lamina.variant import Variant
 
 
 def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
@@ -29,37 +30,20 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
 
 
 def row(
-    plan: Mapping[str, Any],
-    recovery: str,
-    boundary: Boundary,
-    fit: Fit,
-    errors: AbsoluteErrors,
-    counts: Mapping[str, int],
+    variant: Variant, boundary: Boundary, fit: Fit, patch: Patch | None, errors: AbsoluteErrors | None
 ) -> dict[str, Any]:
-    """One row of table `patches`; relative errors are ‖Y - Ŷ‖ / ‖Y‖, absolute ones are over held-out tokens."""
-    operator, bias = fit.patch.operator, fit.patch.bias
-    return {
-        **{key: plan[key] for key in ("model", "calibration", "selector", "removed")},
-        "recovery": recovery,
-        "healing": "none",
-        "boundary": f"{boundary[0]}-{boundary[1]}",
-        "start": boundary[0],
-        "end": boundary[1],
-        "ridge": fit.ridge,
-        "ridge_at_edge": fit.ridge_at_edge,
-        "rank": fit.rank,
-        "fit_error_before": fit.fit_error_before,
-        "fit_error": fit.fit_error,
-        "heldout_error_before": fit.heldout_error_before,
-        "heldout_error": fit.heldout_error,
-        "mae_before": float(errors.before.mean()),
-        "mae_after": float(errors.after.mean()),
-        "channel_mae_before": errors.before.tolist(),
-        "channel_mae_after": errors.after.tolist(),
-        "antisymmetric_share": antisymmetric_share(operator),
-        "parameters": operator.numel() + (0 if bias is None else bias.numel()),
-        **counts,
-    }
+    """One row of table `patches`; relative errors are ‖Y - Ŷ‖ / ‖Y‖, absolute ones are over held-out tokens.
+
+    What only a linear map of the stream has (`patch`, its `errors`) is left out for other repairs.
+    """
+    found = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
+    found |= fit.facts
+    if patch is not None:
+        found["antisymmetric_share"] = antisymmetric_share(patch.operator)
+    if errors is not None:
+        found |= {"mae_before": float(errors.before.mean()), "mae_after": float(errors.after.mean())}
+        found |= {"channel_mae_before": errors.before.tolist(), "channel_mae_after": errors.after.tolist()}
+    return found
 
 
 def antisymmetric_share(operator: torch.Tensor) -> float:

@@ -1,10 +1,6 @@
-"""How far apart the residual streams at any two layer boundaries are, streamed: no activation is kept.
+"""How far apart the residual streams at any two layer boundaries are, streamed: no activation is kept."""
 
-Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm.
-"""
-
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,50 +8,13 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.structure import layers_of
+from lamina.models.structure import layers_of, text_config
+from lamina.streams import taps
+
+# Numbers of the streams that are turned into float32 at a time: 8 MiB.
+_CHUNK = 1 << 21
 
 
-@contextmanager
-def boundaries(model: PreTrainedModel) -> Iterator[list[torch.Tensor]]:
-    """Collect h_0 … h_L of each forward pass, (lines, T, C) each, in a list that is cleared at h_0."""
-    layers = layers_of(model)
-    seen: list[torch.Tensor] = []
-
-    def entering(number: int) -> Any:
-        def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if number == 0:
-                seen.clear()
-            seen.append(args[0] if args else kwargs["hidden_states"])
-
-        return hook
-
-    def leaving(module: torch.nn.Module, args: Any, output: Any) -> None:
-        seen.append(output[0] if isinstance(output, tuple) else output)
-
-    handles = [layer.register_forward_pre_hook(entering(i), with_kwargs=True) for i, layer in enumerate(layers)]
-    handles.append(layers[len(layers) - 1].register_forward_hook(leaving))
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def padded_batches(
-    sequences: Sequence[tuple[int, ...]], tokens: int, device: torch.device
-) -> Iterator[tuple[list[int], torch.Tensor, torch.Tensor]]:
-    """Sequences of similar length, padded on the right: their numbers, ids and real-token mask, (lines, T) each."""
-    order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
-    while order:
-        size = max(1, tokens // len(sequences[order[0]]))
-        chosen, order = order[:size], order[size:]
-        length = len(sequences[chosen[0]])
-        ids = torch.tensor([[*sequences[i], *[0] * (length - len(sequences[i]))] for i in chosen], device=device)
-        lengths = torch.tensor([len(sequences[i]) for i in chosen], device=device)
-        yield chosen, ids, torch.arange(length, device=device)[None] < lengths[:, None]
-
-
-@torch.inference_mode()
 def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = 16384) -> list[dict[str, Any]]:
     """Rows of table `activations` (without its keys), one per boundary and span.
 
@@ -69,29 +28,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
         If the streams are not numbers.
     """
     count = len(layers_of(model)) + 1
-    shape = (len(sequences), count, count)
-    cosine, angle, relative = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    norm = np.zeros((len(sequences), count))
-    magnitude = torch.zeros(count, model.config.get_text_config().hidden_size, dtype=torch.float64)
-    with boundaries(model) as seen:
-        for chosen, ids, real in padded_batches(sequences, tokens, model.device):
-            # The body alone: the output embedding says nothing about streams.
-            model.base_model(input_ids=ids, attention_mask=real.long(), use_cache=False)
-            streams = torch.stack([h.float() for h in seen])
-            weight = (real / real.sum(-1, keepdim=True)).double()
-            products = torch.einsum("lbtc,mbtc->btlm", streams, streams).double()
-            lengths = products.diagonal(dim1=-2, dim2=-1).sqrt()
-            scale = lengths[..., :, None] * lengths[..., None, :]
-            similarity = (products / scale.clamp_min(torch.finfo(torch.float64).tiny)).clamp(-1, 1)
-            squared = (lengths[..., None, :] ** 2 + lengths[..., :, None] ** 2 - 2 * products).clamp_min(0)
-            change = squared.sqrt() / lengths[..., :, None].clamp_min(torch.finfo(torch.float64).tiny)
-            last = similarity[torch.arange(len(chosen)), real.sum(-1) - 1]
-            cosine[chosen] = torch.einsum("bt,btlm->blm", weight, 1 - similarity).cpu()
-            relative[chosen] = torch.einsum("bt,btlm->blm", weight, change).cpu()
-            angle[chosen] = (last.arccos() / torch.pi).cpu()
-            norm[chosen] = torch.einsum("bt,btl->bl", weight, lengths).cpu()
-            magnitude += torch.einsum("bt,lbtc->lc", weight, streams.abs().double()).cpu()
-    if not np.isfinite(cosine).all():
+    found = _Similarities(len(sequences), count, int(text_config(model).hidden_size))
+    taps.run(model, sequences, range(count), found.add, tokens)
+    if not np.isfinite(found.cosine).all():
         raise LaminaError(
             f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not numbers on this "
             "calibration. Try `dtype: float32` or `bfloat16` under its models entry."
@@ -99,23 +38,64 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     facts = {"n_samples": len(sequences), "n_tokens": sum(map(len, sequences))}
     rows: list[dict[str, Any]] = []
     for layer in range(count):
-        channels = (magnitude[layer] / len(sequences)).float().tolist()
-        rows.append({"layer": layer, "span": 0, "norm": norm[:, layer].mean(), "channel_magnitude": channels, **facts})
+        channels = (found.magnitude[layer] / len(sequences)).float().tolist()
+        norm = found.norm[:, layer].mean()
+        rows.append({"layer": layer, "span": 0, "norm": norm, "channel_magnitude": channels, **facts})
         for other in range(layer + 1, count):
             pair = (slice(None), layer, other)
             rows.append(
                 {
                     "layer": layer,
                     "span": other - layer,
-                    "cosine": cosine[pair].mean(),
-                    "cosine_stderr": _stderr(cosine[pair]),
-                    "angular_last": angle[pair].mean(),
-                    "angular_last_stderr": _stderr(angle[pair]),
-                    "l2_relative": relative[pair].mean(),
+                    "cosine": found.cosine[pair].mean(),
+                    "cosine_stderr": _stderr(found.cosine[pair]),
+                    "angular_last": found.angle[pair].mean(),
+                    "angular_last_stderr": _stderr(found.angle[pair]),
+                    "l2_relative": found.relative[pair].mean(),
                     **facts,
                 }
             )
     return rows
+
+
+class _Similarities:
+    """A consumer of all streams: means over each sample's tokens, for every pair of boundaries.
+
+    `cosine` (1 - cos), `angle` and `relative` are (samples, L+1, L+1), `norm` (samples, L+1), `magnitude` (L+1, C)
+    summed over samples; all in float64.
+    """
+
+    def __init__(self, samples: int, count: int, channels: int) -> None:
+        shape = (samples, count, count)
+        self.cosine, self.angle, self.relative = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self.norm = np.zeros((samples, count))
+        self.magnitude = torch.zeros(count, channels, dtype=torch.float64)
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        """Sum up chunks of tokens, so that their products never stand beside whole streams."""
+        line, place = batch.real.nonzero(as_tuple=True)
+        size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
+        shape, on = (len(batch.samples), len(streams), len(streams)), batch.real.device
+        cosine, relative, norm = (torch.zeros(s, dtype=torch.float64, device=on) for s in (shape, shape, shape[:2]))
+        for lines, places in zip(line.split(size), place.split(size), strict=True):
+            tokens = torch.stack([stream[lines, places].float() for stream in streams.values()], dim=1)
+            products = (tokens @ tokens.mT).double()
+            lengths = products.diagonal(dim1=-2, dim2=-1).sqrt()
+            tiny = torch.finfo(torch.float64).tiny
+            similarity = (products / (lengths[:, :, None] * lengths[:, None, :]).clamp_min(tiny)).clamp(-1, 1)
+            squared = (lengths[:, None, :] ** 2 + lengths[:, :, None] ** 2 - 2 * products).clamp_min(0)
+            change = squared.sqrt() / lengths[:, :, None].clamp_min(tiny)
+            weight = (1 / batch.real.sum(-1))[lines].double()
+            share = weight * (lines == torch.arange(len(batch.samples), device=on)[:, None])
+            cosine += torch.einsum("bn,nlm->blm", share, 1 - similarity)
+            relative += torch.einsum("bn,nlm->blm", share, change)
+            norm += share @ lengths
+            self.magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double()).cpu()
+            last = places == batch.real.sum(-1)[lines] - 1
+            ended = np.array(batch.samples)[lines[last].cpu()]
+            self.angle[ended] = (similarity[last].arccos() / torch.pi).cpu()
+        self.cosine[batch.samples], self.relative[batch.samples] = cosine.cpu(), relative.cpu()
+        self.norm[batch.samples] = norm.cpu()
 
 
 def _stderr(values: np.ndarray) -> float | None:

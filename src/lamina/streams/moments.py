@@ -5,18 +5,17 @@ no activation outlives its batch.
 """
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.structure import layers_of, text_config
-from lamina.models.variant import Boundary, Patch, assert_finite
+from lamina.models.structure import text_config
+from lamina.models.variant import Boundary, Patch
+from lamina.streams import taps
 
 HELDOUT_SHARE = 0.2
 # Rows turned into float64 at a time: at C = 4096 a chunk is 128 MiB.
@@ -105,30 +104,6 @@ def split(count: int, seed: int, share: float = HELDOUT_SHARE) -> list[bool]:
     return [number in chosen for number in range(count)]
 
 
-def batches(
-    sequences: Sequence[Sequence[int]], tokens: int, flags: Sequence[bool]
-) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Right-padded batches of similar length: ids (B, T), mask (B, T) of real tokens, held-out flag (B,).
-
-    A batch holds at most `tokens` positions, padding included, and at least one sequence.
-    """
-    order = sorted(range(len(sequences)), key=lambda number: len(sequences[number]))
-    start = 0
-    while start < len(order):
-        stop = start + 1
-        while stop < len(order) and (stop + 1 - start) * len(sequences[order[stop]]) <= tokens:
-            stop += 1
-        members = order[start:stop]
-        width = len(sequences[members[-1]])
-        ids = torch.zeros(len(members), width, dtype=torch.long)
-        mask = torch.zeros(len(members), width, dtype=torch.bool)
-        for row, number in enumerate(members):
-            ids[row, : len(sequences[number])] = torch.as_tensor(sequences[number])
-            mask[row, : len(sequences[number])] = True
-        yield ids, mask, torch.tensor([flags[number] for number in members])
-        start = stop
-
-
 def collect(
     model: PreTrainedModel,
     sequences: Sequence[Sequence[int]],
@@ -161,14 +136,15 @@ def _one_pass(
     tokens: int,
     channels: int,
 ) -> dict[Boundary, Statistics]:
-    on = next(model.parameters()).device
-    fit, heldout = _empty(boundaries, channels, on), _empty(boundaries, channels, on)
+    fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
+    flags = torch.tensor(held, device=model.device)
 
-    def add(streams: Mapping[int, torch.Tensor], held_rows: torch.Tensor) -> None:
-        _accumulate(fit, boundaries, {place: hidden[~held_rows] for place, hidden in streams.items()})
-        _accumulate(heldout, boundaries, {place: hidden[held_rows] for place, hidden in streams.items()})
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        out = flags[batch.samples][:, None]
+        _accumulate(fit, boundaries, streams, batch.real & ~out)
+        _accumulate(heldout, boundaries, streams, batch.real & out)
 
-    stream(model, sequences, boundaries, held, tokens, add)
+    taps.run(model, sequences, [place for boundary in boundaries for place in boundary], add, tokens)
     return {boundary: Statistics(fit[boundary], heldout[boundary], len(sequences)) for boundary in boundaries}
 
 
@@ -187,83 +163,27 @@ def absolute_errors(
     held = [sequence for sequence, flag in zip(sequences, flags, strict=True) if flag]
     totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0] for boundary in patches}
 
-    def add(streams: Mapping[int, torch.Tensor], _: torch.Tensor) -> None:
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         for (start, end), patch in patches.items():
-            for x, y in zip(streams[start].split(_CHUNK), streams[end].split(_CHUNK), strict=True):
-                x, error = x.double(), y.double() - x.double()
-                left = error - x @ patch.operator.double()
+            for x, y in _rows(streams[start], streams[end], batch.real):
+                error = y - x
+                left = error - x @ patch.operator.double().to(x.device)
                 if patch.bias is not None:
-                    left = left - patch.bias.double()
+                    left = left - patch.bias.double().to(x.device)
                 total = totals[start, end]
                 total[0] = total[0] + error.abs().sum(0)
                 total[1] = total[1] + left.abs().sum(0)
                 total[2] += len(x)
 
-    stream(model, held, list(patches), [True] * len(held), tokens, add)
+    taps.run(model, held, [place for boundary in patches for place in boundary], add, tokens)
     return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
 
 
-def stream(
-    model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
-    boundaries: Sequence[Boundary],
-    held: Sequence[bool],
-    tokens: int,
-    add: Callable[[Mapping[int, torch.Tensor], torch.Tensor], None],
-) -> None:
-    """Run `model` over the sequences and hand `add` the stream h_b (tokens, C) of every boundary b of each batch.
-
-    Padding is gone from what `add` sees; its second argument says of each row whether its sample is held out.
-
-    Raises
-    ------
-    LaminaError
-        If the stream holds NaN.
-    """
-    places = sorted({place for boundary in boundaries for place in boundary})
-    on = next(model.parameters()).device
-    body = model.base_model
-    with torch.no_grad(), capturing(model, places) as captured:
-        for ids, mask, flags in batches(sequences, tokens, held):
-            ids, mask = ids.to(on), mask.to(on)
-            captured.clear()
-            body(input_ids=ids, attention_mask=mask.long(), use_cache=False)
-            rows = flags.to(on)[:, None].expand(mask.shape)[mask]
-            streams = {place: hidden.view(*mask.shape, -1)[mask] for place, hidden in captured.items()}
-            for hidden in streams.values():
-                assert_finite(hidden, model.config.model_type, "the forward pass over the calibration")
-            add(streams, rows)
-
-
-@contextmanager
-def capturing(model: PreTrainedModel, places: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass puts the stream at each boundary in `places` into the mapping.
-
-    Boundary b is the input of layer b; b = L is the output of the last layer, before the final norm.
-    """
-    layers = layers_of(model)
-    captured: dict[int, torch.Tensor] = {}
-
-    def entering(place: int) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            captured[place] = args[0] if args else kwargs["hidden_states"]
-
-        return hook
-
-    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        captured[len(layers)] = output[0] if isinstance(output, tuple) else output
-
-    handles = [
-        layers[place].register_forward_pre_hook(entering(place), with_kwargs=True)
-        if place < len(layers)
-        else layers[-1].register_forward_hook(leaving)
-        for place in places
-    ]
-    try:
-        yield captured
-    finally:
-        for handle in handles:
-            handle.remove()
+def _rows(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The wanted tokens of two streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
+    for line, place in zip(*(part.split(_CHUNK) for part in wanted.nonzero(as_tuple=True)), strict=True):
+        if len(line):
+            yield x[line, place].double(), y[line, place].double()
 
 
 def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
@@ -278,14 +198,17 @@ def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> d
 
 
 def _accumulate(
-    sums: Mapping[Boundary, Moments], boundaries: Sequence[Boundary], streams: Mapping[int, torch.Tensor]
+    sums: Mapping[Boundary, Moments],
+    boundaries: Sequence[Boundary],
+    streams: Mapping[int, torch.Tensor],
+    wanted: torch.Tensor,
 ) -> None:
+    """Add the tokens (lines, T) that are `wanted` of a batch."""
     seen: set[int] = set()
     for start, end in boundaries:
         moments = sums[start, end]
-        for x, y in zip(streams[start].split(_CHUNK), streams[end].split(_CHUNK), strict=True):
-            x = x.double()
-            d = y.double() - x
+        for x, y in _rows(streams[start], streams[end], wanted):
+            d = y - x
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.
                 moments.xx.addmm_(x.T, x)

@@ -1,0 +1,1 @@
+"""Measurements of what layers do that remove nothing."""

@@ -1,0 +1,112 @@
+"""How fast the residual stream grows with depth, and how much each layer changes it (arXiv 2505.02795).
+
+Under Pre-LN every layer adds to a stream that it sees normalised, so updates of one size make the variance grow
+linearly, v0 + l. Where it grows exponentially, deep layers change little of what they are given.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.diagnoses import Variance
+from lamina.models.structure import layers_of, text_config
+from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.streams import taps
+
+
+def diagnose(
+    model: PreTrainedModel, sequences: Sequence[Sequence[int]], options: Variance, tokens: int
+) -> list[dict[str, Any]]:
+    """Rows of table `diagnoses` (layer, measure, value, interval over samples, n_samples).
+
+    Measures of all tokens, and with `_without_first` appended without the first `skip_first` of each sample, on which
+    massive activations stand:
+
+    `variance` : Var of h_l over tokens and channels, at the boundaries l = 0 … L.
+    `update_ratio` : mean over tokens of ‖h_{l+1} - h_l‖ / ‖h_l‖, of the layers l = 0 … L-1.
+    `exponential_slope`, `exponential_r2` : of log Var against l, over l = 1 … L; layer null. Near r2 = 1 the variance
+        grows by exp(slope) a layer.
+    `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
+    """
+    depth = len(layers_of(model))
+    found = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
+    taps.run(model, sequences, range(depth + 1), found.add, tokens)
+    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(found, part, suffix)]
+
+
+class _Sums:
+    """A consumer of all streams: sums over each sample's tokens, over all of them and without the first ones.
+
+    `numbers` (2, samples) counts tokens; `total` and `squares` (2, samples, L+1) are sums over tokens and channels,
+    `ratio` (2, samples, L) over tokens.
+    """
+
+    def __init__(self, samples: int, depth: int, channels: int, skip_first: int) -> None:
+        self.skip_first, self.channels = skip_first, channels
+        self.numbers = np.zeros((2, samples))
+        self.total, self.squares = np.zeros((2, samples, depth + 1)), np.zeros((2, samples, depth + 1))
+        self.ratio = np.zeros((2, samples, depth))
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        """A line at a time, boundary after boundary: in float64 a stream is large."""
+        for line, sample in enumerate(batch.samples):
+            length = int(batch.real[line].sum())
+            self.numbers[:, sample] = length, max(0, length - self.skip_first)
+            before: Any = None
+            for boundary, stream in streams.items():
+                now = stream[line, :length].double()
+                self.total[:, sample, boundary] = self._sums(now.sum(-1))
+                self.squares[:, sample, boundary] = self._sums(now.square().sum(-1))
+                if before is not None:
+                    norm = before.norm(dim=-1).clamp_min(torch.finfo(now.dtype).tiny)
+                    self.ratio[:, sample, boundary - 1] = self._sums((now - before).norm(dim=-1) / norm)
+                before = now
+
+    def _sums(self, values: torch.Tensor) -> list[float]:
+        """Over all tokens, and without the first."""
+        return [float(values.sum()), float(values[self.skip_first :].sum())]
+
+
+def _rows(sums: _Sums, part: int, suffix: str) -> list[dict[str, Any]]:
+    kept = sums.numbers[part] > 0
+    samples = int(kept.sum())
+    if not samples:
+        return []
+    weights = bootstrap_weights(samples, seed=0)
+    number = (weights @ sums.numbers[part][kept])[:, None]
+    total, squares, ratio = (weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio))
+    mean = total / (number * sums.channels)
+    variance = squares / (number * sums.channels) - mean**2
+    measured = {"variance": variance, "update_ratio": ratio / number}
+    layers = np.arange(1, variance.shape[1])
+    grown = np.log(np.maximum(variance[:, 1:], np.finfo(float).tiny))
+    fits = {"exponential": _line(layers, grown), "power": _line(np.log(layers), grown)}
+    rows = []
+    for measure, draws in measured.items():
+        for layer, (value, low, high) in enumerate(zip(draws[0], *_interval(draws, samples), strict=True)):
+            rows.append({"layer": layer, "measure": measure + suffix, "value": value, "ci_low": low, "ci_high": high})
+    for name, pair in fits.items():
+        for measure, values in zip((f"{name}_slope", f"{name}_r2"), pair, strict=True):
+            ((low,), (high,)) = _interval(values[:, None], samples)
+            rows.append({"measure": measure + suffix, "value": values[0], "ci_low": low, "ci_high": high})
+    return [row | {"n_samples": samples} for row in rows]
+
+
+def _interval(draws: np.ndarray, samples: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
+    """Ends of the intervals of measures (draws, measures); none from a single sample."""
+    if samples == 1:
+        nothing = [None] * draws.shape[1]
+        return nothing, nothing
+    low, high = interval(draws[1:])
+    return low.tolist(), high.tolist()
+
+
+def _line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Slope and R² of least-squares lines through the points (x, y of a row of `y`); R² is 1 where y is constant."""
+    x, y = x - x.mean(), y - y.mean(axis=1, keepdims=True)
+    slope = y @ x / max(float(x @ x), np.finfo(float).tiny)
+    left, whole = ((y - slope[:, None] * x) ** 2).sum(axis=1), (y**2).sum(axis=1)
+    return slope, 1 - left / np.maximum(whole, np.finfo(float).tiny)

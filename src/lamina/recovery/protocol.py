@@ -1,0 +1,85 @@
+"""What every repair is: a module `lamina.recovery.{method}` with four functions, found by its name.
+
+The name and the options of a method stand in `lamina.config.recoveries`; nothing outside the module knows them. Adding
+a repair is one module and one class of options.
+"""
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.models.variant import Boundary, Patch, Place
+
+Tensors = Mapping[str, torch.Tensor]
+"""What was fitted for one boundary, by the method's own names, as it stands in a patch file."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """What `fit` returns for one boundary.
+
+    Attributes
+    ----------
+    tensors : the repair, fitted on all samples.
+    validated : the same fitted without the held-out samples; every reported error is measured with this one.
+    facts : columns of table `patches` that the method fills: n_samples, n_tokens, parameters added, and as far as they
+        apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖, Ŷ being the stream as the pruned model leaves it (`_before`) or as
+        the repair makes it.
+    """
+
+    tensors: Tensors
+    validated: Tensors
+    facts: Mapping[str, Any]
+
+
+class Repair(Protocol):
+    """The functions of a method's module. `options` is an instance of its class in `lamina.config.recoveries`.
+
+    Whether an export of the repaired variant is stock or brings code is not declared: it follows from what `apply`
+    leaves in the model.
+    """
+
+    def collect(
+        self,
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        boundaries: Sequence[Boundary],
+        options: Any,
+        seed: int,
+    ) -> Iterator[tuple[Boundary, Any]]:
+        """The statistics that `fit` needs, boundary by boundary, from the unpruned model; `seed` holds samples out."""
+
+    def fit(self, statistics: Any, options: Any) -> Fit:
+        """Fit one boundary."""
+
+    def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+        """Repair a cut model, which shares its parameters with the base: change none in place, see `variant.own`."""
+
+    def as_patch(self, tensors: Tensors) -> Patch | None:
+        """What the repair is inside a pass over the unpruned model: a linear map of the stream at its boundary, or
+        None where it is something else."""
+
+
+def method(name: str) -> Repair:
+    """The module of a method."""
+    return cast(Repair, importlib.import_module(f"lamina.recovery.{name}"))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted repair of one boundary, as `materialise` takes it."""
+
+    method: str
+    tensors: Tensors
+
+    def apply(self, variant: PreTrainedModel, place: Place) -> None:
+        """Repair a cut model at a place."""
+        method(self.method).apply(variant, place, self.tensors)
+
+    def as_patch(self) -> Patch | None:
+        """As a linear map inside a pass, None where it is none."""
+        return method(self.method).as_patch(self.tensors)

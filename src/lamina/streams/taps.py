@@ -1,0 +1,100 @@
+"""One way to run a model over sequences and look at its residual stream at the boundaries of its layers.
+
+Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.models.structure import layers_of
+from lamina.models.variant import assert_finite
+from lamina.streams.batches import by_length, padded
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a pass ran on.
+
+    Attributes
+    ----------
+    samples : numbers of the sequences, (lines,).
+    real : True where a token is real and not padding, (lines, T), on the device.
+    """
+
+    samples: list[int]
+    real: torch.Tensor
+
+
+Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
+"""Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them."""
+
+
+@torch.no_grad()
+def run(
+    model: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    boundaries: Sequence[int],
+    consumer: Consumer,
+    tokens: int,
+) -> None:
+    """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
+
+    Only the body runs: the output embedding says nothing about streams. `tokens` bounds a batch, see `positions`.
+
+    Raises
+    ------
+    LaminaError
+        If a stream holds NaN.
+    """
+    wanted = sorted(set(boundaries))
+    body: Any = model.base_model
+    with _tapped(model, wanted) as streams:
+        for samples in by_length([len(sequence) for sequence in sequences], positions(tokens, len(wanted))):
+            ids, real = padded([sequences[number] for number in samples], model.device)
+            body(input_ids=ids, attention_mask=real.long(), use_cache=False)
+            for stream in streams.values():
+                assert_finite(stream.sum(-1)[real], model.config.model_type, "the forward pass over the calibration")
+            consumer(Batch(samples, real), streams)
+            streams.clear()
+
+
+def positions(tokens: int, held: int) -> int:
+    """Token positions of a batch when `held` streams are kept of it, so that memory follows the budget `tokens`.
+
+    A position on its way through a layer takes about eight times the memory of one that is kept.
+    """
+    return max(1, 8 * tokens // (8 + held))
+
+
+@contextmanager
+def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
+    """While open, every forward pass puts the stream at each boundary into the mapping."""
+    layers = layers_of(model)
+    streams: dict[int, torch.Tensor] = {}
+
+    def entering(boundary: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            streams[boundary] = args[0] if args else kwargs["hidden_states"]
+
+        return hook
+
+    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        streams[len(layers)] = output[0] if isinstance(output, tuple) else output
+
+    handles = [
+        layers[boundary].register_forward_pre_hook(entering(boundary), with_kwargs=True)
+        if boundary < len(layers)
+        else layers[-1].register_forward_hook(leaving)
+        for boundary in boundaries
+    ]
+    try:
+        yield streams
+    finally:
+        for handle in handles:
+            handle.remove()
