@@ -35,9 +35,7 @@ def refusal(load: Any, folder: str, **options: Any) -> str:
 
 
 def reload(folder: str, trust: bool) -> Any:
-    return AutoModelForCausalLM.from_pretrained(
-        folder, dtype="auto", trust_remote_code=trust, attn_implementation="eager"
-    ).eval()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=trust).eval()
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from lamina.config.benchmarks import Efficiency
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency, perplexity, variants
@@ -21,6 +23,8 @@ from lamina.models.structure import layers_of
 from lamina.models.variant import Patch, materialise
 from lamina.recovery import patch
 from lamina.tables import store
+from lamina.variant import Variant
+from lamina.workflow import paths
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -213,7 +217,7 @@ def test_sizes_count_what_is_left() -> None:
 def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     base = tiny.model(family)
     pairs = [({"removed": 0}, materialise(base, None)), ({"removed": 3}, materialise(base, {"units": ["1", "2", "3"]}))]
-    rows = efficiency.measure(base, pairs, efficiency.Settings(prompt=16, generate=4, batch=2, repeats=3))
+    rows = efficiency.measure(base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=3))
     store.from_rows("efficiency", rows)
     assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
     for row in rows:
@@ -222,23 +226,45 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     assert rows[1]["tokens_per_second_ratio"] > 1 > rows[1]["latency_ratio"]
 
 
+def written(results: Path, selector: str, units: list[str], removed: int) -> Variant:
+    """A variant whose plan stands in the results folder; without units it was refused."""
+    variant = Variant("m", "c", selector, removed)
+    kind = units[0].partition(".")[2] or "layer" if units else "layer"
+    text = json.dumps({"units": units, "removed": removed, "kind": kind, "refused": None if units else "at chance"})
+    store.write_text(paths.plan(variant.key, removed, results), text)
+    return variant
+
+
 def test_variants_are_read_in_turn_and_refused_plans_left_out(tmp_path: Path) -> None:
-    base = tiny.model()
-    (tmp_path / "plan.json").write_text(json.dumps({"units": ["2"], "removed": 1, "refused": None}))
-    (tmp_path / "refused.json").write_text(json.dumps({"units": [], "removed": 2, "refused": "at chance"}))
-    patch.save(tmp_path / "p.safetensors", patch.tensors(1, {(2, 3): Patch(torch.ones(32, 32))}))
-    entry = {"calibration": "c", "selector": "s", "removed": 1, "recovery": "none", "healing": "none"}
-    entry |= {"plan": str(tmp_path / "plan.json"), "patch": None, "adapter": None}
-    text = json.dumps(
-        [
-            {**entry, "plan": None, "removed": 0},
-            entry,
-            {**entry, "recovery": "ghost", "patch": str(tmp_path / "p.safetensors")},
-            {**entry, "plan": str(tmp_path / "refused.json"), "removed": 2},
-        ]
-    )
-    found = list(variants.in_turn(base, variants.read(text, "m")))
+    base, pruned = tiny.model(), written(tmp_path, "s", ["2"], 1)
+    ghost = replace(pruned, recovery="ghost")
+    named = patch.tensors(1, {(2, 3): {"operator": torch.ones(32, 32)}})
+    patch.save(paths.patch(ghost.key, "ghost", tmp_path), "ghost", named)
+    wanted = [Variant.base("m"), pruned, ghost, written(tmp_path, "s", [], 2)]
+    found = list(variants.in_turn(base, [Variant.parse(str(variant)) for variant in wanted], tmp_path))
+    assert [variant for variant, _ in found] == wanted[:3]
     assert [len(layers_of(model)) for _, model in found] == [5, 4, 4]
-    assert [description.keys["recovery"] for description, _ in found] == ["none", "none", "ghost"]
-    assert found[0][0].name == "the model 'm'" and "selector=s" in found[1][0].name
+    assert (
+        variants.title(wanted[0]) == "the model 'm'"
+        and variants.title(ghost) == "the variant m/c/s/removed=1/ghost/none"
+    )
     assert hasattr(layers_of(found[2][1])[2], "patch_operator")
+
+
+def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: Path) -> None:
+    """Plan, sizes and runs: what each variant adds to the forward pass, counted by hand."""
+    together, apart = written(tmp_path, "a", ["1", "2"], 2), written(tmp_path, "b", ["1", "3"], 2)
+    elsewhere, refused = written(tmp_path, "d", ["2", "3"], 2), written(tmp_path, "e", [], 2)
+    halves = written(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
+    wanted = [Variant.base("m")]
+    for variant in (together, apart, elsewhere, refused, halves):
+        wanted += [variant, replace(variant, recovery="ghost"), replace(variant, recovery="ghost", healing="lora")]
+    chosen = efficiency.one_per_cost({variant: variants.plan(variant, tmp_path) for variant in wanted})
+    assert chosen == {
+        wanted[0]: 0,
+        together: 1,
+        replace(together, recovery="ghost"): 1,
+        replace(apart, recovery="ghost"): 2,
+        halves: 0,
+        replace(halves, recovery="ghost"): 0,
+    }

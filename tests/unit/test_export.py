@@ -31,6 +31,7 @@ from lamina.models.surgery import remove
 from lamina.models.variant import Patch, materialise, share
 from lamina.recovery import patch
 from lamina.tables import store
+from lamina.variant import Variant
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, plan_of, random_adapter, source_of
 
@@ -62,7 +63,8 @@ def results(tmp_path: Path) -> Path:
     manifest = {"path": str(folder), "source": str(folder), "dtype": "float32", "trust_remote_code": False}
     store.write_text(results / "models/tiny/manifest.json", json.dumps(manifest))
     store.write_text(results / f"plans/{key}/removed=2.json", json.dumps(plan_of(["1", "2"])))
-    patch.save(results / f"patches/{key}/ghost.safetensors", patch.tensors(2, random_patches((1, 3))))
+    operators = {boundary: {"operator": found.operator} for boundary, found in random_patches((1, 3)).items()}
+    patch.save(results / f"patches/{key}/ghost.safetensors", "ghost", patch.tensors(2, operators))
     random_adapter(base, ["1", "2"], results / f"adapters/{key}/removed=2/ghost/lora")
     return results
 
@@ -178,7 +180,6 @@ def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_p
     for tensor in (layers_of(variant)[1].patch_operator, stored, layers_of(again)[1].patch_operator):
         assert tensor.dtype == torch.float32 and torch.equal(tensor, patches[1, 2].operator)
     assert again.dtype == torch.float16
-    again.set_attn_implementation("eager")
     torch.testing.assert_close(logits(again, ids), logits(variant, ids))
 
 
@@ -351,7 +352,8 @@ def test_real_models_keep_their_perplexity_on_real_text(folder: Path, tmp_path: 
         ([f"{last}.attention"], None, "auto"),
         (["0.mlp", "1.attention"], None, "code"),
     ):
-        source = export.Source(manifest, plan_of(units), recovery="ghost" if repaired else "none")
+        named = Variant(folder.name, "words", "cosine", len(units), "ghost" if repaired else "none")
+        source = export.Source(named, manifest, plan_of(units))
         variant = materialise(base, source.plan, repaired)
         pruned = measured(variant)
         assert pruned != before

@@ -22,10 +22,12 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
+from lamina.config.healings import Lora
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models import export
 from lamina.models.variant import Patch, materialise
+from lamina.variant import Variant
 from tests.unit import tiny
 
 # In one worker, so that the matrix is built once.
@@ -133,7 +135,7 @@ def random_patch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def random_adapter(base: PreTrainedModel, units: list[str], folder: Path) -> None:
     """An adapter as a healing leaves it, with random weights."""
     variant = materialise(base, {"units": units})
-    adapted = get_peft_model(variant, lora.lora_config(variant, lora.Options(rank=2, alpha=4.0)))
+    adapted = get_peft_model(variant, lora.lora_config(variant, Lora(rank=2, alpha=4.0)))
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
@@ -174,9 +176,10 @@ def base_folder(folder: Path) -> Path:
     return folder
 
 
-def source_of(folder: Path, units: list[str], **names: Any) -> export.Source:
+def source_of(folder: Path, units: list[str], benchmarks: list[Any] | None = None, **repairs: str) -> export.Source:
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "auto", "weights_sha256": "0"}
-    return export.Source(manifest, plan_of(units), **names)
+    variant = Variant("tiny", "words", "cosine", len(units), **repairs)
+    return export.Source(variant, manifest, plan_of(units), benchmarks or [])
 
 
 @torch.no_grad()

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from lamina.config.recoveries import Ghost
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch, materialise
+from lamina.models.variant import materialise
 from lamina.recovery import ghost, patch
 from lamina.recovery.report import antisymmetric_share, boundaries, row
 from lamina.streams import moments
+from lamina.tables import store
+from lamina.variant import Variant
 from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)
@@ -68,7 +71,7 @@ def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
 def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> None:
     model, texts = tiny.model(), sequences() + sequences(1)
     statistics = collect(model, texts, [(1, 3)], seed=0)[1, 3]
-    fit = ghost.fit(statistics, {"ridge": ridge, "bias": bias})
+    fit = ghost.fit(statistics, Ghost(ridge=ridge, bias=bias))
     h = streams(model, texts)
     x, d = h[1], h[3] - h[1]
     shift = (x.mean(0), d.mean(0)) if bias else (np.zeros(32), np.zeros(32))
@@ -78,9 +81,9 @@ def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> No
     expected, *_ = np.linalg.lstsq(system, np.vstack([target, np.zeros((32, 32))]), rcond=None)
     offset = shift[1] - shift[0] @ expected
     wanted = x + x @ expected + offset
-    ours = x + x @ fit.patch.operator.double().numpy()
+    ours = x + x @ fit.tensors["operator"].double().numpy()
     if bias:
-        ours = ours + fit.patch.bias.double().numpy()
+        ours = ours + fit.tensors["bias"].double().numpy()
     assert np.linalg.norm(ours - wanted) / np.linalg.norm(wanted) < 1e-5
 
 
@@ -88,31 +91,34 @@ def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
     model, texts = tiny.model(), sequences()
     held = moments.split(len(texts), 7)
     statistics = collect(model, texts, [(1, 4)], seed=7)
-    fit = ghost.fit(statistics[1, 4], {"bias": True})
-    operator, bias = fit.validated.operator.double().numpy(), fit.validated.bias.double().numpy()
+    fit = ghost.fit(statistics[1, 4], Ghost(bias=True))
+    operator, bias = fit.validated["operator"].double().numpy(), fit.validated["bias"].double().numpy()
     for flag, before, after in (
-        (False, fit.fit_error_before, fit.fit_error),
-        (True, fit.heldout_error_before, fit.heldout_error),
+        (False, fit.facts["fit_error_before"], fit.facts["fit_error"]),
+        (True, fit.facts["heldout_error_before"], fit.facts["heldout_error"]),
     ):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
         x, y = h[1], h[4]
         assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
         assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
-    errors = moments.absolute_errors(model, texts, {(1, 4): fit.validated}, seed=7)[1, 4]
+    errors = moments.absolute_errors(model, texts, {(1, 4): ghost.as_patch(fit.validated)}, seed=7)[1, 4]
     np.testing.assert_allclose(errors.before, np.abs(y - x).mean(0), rtol=1e-4)
     np.testing.assert_allclose(errors.after, np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
 
 
 def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
     statistics = collect(tiny.model(), sequences(), [(1, 3)], seed=0)[1, 3]
-    chosen = ghost.fit(statistics, {"ridge": "validated"})
-    by_hand = {ridge: ghost.fit(statistics, {"ridge": ridge}).heldout_error for ridge in ghost.GRID}
-    assert chosen.ridge == min(by_hand, key=lambda ridge: by_hand[ridge])
-    assert chosen.heldout_error == pytest.approx(min(by_hand.values()))
-    assert chosen.ridge_at_edge == (chosen.ridge in (ghost.GRID[0], ghost.GRID[-1]))
+    chosen = ghost.fit(statistics, Ghost(ridge="validated"))
+    by_hand = {ridge: ghost.fit(statistics, Ghost(ridge=ridge)).facts["heldout_error"] for ridge in ghost.GRID}
+    assert chosen.facts["ridge"] == min(by_hand, key=lambda ridge: by_hand[ridge])
+    assert chosen.facts["heldout_error"] == pytest.approx(min(by_hand.values()))
+    assert chosen.facts["ridge_at_edge"] == (chosen.facts["ridge"] in (ghost.GRID[0], ghost.GRID[-1]))
     # Few tokens, many parameters: without a ridge the fit is better on what it saw and worse on what it did not.
-    free = ghost.fit(statistics, {"ridge": 0})
-    assert free.fit_error < chosen.fit_error and free.heldout_error > chosen.heldout_error
+    free = ghost.fit(statistics, Ghost(ridge=0))
+    assert (
+        free.facts["fit_error"] < chosen.facts["fit_error"]
+        and free.facts["heldout_error"] > chosen.facts["heldout_error"]
+    )
 
 
 def linear_model() -> torch.nn.Module:
@@ -128,9 +134,9 @@ def linear_model() -> torch.nn.Module:
 def test_a_linear_layer_is_replaced_exactly() -> None:
     model, texts = linear_model(), sequences() + sequences(1)
     statistics = collect(model, texts, [(2, 3)], seed=0)[2, 3]
-    fit = ghost.fit(statistics, {})
-    assert fit.heldout_error < 1e-5 < 1e-2 < fit.heldout_error_before
-    variant = materialise(model, {"units": ["2"]}, {(2, 3): fit.patch})
+    fit = ghost.fit(statistics, Ghost())
+    assert fit.facts["heldout_error"] < 1e-5 < 1e-2 < fit.facts["heldout_error_before"]
+    variant = materialise(model, {"units": ["2"]}, {(2, 3): ghost.as_patch(fit.tensors)})
     ids = tiny.tokens(seed=5)
     with torch.no_grad():
         torch.testing.assert_close(variant(ids).logits, model(ids).logits, atol=1e-4, rtol=1e-4)
@@ -143,7 +149,7 @@ def test_a_plan_of_two_runs_gets_two_operators_and_comes_closer_to_the_base_mode
     where = boundaries(plan, 5)
     assert where == [(1, 2), (3, 5)]
     statistics = collect(model, texts, where, seed=0)
-    patches = {boundary: ghost.fit(statistics[boundary], {}).patch for boundary in where}
+    patches = {boundary: ghost.as_patch(ghost.fit(statistics[boundary], Ghost()).tensors) for boundary in where}
     ids = tiny.tokens(8, 12, seed=9)
     with torch.no_grad():
         target = model.base_model(ids).last_hidden_state
@@ -158,30 +164,31 @@ def test_rank_limits_the_operator_and_keeps_the_best_directions() -> None:
     statistics = collect(tiny.model(), sequences(), [(1, 4)], seed=0)[1, 4]
     errors = []
     for rank in (1, 4, 16, 32):
-        fit = ghost.fit(statistics, {"ridge": 1e-3, "rank": rank})
-        assert np.linalg.matrix_rank(fit.patch.operator.double().numpy(), tol=1e-5) <= rank
-        errors.append(fit.fit_error)
+        fit = ghost.fit(statistics, Ghost(ridge=1e-3, rank=rank))
+        assert np.linalg.matrix_rank(fit.tensors["operator"].double().numpy(), tol=1e-5) <= rank
+        errors.append(fit.facts["fit_error"])
     assert errors == sorted(errors, reverse=True)
-    full = ghost.fit(statistics, {"ridge": 1e-3})
-    assert errors[-1] == pytest.approx(full.fit_error)
+    full = ghost.fit(statistics, Ghost(ridge=1e-3))
+    assert errors[-1] == pytest.approx(full.facts["fit_error"])
     # Eckart-Young: no projection of the full prediction onto as many directions does better.
-    truncated = torch.linalg.svd(full.validated.operator.double())
+    truncated = torch.linalg.svd(full.validated["operator"].double())
     plain = truncated.U[:, :4] @ torch.diag(truncated.S[:4]) @ truncated.Vh[:4]
     assert errors[1] <= statistics.fit.residual_norm(plain) / statistics.fit.output_norm() + 1e-9
 
 
 def test_a_patch_file_keeps_every_size_and_refuses_one_it_does_not_hold(tmp_path: Path) -> None:
     first, second = torch.randn(4, 4), torch.randn(4, 4)
-    named = patch.tensors(1, {(2, 3): Patch(first)}) | patch.tensors(
-        2, {(2, 3): Patch(first), (5, 6): Patch(second, second[0])}
+    named = patch.tensors(1, {(2, 3): {"operator": first}}) | patch.tensors(
+        2, {(2, 3): {"operator": first}, (5, 6): {"operator": second, "bias": second[0]}}
     )
-    patch.save(tmp_path / "x.safetensors", named)
-    assert torch.equal(patch.load(tmp_path / "x.safetensors", 1)[2, 3].operator, first)
-    loaded = patch.load(tmp_path / "x.safetensors", 2)
+    patch.save(tmp_path / "x.safetensors", "ghost", named)
+    (alone,) = patch.load(tmp_path / "x.safetensors", 1).values()
+    assert alone.method == "ghost" and torch.equal(alone.as_patch().operator, first)
+    loaded = {boundary: fitted.as_patch() for boundary, fitted in patch.load(tmp_path / "x.safetensors", 2).items()}
     assert torch.equal(loaded[5, 6].bias, second[0]) and loaded[2, 3].bias is None
     with pytest.raises(LaminaError, match="removed=3"):
         patch.load(tmp_path / "x.safetensors", 3)
-    patch.save(tmp_path / "empty.safetensors", {})
+    patch.save(tmp_path / "empty.safetensors", "ghost", {})
     assert [entry.name for entry in sorted(tmp_path.iterdir())] == ["empty.safetensors", "x.safetensors"]
 
 
@@ -190,19 +197,15 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     assert antisymmetric_share(torch.eye(3)) == 0.0
     model, texts = tiny.model(), sequences()
     statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
-    fit = ghost.fit(statistics, {})
-    errors = moments.absolute_errors(model, texts, {(1, 2): fit.validated}, seed=0)[1, 2]
-    plan = {"model": "m", "calibration": "c", "selector": "s", "removed": 1, "units": ["1"]}
-    written = row(plan, "ghost", (1, 2), fit, errors, statistics.counts())
+    fit = ghost.fit(statistics, Ghost())
+    errors = moments.absolute_errors(model, texts, {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
+    written = row(Variant("m", "c", "s", 1, "ghost"), (1, 2), fit, ghost.as_patch(fit.tensors), errors)
+    store.from_rows("patches", [written])
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
 
 
-def test_options_that_make_no_sense_are_explained() -> None:
-    statistics = collect(tiny.model(), sequences(), [(1, 2)], seed=0)[1, 2]
-    for options, words in (({"ridge": -1}, "ridge: -1"), ({"rigde": 0}, "no option 'rigde'"), ({"rank": 0}, "rank: 0")):
-        with pytest.raises(LaminaError, match=words):
-            ghost.fit(statistics, options)
+def test_samples_and_plans_that_no_patch_fits_are_explained() -> None:
     with pytest.raises(LaminaError, match="at least 2 calibration samples"):
         moments.split(1, 0)
     with pytest.raises(LaminaError, match="layers only"):

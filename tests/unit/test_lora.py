@@ -8,6 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 
+from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
@@ -17,7 +18,7 @@ from lamina.tables import store
 from tests.unit import tiny
 
 PLAN = {"units": ["2"], "removed": 1}
-FAST = {"rank": 4, "alpha": 8, "dropout": 0.0, "learning_rate": 1e-2, "epochs": 4, "batch": 8, "warmup_steps": 2}
+FAST = {"rank": 4, "alpha": 8.0, "dropout": 0.0, "learning_rate": 1e-2, "epochs": 4, "batch": 8, "warmup_steps": 2}
 
 
 def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
@@ -34,7 +35,7 @@ def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
 def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -> None:
     base = tiny.model(family)
     before = {name: parameter.clone() for name, parameter in base.named_parameters()}
-    adapted, rows = lora.heal(materialise(base, PLAN), samples(), lora.Options.read(FAST))
+    adapted, rows = lora.heal(materialise(base, PLAN), samples(), Lora(**FAST))
     losses = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
     assert len(losses) == 5 and min(losses) < 0.95 * losses[0]
     chosen = [row for row in rows if row["chosen"]]
@@ -48,7 +49,7 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
 def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Path) -> None:
     base, ids = tiny.model(family), tiny.tokens()
     patches = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
-    adapted, _ = lora.heal(materialise(base, PLAN, patches), samples(), lora.Options.read(FAST))
+    adapted, _ = lora.heal(materialise(base, PLAN, patches), samples(), Lora(**FAST))
     lora.save(adapted, tmp_path)
     with torch.no_grad():
         wanted = adapted(input_ids=ids).logits
@@ -67,16 +68,14 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
 
 def test_an_adapter_of_another_variant_is_refused(tmp_path: Path) -> None:
     base = tiny.model()
-    adapted, _ = lora.heal(
-        materialise(base, {"units": ["2", "3"]}), samples(), lora.Options.read({**FAST, "epochs": 1})
-    )
+    adapted, _ = lora.heal(materialise(base, {"units": ["2", "3"]}), samples(), Lora(**{**FAST, "epochs": 1}))
     lora.save(adapted, tmp_path)
     with pytest.raises(LaminaError, match="another variant"):
         materialise(base, PLAN, None, tmp_path)
 
 
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
-    base, ids, options = tiny.model(), tiny.tokens(), lora.Options.read({**FAST, "epochs": 2})
+    base, ids, options = tiny.model(), tiny.tokens(), Lora(**{**FAST, "epochs": 2})
     _, held = lora._split(samples(), options.seed)
     answers = {True: 20, False: 5}
     contradictory = [
@@ -103,7 +102,7 @@ def test_only_the_gold_continuation_counts_except_in_texts() -> None:
 
 def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> None:
     base = tiny.model()
-    options = lora.Options.read({**FAST, "dropout": 0.1, "max_steps": 7})
+    options = Lora(**{**FAST, "dropout": 0.1, "max_steps": 7})
     runs = [lora.heal(materialise(base, PLAN), samples(), options)[1] for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0][-1]["step"] == 7 and runs[0][-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
@@ -120,11 +119,8 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
     torch.testing.assert_close(gradients[0][2], gradients[1][2], atol=1e-6, rtol=1e-4)
 
 
-def test_options_and_families_that_cannot_be_healed_are_explained() -> None:
-    for entry, words in (({"rnak": 2}, "no option 'rnak'"), ({"rank": 0}, "rank: 0"), ({"data": "web"}, "data: 'web'")):
-        with pytest.raises(LaminaError, match=words):
-            lora.Options.read(entry)
+def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None:
     with pytest.raises(LaminaError, match="mixtral"):
-        lora.heal(materialise(tiny.model("mixtral"), PLAN), samples(), lora.Options.read(FAST))
+        lora.heal(materialise(tiny.model("mixtral"), PLAN), samples(), Lora(**FAST))
     with pytest.raises(LaminaError, match="at least 4"):
-        lora.heal(materialise(tiny.model(), PLAN), samples(3), lora.Options.read(FAST))
+        lora.heal(materialise(tiny.model(), PLAN), samples(3), Lora(**FAST))

@@ -64,7 +64,8 @@ def model(family: str = "llama", seed: int = 0, depth: int = 5, **changes: Any) 
     if "layer_types" in settings:
         settings["layer_types"] = (settings["layer_types"] * depth)[:depth]
     config = AutoConfig.for_model(family, **{**settings, **changes})
-    built = AutoModelForCausalLM.from_config(config, attn_implementation="eager")
+    # Attention as a load gives it: SDPA, but eager for BLOOM and Gemma 2, which have nothing else.
+    built = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if parameter.dim() > 1 and "embed" not in name:
