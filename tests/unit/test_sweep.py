@@ -137,7 +137,7 @@ def test_output_metrics_compare_with_the_unpruned_model() -> None:
 
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     model, samples = tiny.model(), random_samples(6)
-    scores = engine.sweep(model, samples, engine.all_units(5, "layer"), what="stream")
+    scores = engine.sweep(model, samples, engine.all_units(5, "layer"), pass_="stream")
     captured = capture(model, [sample.sequence() for sample in samples])
     for layer in range(5):
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)

@@ -5,7 +5,7 @@ so that one load serves any number of variants.
 """
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,13 @@ from lamina.errors import LaminaError
 from lamina.models import modeling_lamina
 from lamina.models.modeling_lamina import patch_dtype
 from lamina.models.structure import family_of, final_norm_of, layers_of, projection_paths
-from lamina.models.surgery import remove, removed_layers, runs
+from lamina.models.surgery import kept_layers, remove, removed_layers, runs
 
 Boundary = tuple[int, int]
 """(start, end): layers start … end-1 of the base model are gone as one run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patch:
     """A repair of the residual stream h (tokens, C) at a boundary: h <- h + h `operator` + `bias`.
 
@@ -69,10 +69,10 @@ def materialise(
         return variant
     if plan.get("refused") or not plan["units"]:
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
-    depth = len(layers_of(model))
     remove(variant, plan["units"])
     if patches is not None:
-        _apply(variant, patches, runs(removed_layers(plan["units"]), depth), depth)
+        check_patches(model, plan["units"], patches)
+        _apply(variant, patches, kept_layers(model, plan["units"]))
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):
@@ -80,25 +80,34 @@ def materialise(
     return variant.eval()
 
 
-def _apply(variant: PreTrainedModel, patches: Mapping[Boundary, Patch], boundaries: list[Boundary], depth: int) -> None:
+def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]) -> None:
+    """Refuse patches that do not belong where `units` leave an unpruned model, or have no place there.
+
+    Raises
+    ------
+    LaminaError
+        Naming the boundary.
+    """
+    boundaries = runs(removed_layers(units), len(layers_of(model)))
     if set(patches) != set(boundaries):
         raise LaminaError(
             f"the patch repairs boundaries {sorted(patches)} but the plan leaves {boundaries}. "
             "The patch belongs to another plan: run fit_patch again."
         )
-    layers, norm = layers_of(variant), final_norm_of(variant)
-    gone = {layer for start, end in boundaries for layer in range(start, end)}
-    for (start, end), patch in patches.items():
-        if end < depth:
-            position = sum(1 for layer in range(end) if layer not in gone)
-            patch_before(layers[position], patch)
-        elif norm is not None:
-            patch_before(norm, patch)
-        else:
+    last = max(kept_layers(model, units), default=-1)
+    for start, end in patches:
+        if end > last and final_norm_of(model) is None:
             raise LaminaError(
                 f"the patch at {start}-{end} reaches the end of a model without a final norm, so there is no place "
-                f"for it (family '{family_of(variant).name}'). Protect the last layer: protect: [-1]."
+                f"for it (family '{family_of(model).name}'). Protect the last layer: protect: [-1]."
             )
+
+
+def _apply(variant: PreTrainedModel, patches: Mapping[Boundary, Patch], kept: Sequence[int]) -> None:
+    places = [*layers_of(variant), final_norm_of(variant)]
+    for (_, end), patch in patches.items():
+        # Behind the run stands the first layer that is left, or the norm.
+        patch_before(places[sum(layer < end for layer in kept)], patch)
 
 
 def patch_before(module: nn.Module, patch: Patch) -> None:
