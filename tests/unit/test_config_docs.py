@@ -1,18 +1,18 @@
-"""The configurations that lamina ships, and the README that explains them, keep up with the schema."""
+"""The configurations that lamina ships, and the README that explains them, keep up with the classes."""
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
+from lamina.config import document
 from lamina.config import load as config
-from lamina.config.schema import allowed, schema
+from lamina.config.entry import Choice
 from lamina.errors import LaminaError
-from tests.unit.configurations import REPOSITORY, Raw, model_folder, put
+from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
@@ -37,9 +37,9 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("[]")
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
-    for kind in ("calibrations", "selectors", "recoveries", "healings"):
-        used = {entry for study in loaded["studies"].values() for entry in study.get(kind, [])}
-        assert set(loaded[kind]) <= used, f"{name} defines {kind} that no study uses"
+    for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):
+        used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
+        assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
 
 def test_the_shipped_configurations_are_all_tested() -> None:
@@ -55,74 +55,43 @@ def test_the_shipped_template_says_what_to_replace() -> None:
     assert "models.stories.source: there is no folder 'models/stories260K-llama'" in message
 
 
-def _definition(name: str) -> Raw:
-    part: Raw = schema()["$defs"][name]
-    return part
+def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
+    remedy = "run PYTHONPATH=src python -m lamina.config.document"
+    assert document.README.read_text(encoding="utf-8") == document.readme(), remedy
+    assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), remedy
 
 
-SECTIONS = {
-    "Sections": schema(),
-    "models.NAME": _definition("model"),
-    "calibrations.NAME with `task`": _definition("calibration_task"),
-    "calibrations.NAME with `tasks`": _definition("calibration_tasks"),
-    "calibrations.NAME with `text`": _definition("calibration_text"),
-    "calibrations.NAME with `choices`": _definition("calibration_choices"),
-    "selectors.NAME": _definition("selector"),
-    "recoveries.NAME": _definition("recovery"),
-    "healings.NAME": _definition("healing"),
-    "benchmarks": schema()["properties"]["benchmarks"],
-    "benchmarks.tasks.NAME": _definition("benchmark_task"),
-    "benchmarks.perplexity.NAME": _definition("benchmark_perplexity"),
-    "benchmarks.efficiency": _definition("benchmark_efficiency"),
-    "sweep": schema()["properties"]["sweep"],
-    "benchmark": schema()["properties"]["benchmark"],
-    "studies.NAME, maps": _definition("study_maps"),
-    "studies.NAME, pruning": _definition("study_prune"),
-}
+def test_every_key_is_explained() -> None:
+    classes = [each for part in document.parts() for each in [part.model, *document.leaves(part.model)]]
+    told = [each.BY for each in classes if issubclass(each, Choice)]
+    for each in classes:
+        assert each.__doc__
+        assert {key for key, field in each.model_fields.items() if not field.description} <= set(told), each
 
 
-def table_rows(part: Raw) -> list[str]:
-    """The rows that config/README.md must hold for one section of the schema."""
-    rows = []
-    for key, rule in part["properties"].items():
-        if key in part.get("required", ()):
-            default = "*needed*"
-        elif "default" in rule:
-            default = (
-                f"`{json.dumps(rule['default'])}`" if not isinstance(rule["default"], str) else f"`{rule['default']}`"
-            )
-        else:
-            default = "top-level `seed`"
-        kind = "see below" if rule.get("type") == "object" or "oneOf" in rule else allowed(rule)
-        rows.append(f"| `{key}` | {kind} | {default} | {rule['description']} |")
-    return rows
+@pytest.mark.parametrize("name", [*SHIPPED, "tests/configs/minimal.yaml", "tests/configs/budgets.yaml"])
+def test_editors_accept_the_shipped_configurations(name: str) -> None:
+    raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
+    assert not [error.message for error in Draft202012Validator(document.schema()).iter_errors(raw)]
 
 
-def test_the_readme_explains_every_key_as_the_schema_does() -> None:
-    text = (REPOSITORY / "config/README.md").read_text(encoding="utf-8")
-    parts = re.split(r"^## (.*)$", text, flags=re.MULTILINE)
-    written = {
-        title: [line for line in body.splitlines() if line.startswith("| `")]
-        for title, body in zip(parts[1::2], parts[2::2], strict=True)
-    }
-    assert written == {title: table_rows(part) for title, part in SECTIONS.items()}
+def test_editors_refuse_what_lamina_refuses() -> None:
+    schema = Draft202012Validator(document.schema())
+    for where, value in (
+        ("selectors.accuracy.stratgy", "block"),
+        ("selectors.accuracy.metric", "acuracy"),
+        ("recoveries.ghost.ridge", -1),
+        ("recoveries.ghost", {"ridge": 1}),
+        ("calibrations.recall.text", "microworld_corpus"),
+        ("studies.prune.removed", []),
+    ):
+        assert list(schema.iter_errors(put(minimal(), where, value))), where
 
 
-def test_no_part_of_the_schema_is_left_out_of_the_readme() -> None:
-    wrappers = {"calibration", "study"}
-    documented = [id(part) for part in SECTIONS.values()]
-    assert all(id(part) in documented for name, part in schema()["$defs"].items() if name not in wrappers)
-
-
-def test_every_object_of_the_schema_is_closed() -> None:
-    def objects(part: Any) -> list[Raw]:
-        if isinstance(part, list):
-            return [found for item in part for found in objects(item)]
-        if not isinstance(part, dict):
-            return []
-        own = [part] if part.get("type") == "object" else []
-        return own + [found for item in part.values() for found in objects(item)]
-
-    for part in objects(schema()):
-        assert part.get("additionalProperties") is not None, part
-        assert part["additionalProperties"] is not True, part
+def test_the_values_that_options_leave_out_stay_for_ever() -> None:
+    """A job that left an option out must not take a new default for the old one: write the old one into EARLIER."""
+    recorded = json.loads(document.EARLIER.read_text(encoding="utf-8"))
+    now = document.earlier()
+    for name, values in recorded.items():
+        assert values == {key: now[name][key] for key in values}, f"{name}: write the old default into its EARLIER"
+    assert document.record(recorded) == recorded, "new options: run PYTHONPATH=src python -m lamina.config.document"

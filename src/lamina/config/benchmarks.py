@@ -1,0 +1,63 @@
+"""Section `benchmarks`: what is measured on the variants, and on the unpruned model for comparison."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
+from lamina.config.explain import wrong
+
+
+class Task(Entry):
+    """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from. Questions of your own
+    stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
+    """
+
+    num_fewshot: int = option("Solved examples put before each question.", 0, ge=0)
+    limit: int | None = option("Number of test documents, the first ones; `null` takes all.", None, ge=1)
+    choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
+
+
+class Perplexity(Entry):
+    """How well the next token of a text is predicted."""
+
+    text: Place = option(
+        "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
+    )
+    split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
+    documents: Documents | None = option(
+        "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
+    )
+    window: int = option("Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2)
+    stride: int | None = option("Tokens the window moves on; left out, a whole window.", None, ge=1)
+
+    @model_validator(mode="after")
+    def _check_stride(self) -> Self:
+        if self.stride is not None and self.stride > self.window:
+            raise wrong(
+                f"{self.stride} would skip tokens between windows of {self.window}. Write at most {self.window}, or "
+                "leave it out.",
+                "stride",
+            )
+        return self
+
+
+class Efficiency(Entry):
+    """Speed and memory, as ratios to the unpruned model measured in turn with each variant."""
+
+    prompt: int = option("Tokens of the prompt.", 64, ge=1)
+    generate: int = option("Tokens generated after it.", 32, ge=1)
+    batch: int = option("Sequences at once.", 1, ge=1)
+    repeats: int = option("Timed runs, in turn with the unpruned model; error bars come from them.", 5, ge=2)
+
+
+class Benchmarks(Entry):
+    """Everything that is measured on variants."""
+
+    tasks: Named[Task] = option(
+        "lm-eval tasks by their lm-eval name, or tasks of your own (`choices`) by any name.", {}
+    )
+    perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
+    efficiency: Efficiency | None = option(
+        "Latency, throughput and memory against the unpruned model. Left out, they are not measured.", None
+    )

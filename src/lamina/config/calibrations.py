@@ -1,0 +1,130 @@
+"""Section `calibrations`: the samples on which units are scored and patches fitted, never test data."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from lamina.config.entry import (
+    DOCUMENTS_ALLOWED,
+    ByKey,
+    Documents,
+    Filled,
+    Place,
+    group_option,
+    option,
+    seed_option,
+)
+
+CORPUS = "microworld_corpus"
+
+
+def corpus_file(text: str, split: str | None = None) -> str:
+    """The file behind a `text` entry, relative as written; the embedded corpus goes by its name and split."""
+    return f"resources/reference/data/corpus_{split or 'train'}.jsonl" if text == CORPUS else text
+
+
+def _not_test(split: str) -> str:
+    if split == "test":
+        raise ValueError
+    return split
+
+
+Split = Annotated[Filled, AfterValidator(_not_test)]
+
+
+def split_option() -> Any:
+    """The key `split`."""
+    allowed = "train, validation or another split that is never benchmarked (not test)"
+    return option("Split of the data the samples are drawn from; `test` is refused.", "train", allowed=allowed)
+
+
+def limit_option() -> Any:
+    """The key `limit`."""
+    return option("Number of samples drawn; `null` takes all. A few hundred rank layers well.", None, ge=1)
+
+
+def num_fewshot_option() -> Any:
+    """The key `num_fewshot`."""
+    return option("Solved examples put before each question.", 0, ge=0)
+
+
+class Calibration(ByKey):
+    """Which key is there says what the samples are: `task`, `tasks`, `text` or `choices`."""
+
+    ASIDE = ("score", "group")
+
+    score: Literal["acc_norm", "acc"] = option(
+        "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).", "acc_norm"
+    )
+    group: str | None = group_option()
+
+    @property
+    def drawn(self) -> list[str]:
+        """The lm-eval tasks that samples are drawn from."""
+        return []
+
+
+class Task(Calibration):
+    """Documents of one lm-eval task."""
+
+    MARKS = ("task",)
+
+    task: Filled = option("Name of one lm-eval task.")
+    split: Split = split_option()
+    limit: int | None = limit_option()
+    num_fewshot: int = num_fewshot_option()
+    seed: int = seed_option()
+
+    @property
+    def drawn(self) -> list[str]:
+        return [self.task]
+
+
+class Tasks(Calibration):
+    """Documents of several lm-eval tasks, mixed."""
+
+    MARKS = ("tasks",)
+
+    tasks: list[Filled] = option("Names of several lm-eval tasks, mixed.", min_length=1)
+    fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
+    split: Split = split_option()
+    num_fewshot: int = num_fewshot_option()
+    seed: int = seed_option()
+
+    @property
+    def drawn(self) -> list[str]:
+        return self.tasks
+
+
+class Text(Calibration):
+    """Documents of a file or of the embedded corpus, cut into samples of one length."""
+
+    MARKS = ("text",)
+
+    text: Place = option(
+        "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
+    )
+    documents: Documents | None = option(
+        "Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED
+    )
+    length: int = option("Tokens of one sample; accuracy is that of its last token.", 128, ge=2)
+    split: Split = split_option()
+
+
+class Choices(Calibration):
+    """Questions of your own. One line of the file is one question, `gold` counting from 0:
+
+    ```
+    {"query": "Water freezes at", "choices": ["0 degrees", "50 degrees"], "gold": 0}
+    ```
+    """
+
+    MARKS = ("choices",)
+
+    choices: Place = option("A .jsonl file of your own questions with `query`, `choices` and `gold` in each line.")
+    limit: int | None = limit_option()
+    num_fewshot: int = num_fewshot_option()
+    seed: int = seed_option()
+
+
+read = Calibration.from_options

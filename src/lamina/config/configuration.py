@@ -1,0 +1,40 @@
+"""The configuration as a whole."""
+
+from typing import Any
+
+from lamina.config.benchmarks import Benchmarks
+from lamina.config.calibrations import Calibration
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import Entry, Named, option
+from lamina.config.healings import Healing
+from lamina.config.jobs import Benchmark, Sweep
+from lamina.config.models import Model
+from lamina.config.recoveries import Recovery
+from lamina.config.selectors import Selector
+from lamina.config.studies import Study
+
+
+class Configuration(Entry):
+    """Named things, and the studies that combine them."""
+
+    seed: int = option("Seed of every calibration, selector and healing that names none of its own.", 0, ge=0)
+    models: Named[Model] = option("The models, by name.")
+    calibrations: Named[Calibration] = option(
+        "The sets of samples on which units are scored and patches are fitted, by name."
+    )
+    selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
+    recoveries: Named[Recovery] = option("The training-free repairs, by name. `none` always exists.", {})
+    healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
+    diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
+    benchmarks: Benchmarks = option(
+        "What is measured on the variants, and on the unpruned model for comparison.", Benchmarks()
+    )
+    sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
+    benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
+    studies: Named[Study] = option(
+        "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
+    )
+
+    def plain(self) -> dict[str, Any]:
+        """Nested JSON-able values with all defaults; loaded again they give the same configuration."""
+        return self.model_dump(mode="json", serialize_as_any=True)

@@ -1,0 +1,195 @@
+"""Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import model_validator
+
+from lamina.config.entry import ByValue, Spelt, group_option, option, seed_option
+from lamina.config.explain import listed, wrong
+from lamina.config.metrics import METRICS, MetricName, those
+
+Units = Literal["layer", "attention", "mlp"]
+
+# What readers find where a strategy has no such option.
+_LACKING: Mapping[str, Any] = {
+    "metric": None,
+    "budget": "full",
+    "confidence": None,
+    "tolerance": None,
+    "seed": 0,
+}
+
+
+def units_option() -> Any:
+    """The key `units`."""
+    return option("What is removed, whole layers or one of their two halves.", "layer")
+
+
+def metric_option(**more: Any) -> Any:
+    """The key `metric`."""
+    return option("Relevance metric by which units are compared.", **more)
+
+
+class Selector(ByValue):
+    """A metric, a strategy, the kind of unit and what must stay.
+
+    The most that can go: all unprotected layers but one; for `block` the longest run of them; for `deepest` all
+    unprotected ones except the last layer.
+    """
+
+    BY: ClassVar[str] = "strategy"
+    USUAL: ClassVar[str | None] = "iterative"
+    ASIDE = ("group",)
+    # For messages: what else keeps layers from going, and metrics to begin with.
+    LIMIT: ClassVar[str] = ""
+    USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
+
+    strategy: str = option("How units are picked from their scores.", "iterative")
+    units: Units = units_option()
+    protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
+    group: str | None = group_option()
+
+    if TYPE_CHECKING:
+
+        @property
+        def metric(self) -> str | None: ...
+        @property
+        def budget(self) -> str: ...
+        @property
+        def confidence(self) -> float | None: ...
+        @property
+        def tolerance(self) -> float | None: ...
+        @property
+        def seed(self) -> int: ...
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for key, value in _LACKING.items():
+            if key not in cls.model_fields:
+                setattr(cls, key, value)
+
+    @classmethod
+    def missing(cls, key: str) -> str:
+        if key != "metric":
+            return super().missing(key)
+        free = listed(each.title() for each in Selector.__subclasses__() if "metric" not in each.model_fields)
+        return (
+            f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
+            f"strategy: {free}, which need none."
+        )
+
+    def largest_removal(self, n_layers: int) -> int:
+        """The most units that can go from a model of `n_layers` layers."""
+        free = sum(self.free(n_layers))
+        return min(free, n_layers - 1) if self.units == "layer" else free
+
+    def free(self, n_layers: int) -> list[bool]:
+        """Whether each layer is unprotected."""
+        kept = {index % n_layers for index in self.protect}
+        return [index not in kept for index in range(n_layers)]
+
+
+class Iterative(Selector):
+    """Removes the lowest unit and scores the rest again.
+
+    A sweep that only has to find the least relevant unit need not finish the others. `budget: exact` gives the same
+    plan as `full`: the most promising unit is finished first, and every other one leaves once its errors exceed that
+    unit's total. `budget: race` compares units in pairs on the same samples and lets one leave once a sequential test
+    (betting, valid at any time) is sure that it is not better than the leader by more than `tolerance`; the errors of
+    all steps of a plan together stay below 1 - `confidence`. A step is then one job, and its tables say how many
+    samples each unit saw. Maps are always full sweeps.
+    """
+
+    strategy: Literal["iterative"] = "iterative"
+    metric: MetricName = metric_option()
+    budget: Literal["full", "exact", "race"] = option(
+        "Whether every unit sees every sample (`full`) or leaves once it cannot be the minimum (`exact`, `race`).",
+        "full",
+    )
+    confidence: float = option(
+        "For `race`, the chance that every removal of a plan is within the tolerance of the true minimum.",
+        0.95,
+        ge=0.5,
+        lt=1,
+    )
+    tolerance: float = option(
+        "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.", 0.01, ge=0
+    )
+    seed: int = seed_option()
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> Self:
+        metric = METRICS[self.metric]
+        if self.budget != "full" and metric.pass_ != "removal":
+            raise wrong(
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which removes no unit to measure it. "
+                "Write budget: full, or metric: accuracy.",
+                "budget",
+            )
+        if self.budget == "race" and metric.bound is None:
+            raise wrong(
+                f"'race' needs a metric with a bounded loss, which '{self.metric}' has not. Write budget: exact, or "
+                f"metric: {those(lambda metric: metric.bound)}.",
+                "budget",
+            )
+        return self
+
+
+class OneShot(Selector):
+    """Scores every unit of the unpruned model once and removes the lowest ones together."""
+
+    strategy: Literal["one_shot"] = "one_shot"
+    metric: MetricName = metric_option()
+
+
+class Block(Selector):
+    """Removes the run of layers with the smallest distance between its ends."""
+
+    LIMIT = ", and they go as one run"
+    USUAL_METRICS = those(lambda metric: metric.runs)
+
+    strategy: Literal["block"] = "block"
+    metric: MetricName = metric_option(allowed=USUAL_METRICS)
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> Self:
+        if not METRICS[self.metric].runs:
+            raise wrong(
+                f"'{self.metric}' has no value for a run of layers, which strategy 'block' compares. Write metric: "
+                f"{self.USUAL_METRICS}, or strategy: iterative.",
+                "metric",
+            )
+        if self.units != "layer":
+            raise wrong(
+                f"'{self.units}' does not go with strategy 'block', which removes a run of whole layers. Write units: "
+                "layer, or strategy: iterative.",
+                "units",
+            )
+        return self
+
+    def largest_removal(self, n_layers: int) -> int:
+        runs = "".join("x" if is_free else " " for is_free in self.free(n_layers)).split()
+        return min(max(map(len, runs), default=0), n_layers - 1)
+
+
+class Deepest(Selector):
+    """Removes the layers before the last one; measures nothing."""
+
+    LIMIT = ", and the last layer stays"
+
+    strategy: Literal["deepest"] = "deepest"
+
+    def largest_removal(self, n_layers: int) -> int:
+        return sum(self.free(n_layers)[:-1])
+
+
+class Random(Selector):
+    """Draws what goes: the baseline, which measures nothing."""
+
+    strategy: Literal["random"] = "random"
+    seed: int = seed_option()
+
+
+read = Selector.from_options
