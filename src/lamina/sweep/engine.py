@@ -16,10 +16,11 @@ from lamina.models.surgery import check, parse
 from lamina.models.variant import check_patches
 from lamina.sweep import candidates, forking, packing
 from lamina.sweep.candidates import Candidate, Observation
-from lamina.sweep.forking import ForkingLayer, Pass, SelectingHead
+from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Line
 from lamina.sweep.scores import Name, Scores
 
+Pass = Literal["removal", "stream"]
 # The name of the model before a removal, in scores and tables.
 CURRENT = "none"
 
@@ -53,7 +54,7 @@ def sweep(
     samples: Sequence[Sample],
     units: Sequence[str],
     removed: Sequence[str] = (),
-    pass_: Literal["removal", "stream"] = "removal",
+    pass_: Pass = "removal",
     tokens: int = 16384,
     outputs: bool = True,
 ) -> Scores:
@@ -76,11 +77,8 @@ def sweep(
     LaminaError
         If the model itself yields logits that are not numbers.
     """
-    current, removing = Candidate(frozenset(removed)), pass_ == "removal"
-    with opened(model, samples, tokens, outputs and removing) as session:
-        without = {unit: current.without(unit) for unit in units} if removing else {}
-        observed = {unit: session.observation(current, unit) for unit in units}
-        session.measure(range(len(samples)), {CURRENT: current, **without}, observed)
+    with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
+        session.sweep(units, removed, pass_)
     return session.scores
 
 
@@ -142,6 +140,13 @@ class Session:
         with torch.inference_mode():
             # Each wrapper learns in which form its layer returns the stream.
             model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+
+    def sweep(self, units: Sequence[str], removed: Sequence[str] = (), pass_: Pass = "removal") -> None:
+        """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
+        current = Candidate(frozenset(removed))
+        without = {unit: current.without(unit) for unit in units} if pass_ == "removal" else {}
+        observed = {unit: self.observation(current, unit) for unit in units}
+        self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed)
 
     def observation(self, model: Candidate, unit: str) -> Observation:
         """What is to be looked at to see what a unit of `model` does to its stream."""
@@ -222,7 +227,7 @@ class Session:
         everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
         tree = candidates.grow(everyone, list(observed.values()), len(self.layers), self._halves_are_all)
         watched = list(observed)
-        state = Pass(
+        state = Streams(
             batch,
             tree,
             self.windows,

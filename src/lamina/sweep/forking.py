@@ -25,7 +25,7 @@ from lamina.sweep.packing import Batch
 
 
 @dataclass
-class Pass:
+class Streams:
     """State of one forward pass, shared by all wrappers.
 
     `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each.
@@ -71,7 +71,7 @@ class ForkingLayer(nn.Module):
         self.residual_inside = family.residual_inside
         # Most layers return the stream alone, some the first of a tuple; learnt when the layer runs outside a pass.
         self.returns_tuple = False
-        self.state: Pass | None = None
+        self.state: Streams | None = None
         self._mask_index = list(inspect.signature(layer.forward).parameters).index("attention_mask")
 
     def __getattr__(self, name: str) -> Any:

@@ -137,9 +137,10 @@ class Scores:
                 [(1 - cosine).clamp_min(0), (reference - other).norm(dim=-1), js.clamp_min(0), kl.clamp_min(0)]
             )
             sums = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
+            # The lines of a sample whose rows share nothing need not be neighbours, so it may be there more than once.
             for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
-                self.output[metric][unit, samples[starts]] += value
-            self.output_count[unit, samples[starts]] += np.diff(np.append(starts, len(samples)))
+                np.add.at(self.output[metric][unit], samples[starts], value)
+            np.add.at(self.output_count[unit], samples[starts], np.diff(np.append(starts, len(samples))))
 
     def rows_seen(self, number: int) -> np.ndarray:
         """Which rows belong to samples that the candidate with this number saw, (rows,) boolean."""
