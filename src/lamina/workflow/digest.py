@@ -72,7 +72,7 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
 
 @cache
 def entry_digest(entry: Any) -> str:
-    """Hash of a registry's entry, a frozen dataclass; fields with their default and `help` do not count, so new ones may come.
+    """Hash of a registry's entry, a frozen dataclass; fields with their default and `help` do not count: they may come.
 
     None, for what the registry does not know, has a hash of its own.
     """
