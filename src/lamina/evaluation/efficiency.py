@@ -70,7 +70,7 @@ def measure(
     LaminaError
         If prompt and generated tokens are more than the model's context.
     """
-    check_generation(options.prompt, options.generate, context(base.config.to_dict()), base.config.name_or_path)
+    check_generation(options.prompt, options.generate, context(base.config.to_dict()), str(base.config.name_or_path))
     run = _runner(base, options)
     # The first passes pay for memory and kernels.
     run(base)
