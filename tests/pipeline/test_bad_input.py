@@ -87,7 +87,7 @@ def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project
     small = with_config(project, config, "small")
     target = "results/sweeps/small/mine/base/removal/layer/removed=0.parquet"
     small.run(target, "results/activations/small/mine.parquet")
-    assert store.read(project.folder / target).num_rows == 8 * 5
+    assert store.read(project.folder / target).num_rows == 8 * (5 + 1)  # each unit, and the model itself
     refused = "results/calibrations/small/empty.parquet"
     done = small.run(refused, check=False)
     assert done.returncode != 0 and "neither BOS nor EOS, which an empty question is put after" in done.stdout

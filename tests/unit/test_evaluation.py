@@ -37,7 +37,10 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = [
         {
             "query": " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))),
-            "choices": [" ".join(draw.choices(tiny.WORDS, k=draw.randint(1, 3))) for _ in range(4)],
+            "choices": [
+                " ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))])
+                for first in draw.sample(tiny.WORDS, 4)
+            ],
             "gold": draw.randrange(4),
         }
         for _ in range(40)

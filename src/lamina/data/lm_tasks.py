@@ -292,9 +292,9 @@ def _encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int],
 def _cut(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
     """A row whose oldest tokens (the first few-shot examples) go until all of it fits into the model's context.
 
-    lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, for the streams
-    and patches run over all of it, and the choices of a question must see the same context. So a row that lm-eval cuts,
-    or that is one token longer than the context, sees one token less than there; its scored tokens are the same.
+    lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, because streams
+    and patches run over all of it, and the other rows are cut alike. So a row that is longer than the context sees one
+    token of its question less than in lm-eval; the tokens that are scored are the same.
     """
     lm.check(texts, before, after, lm.max_length - 1)
     kept = (before + after)[-lm.max_length :]
