@@ -2,10 +2,13 @@
 #
 # Path grammar, under results/ ({key} = {model}/{calibration}/{selector}):
 #   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
+#   diagnoses/{model}/{calibration}/{diagnosis}
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
 #   exports/{key}/removed={n}/{recovery}/{healing}
+import os
+
 from snakemake.utils import min_version
 
 min_version("9.27")
@@ -20,6 +23,10 @@ if not workflow.config_settings.configfiles:
     configfile: "config/config.yaml"
 
 
+# Started by --sdm apptainer only, made from envs/Containerfile.
+container: os.environ.get("LAMINA_CONTAINER") or "envs/lamina.sif"
+
+
 include: "rules/common.smk"
 include: "rules/prepare.smk"
 include: "rules/cost.smk"
@@ -28,6 +35,7 @@ include: "rules/sweep.smk"
 include: "rules/prune.smk"
 include: "rules/recover.smk"
 include: "rules/heal.smk"
+include: "rules/diagnose.smk"
 include: "rules/benchmark.smk"
 include: "rules/report.smk"
 include: "rules/export.smk"
@@ -40,6 +48,7 @@ localrules:
     prune,
     recover,
     heal,
+    diagnose,
     benchmark,
     report,
 
@@ -69,6 +78,11 @@ rule recover:
 rule heal:
     input:
         "results/tables/training.parquet",
+
+
+rule diagnose:
+    input:
+        "results/tables/diagnoses.parquet",
 
 
 rule benchmark:

@@ -75,7 +75,17 @@ if __name__ == "__main__":
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for part in ("Snakefile", "rules", "workflow", "src", "sql", "config", "resources", "requirements.lock"):
+        for part in (
+            "Snakefile",
+            "rules",
+            "workflow",
+            "src",
+            "sql",
+            "config",
+            "envs",
+            "resources",
+            "requirements.lock",
+        ):
             (Path(name) / part).symlink_to(ROOT / part)
         # Without a word after it, --quiet builds the graph and says nothing; with `rules` it counts jobs and reasons.
         graph = statistics.median(dry_run(Path(name))[0] for _ in range(args.repeats))

@@ -2,87 +2,99 @@
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
 # load; calibration `none` is the unpruned model) and results/efficiency/{model}.parquet.
 
+# Read several times per job, as inputs and as a param.
+block_of = cache(lambda *place: studies.block_variants(CONFIG, *place))
+
 
 rule benchmark_task:
     input:
-        manifest="results/models/{model}/manifest.json",
-        gate=overlap_gate,
-        variants=lambda w: variants_input(block_of(w)),
+        manifest=paths.manifest("{model}"),
+        gate=inputs.overlap_gate,
+        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
     output:
-        table="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
-        samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
+        table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),
+        samples=paths.benchmark_samples("{model}", "{calibration}", "{task}", "{block}"),
     log:
         "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_task/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
-        task=any_of(TASKS),
-    threads: threads_each
+        task=any_of(CONFIG.benchmarks.tasks),
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=digest("benchmark_task"),
-        packages=packages,
-        options=lambda w: entry("benchmarks", "tasks", w.task),
-        variants=lambda w: variants_json(block_of(w)),
+        code=code_digest("benchmark_task"),
+        packages=package_digest("benchmark_task"),
+        family=family,
+        options=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].options()),
+        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
     shell:
-        "{ON_GPU} python {SCRIPTS}/benchmark_task.py --manifest {input.manifest}"
-        " --model {wildcards.model} --task {wildcards.task} --task-options {params.options:q}"
-        " --variants {params.variants:q} --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
+        'on_gpu python "$SCRIPTS/benchmark_task.py" --manifest {input.manifest} --task {wildcards.task}'
+        " --variants {params.variants} --options {params.options:q}"
+        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
 rule benchmark_perplexity:
     input:
-        manifest="results/models/{model}/manifest.json",
-        gate=overlap_gate,
-        variants=lambda w: variants_input(block_of(w)),
+        manifest=paths.manifest("{model}"),
+        gate=inputs.overlap_gate,
+        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
     output:
-        table="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
-        samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
+        table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),
+        samples=paths.benchmark_samples("{model}", "{calibration}", "{task}", "{block}"),
     log:
         "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
-        task=any_of(TEXTS),
-    threads: threads_each
+        task=any_of(CONFIG.benchmarks.perplexity),
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=digest("benchmark_perplexity"),
-        packages=packages,
-        options=lambda w: entry("benchmarks", "perplexity", w.task),
-        variants=lambda w: variants_json(block_of(w)),
+        code=code_digest("benchmark_perplexity"),
+        packages=package_digest("benchmark_perplexity"),
+        family=family,
+        options=lambda w: arguments.as_json(CONFIG.benchmarks.perplexity[w.task].options()),
+        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
     shell:
-        "{ON_GPU} python {SCRIPTS}/benchmark_perplexity.py --manifest {input.manifest}"
-        " --model {wildcards.model} --name {wildcards.task} --options {params.options:q}"
-        " --variants {params.variants:q} --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
+        'on_gpu python "$SCRIPTS/benchmark_perplexity.py" --manifest {input.manifest} --name {wildcards.task}'
+        " --variants {params.variants} --options {params.options:q}"
+        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
 rule benchmark_efficiency:
     input:
-        manifest="results/models/{model}/manifest.json",
-        variants=lambda w: variants_input(studies.efficiency_variants(CONFIG, w.model)),
+        manifest=paths.manifest("{model}"),
+        variants=lambda w: inputs.variants(studies.efficiency_variants(CONFIG, w.model)),
     output:
-        "results/efficiency/{model}.parquet",
+        paths.efficiency("{model}"),
     log:
         "logs/benchmark_efficiency/{model}.log",
     benchmark:
         "results/jobs/benchmark_efficiency/{model}.jsonl"
-    threads: threads_alone
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores(), alone=True)
     resources:
         gpu=1,
         mem_mb=memory,
-        runtime=minutes,
+        runtime=lambda w, input, attempt: minutes_of(studies.structures(CONFIG, w.model), input.manifest, attempt),
     params:
-        code=digest("benchmark_efficiency"),
-        packages=packages,
-        options=lambda w: entry("benchmarks", "efficiency"),
-        variants=lambda w: variants_json(studies.efficiency_variants(CONFIG, w.model)),
+        code=code_digest("benchmark_efficiency"),
+        packages=package_digest("benchmark_efficiency"),
+        family=family,
+        options=arguments.as_json(CONFIG.benchmarks.efficiency.options() if CONFIG.benchmarks.efficiency else {}),
+        variants=lambda w: list(map(str, studies.efficiency_variants(CONFIG, w.model))),
     shell:
-        "{ON_GPU} python {SCRIPTS}/benchmark_efficiency.py --manifest {input.manifest}"
-        " --model {wildcards.model} --variants {params.variants:q} --options {params.options:q} --code {params.code} --output {output} 2> {log}"
+        'on_gpu python "$SCRIPTS/benchmark_efficiency.py" --manifest {input.manifest} --variants {params.variants}'
+        " --options {params.options:q} --code {params.code} --output {output} 2> {log}"

@@ -4,23 +4,26 @@
 
 rule capture_activations:
     input:
-        manifest="results/models/{model}/manifest.json",
-        calibration="results/calibrations/{model}/{calibration}.parquet",
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
     output:
-        "results/activations/{model}/{calibration}.parquet",
+        paths.activations("{model}", "{calibration}"),
     log:
         "logs/capture_activations/{model}/{calibration}.log",
     benchmark:
         "results/jobs/capture_activations/{model}/{calibration}.jsonl"
-    threads: threads_each
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=digest("capture_activations"),
-        packages=packages,
-        tokens=CONFIG["sweep"]["tokens"],
+        code=code_digest("capture_activations"),
+        packages=package_digest("capture_activations"),
+        family=family,
+        tokens=CONFIG.sweep.tokens,
     shell:
-        "{ON_GPU} python {SCRIPTS}/capture_activations.py --manifest {input.manifest}"
-        " --calibration {input.calibration} --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"
+        'on_gpu python "$SCRIPTS/capture_activations.py" --manifest {input.manifest} --calibration {input.calibration}'
+        " --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"

@@ -8,16 +8,18 @@ localrules:
 
 rule estimate_cost:
     input:
-        manifests=expand("results/models/{model}/manifest.json", model=CONFIG["models"]),
-        calibrations=[f"results/calibrations/{m}/{c}.parquet" for m, c in studies.captures(CONFIG)],
-        tasks=expand("results/tasks/{task}.parquet", task=TASKS),
+        manifests=[paths.manifest(model) for model in CONFIG.models],
+        calibrations=[paths.calibration(*place) for place in studies.captures(CONFIG)],
+        tasks=[paths.task(task) for task in CONFIG.benchmarks.tasks],
     output:
         "results/cost.json",
     log:
         "logs/estimate_cost.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("estimate_cost"),
-        config=json.dumps(CONFIG, sort_keys=True),
+        code=code_digest("estimate_cost"),
+        config=arguments.as_json(CONFIG.plain()),
     shell:
-        "python {SCRIPTS}/estimate_cost.py --config {params.config:q} --manifests {input.manifests}"
+        'python "$SCRIPTS/estimate_cost.py" --config {params.config:q} --manifests {input.manifests}'
         " --calibrations {input.calibrations} --tasks {input.tasks} --output {output} 2> {log}"

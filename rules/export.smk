@@ -8,23 +8,24 @@ localrules:
 
 rule export_variant:
     input:
-        unpack(export_input),
+        unpack(lambda w: inputs.export(CONFIG, w)),
     output:
-        directory("results/exports/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}"),
+        directory(paths.export(f"{KEY}/removed={{removed}}/{{recovery}}/{{healing}}")),
     log:
         "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
     wildcard_constraints:
-        calibration=any_of(CONFIG["calibrations"]),
-        selector=any_of(CONFIG["selectors"]),
-        healing=any_of(CONFIG["healings"], "none"),
+        calibration=any_of(CONFIG.calibrations),
+        selector=any_of(CONFIG.selectors),
+        healing=any_of(CONFIG.healings, "none"),
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("export_variant"),
-        packages=packages,
-        patch=lambda w, input: f"--patch {input.patch}" if "patch" in input.keys() else "",
-        adapter=lambda w, input: f"--adapter {Path(input.adapter[0]).parent}" if "adapter" in input.keys() else "",
+        code=code_digest("export_variant"),
+        packages=package_digest("export_variant"),
+        family=family,
+        variant=lambda w: str(inputs.variant(w)),
         form=os.environ.get("LAMINA_EXPORT_FORM") or "auto",
         shard=os.environ.get("LAMINA_EXPORT_SHARD") or "5GB",
     shell:
-        "HF_HUB_OFFLINE=1 python {SCRIPTS}/export_variant.py --manifest {input.manifest} --plan {input.plan}"
-        " {params.patch} {params.adapter} --recovery {wildcards.recovery} --healing {wildcards.healing}"
+        'HF_HUB_OFFLINE=1 python "$SCRIPTS/export_variant.py" --variant {params.variant} --manifest {input.manifest}'
         " --benchmarks {input.benchmarks} --form {params.form} --max-shard-size {params.shard} --output {output} 2> {log}"

@@ -4,37 +4,37 @@
 
 rule heal_variant:
     input:
-        manifest="results/models/{model}/manifest.json",
-        calibration="results/calibrations/{model}/{calibration}.parquet",
-        plan="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
+        plan=paths.plan(KEY, "{removed}"),
         patch=branch(
             lambda w: w.recovery == "none",
             then=[],
-            otherwise="results/patches/{model}/{calibration}/{selector}/{recovery}.safetensors",
+            otherwise=paths.patch(KEY, "{recovery}"),
         ),
     output:
-        multiext(
-            "results/adapters/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}/",
-            "adapter_model.safetensors",
-            "adapter_config.json",
-            "training.parquet",
-        ),
+        paths.adapter_weights(paths.adapter(KEY, "{removed}", "{recovery}", "{healing}")),
+        paths.training(paths.adapter(KEY, "{removed}", "{recovery}", "{healing}")),
     log:
         "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
     benchmark:
         "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
-    threads: threads_each
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=lambda w: digest("heal_variant", f"lamina.healing.{CONFIG['healings'][w.healing]['method']}"),
-        packages=packages,
-        options=lambda w: entry("healings", w.healing),
+        code=lambda w: code_digest("heal_variant", f"lamina.healing.{CONFIG.healings[w.healing].method}"),
+        packages=lambda w: package_digest("heal_variant", f"lamina.healing.{CONFIG.healings[w.healing].method}"),
+        family=family,
+        variant=lambda w: str(inputs.variant(w)),
+        options=lambda w: arguments.as_json(CONFIG.healings[w.healing].options()),
         patch=lambda w, input: f"--patch {input.patch}" if input.patch else "",
         folder=lambda w, output: Path(output[0]).parent,
     shell:
-        "{ON_GPU} python {SCRIPTS}/heal_variant.py --manifest {input.manifest}"
-        " --calibration {input.calibration} --plan {input.plan} {params.patch} --recovery {wildcards.recovery}"
-        " --healing {wildcards.healing} --options {params.options:q} --code {params.code} --output {params.folder} 2> {log}"
+        'on_gpu python "$SCRIPTS/heal_variant.py" --variant {params.variant} --manifest {input.manifest}'
+        " --calibration {input.calibration} --plan {input.plan} {params.patch} --options {params.options:q}"
+        " --code {params.code} --output {params.folder} 2> {log}"

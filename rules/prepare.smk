@@ -12,65 +12,73 @@ localrules:
 
 rule prepare_model:
     output:
-        "results/models/{model}/manifest.json",
+        paths.manifest("{model}"),
     log:
         "logs/prepare_model/{model}.log",
     benchmark:
         "results/jobs/prepare_model/{model}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("prepare_model"),
-        entry=lambda w: entry("models", w.model),
+        code=code_digest("prepare_model"),
+        entry=lambda w: arguments.as_json(CONFIG.models[w.model].options()),
         # Touching weights changes nothing, editing them does.
-        fingerprint=lambda w: fingerprint(Path(CONFIG["models"][w.model]["source"])),
+        fingerprint=lambda w: fingerprint(Path(CONFIG.models[w.model].source)),
     shell:
-        "python {SCRIPTS}/prepare_model.py --model {wildcards.model} --entry {params.entry:q} --output {output} 2> {log}"
+        'python "$SCRIPTS/prepare_model.py" --model {wildcards.model} --entry {params.entry:q} --output {output} 2> {log}'
 
 
 rule prepare_calibration:
     input:
-        manifest="results/models/{model}/manifest.json",
-        files=calibration_files,
+        manifest=paths.manifest("{model}"),
+        files=lambda w: inputs.calibration_files(CONFIG, w),
     output:
-        "results/calibrations/{model}/{calibration}.parquet",
+        paths.calibration("{model}", "{calibration}"),
     log:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
         "results/jobs/prepare_calibration/{model}/{calibration}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("prepare_calibration"),
-        packages=packages,
-        entry=lambda w: entry("calibrations", w.calibration),
+        code=code_digest("prepare_calibration"),
+        packages=package_digest("prepare_calibration"),
+        entry=lambda w: arguments.as_json(CONFIG.calibrations[w.calibration].options()),
     shell:
-        "python {SCRIPTS}/prepare_calibration.py --calibration {wildcards.calibration} --entry {params.entry:q}"
+        'python "$SCRIPTS/prepare_calibration.py" --calibration {wildcards.calibration} --entry {params.entry:q}'
         " --manifest {input.manifest} --output {output} 2> {log}"
 
 
 rule prepare_task:
     input:
-        lambda w: task_files(w.task, benchmark_entry(w.task)),
+        lambda w: inputs.local_files(w.task, inputs.tested(CONFIG, w.task)),
     output:
-        "results/tasks/{task}.parquet",
+        paths.task("{task}"),
     log:
         "logs/prepare_task/{task}.log",
     benchmark:
         "results/jobs/prepare_task/{task}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("prepare_task"),
-        entry=lambda w: json.dumps(benchmark_entry(w.task), sort_keys=True),
+        code=code_digest("prepare_task"),
+        entry=lambda w: arguments.as_json(inputs.tested(CONFIG, w.task).options()),
     shell:
-        "python {SCRIPTS}/prepare_task.py --task {wildcards.task} --entry {params.entry:q} --output {output} 2> {log}"
+        'python "$SCRIPTS/prepare_task.py" --task {wildcards.task} --entry {params.entry:q} --output {output} 2> {log}'
 
 
 rule check_overlap:
     input:
-        samples="results/calibrations/{model}/{calibration}.parquet",
-        documents="results/tasks/{task}.parquet",
+        samples=paths.calibration("{model}", "{calibration}"),
+        documents=paths.task("{task}"),
     output:
-        "results/overlap/{model}/{calibration}/{task}.json",
+        paths.overlap("{model}", "{calibration}", "{task}"),
     log:
         "logs/check_overlap/{model}/{calibration}/{task}.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("check_overlap"),
+        code=code_digest("check_overlap"),
     shell:
-        "python {SCRIPTS}/check_overlap.py --calibration {wildcards.calibration} --task {wildcards.task}"
+        'python "$SCRIPTS/check_overlap.py" --calibration {wildcards.calibration} --task {wildcards.task}'
         " --samples {input.samples} --documents {input.documents} --output {output} 2> {log}"

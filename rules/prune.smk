@@ -1,5 +1,6 @@
-# Needs: relevance scores, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
-# An iterative plan of size n is made from the plan of size n - 1 and a sweep of what that leaves.
+# Needs: a sweep, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
+# An iterative plan of size n is made from the plan of size n - 1 and a sweep of what that leaves. A plan depends on its
+# own metric; the table of all metrics is gathered beside it (report.smk).
 
 
 localrules:
@@ -8,14 +9,20 @@ localrules:
 
 rule prune_step:
     input:
-        unpack(step_evidence),
-        manifest="results/models/{model}/manifest.json",
+        unpack(lambda w: inputs.step_evidence(CONFIG, w)),
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
     output:
-        "results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+        paths.plan(KEY, "{removed}"),
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=prune_code,
-        arguments=prune_arguments,
+        code=lambda w: code_digest("prune_step", *arguments.prune_modules(CONFIG, w)),
+        packages=lambda w: package_digest("prune_step", *arguments.prune_modules(CONFIG, w)),
+        metric=lambda w: entry_digest(arguments.own_metric(CONFIG, w)),
+        arguments=lambda w: arguments.prune(CONFIG, w),
     shell:
-        "python {SCRIPTS}/prune_step.py --manifest {input.manifest} {params.arguments} --output {output} 2> {log}"
+        'python "$SCRIPTS/prune_step.py" --manifest {input.manifest} --calibration {input.calibration}'
+        " {params.arguments} --output {output} 2> {log}"

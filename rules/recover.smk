@@ -4,30 +4,32 @@
 
 rule fit_patch:
     input:
-        manifest="results/models/{model}/manifest.json",
-        calibration="results/calibrations/{model}/{calibration}.parquet",
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
         plans=lambda w: [
-            f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={n}.json"
-            for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
+            paths.plan(inputs.key(w), n) for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
         ],
     output:
-        patch="results/patches/{model}/{calibration}/{selector}/{recovery}.safetensors",
-        table="results/patches/{model}/{calibration}/{selector}/{recovery}.parquet",
+        patch=paths.patch(KEY, "{recovery}"),
+        table=paths.patch_table(KEY, "{recovery}"),
     log:
         "logs/fit_patch/{model}/{calibration}/{selector}/{recovery}.log",
     benchmark:
         "results/jobs/fit_patch/{model}/{calibration}/{selector}/{recovery}.jsonl"
-    threads: threads_each
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=lambda w: digest("fit_patch", f"lamina.recovery.{CONFIG['recoveries'][w.recovery]['method']}"),
-        packages=packages,
-        options=lambda w: entry("recoveries", w.recovery),
-        seed=CONFIG["seed"],
+        code=lambda w: code_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
+        packages=lambda w: package_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
+        family=family,
+        options=lambda w: arguments.as_json(CONFIG.recoveries[w.recovery].options()),
+        seed=CONFIG.seed,
     shell:
-        "{ON_GPU} python {SCRIPTS}/fit_patch.py --manifest {input.manifest}"
-        " --calibration {input.calibration} --plans {input.plans} --recovery {wildcards.recovery}"
-        " --recovery-options {params.options:q} --seed {params.seed} --code {params.code} --output {output.patch} --table {output.table} 2> {log}"
+        'on_gpu python "$SCRIPTS/fit_patch.py" --manifest {input.manifest} --calibration {input.calibration}'
+        " --plans {input.plans} --recovery {wildcards.recovery} --options {params.options:q} --seed {params.seed}"
+        " --code {params.code} --output {output.patch} --table {output.table} 2> {log}"

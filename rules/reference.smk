@@ -22,6 +22,8 @@ rule train_reference:
         ),
     log:
         "logs/train_reference.log",
+    conda:
+        "../envs/lamina.yaml"
     shell:
         # A training loop is several times slower where glibc hands its buffers back to the system at every step.
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"

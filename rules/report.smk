@@ -1,9 +1,11 @@
-# Needs: everything that the studies measured. Gives: results/tables/{table}.parquet, results/lamina.duckdb,
-# results/figures/{figure}.svg and results/report.html. Nothing here imports torch or needs a GPU.
+# Needs: everything that the studies measured. Gives: the relevance of every sweep by every metric, results/tables/{table}.parquet,
+# results/lamina.duckdb, results/figures/{figure}.svg and results/report.html. Nothing here imports torch or needs a GPU.
 
 
 localrules:
+    score_relevance,
     gather_table,
+    gather_jobs,
     build_database,
     plot_figure,
     collect_facts,
@@ -11,80 +13,113 @@ localrules:
     check_refusals,
 
 
+rule score_relevance:
+    input:
+        sweep=paths.sweep(KEY, "{removed}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
+    output:
+        paths.relevance(KEY, "{removed}"),
+    log:
+        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=lambda w: code_digest("score_relevance", *arguments.score_modules(CONFIG, w)),
+        packages=lambda w: package_digest("score_relevance", *arguments.score_modules(CONFIG, w)),
+        metrics=lambda w: [entry_digest(metric) for metric in arguments.measured(CONFIG, w)],
+        arguments=lambda w: arguments.score(CONFIG, w),
+    shell:
+        'python "$SCRIPTS/score_relevance.py" --sweep {input.sweep} --calibration {input.calibration}'
+        " {params.arguments} --code {params.code} --output {output} 2> {log}"
+
+
 rule gather_table:
     input:
-        table_input,
+        lambda w: inputs.table_parts(CONFIG, w.table),
     output:
-        "results/tables/{table}.parquet",
+        paths.table("{table}"),
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(set(store.TABLES) - {"jobs"}),
+        table=any_of(TABLES.keys() - {"jobs"}),
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("gather_table"),
+        # Elsewhere the tables stand aside; here their columns are what is made.
+        code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
     shell:
         # A list of many files is longer than a command line may be.
         "printf '%s\\n' --input {input} > {log}.inputs;"
-        " python {SCRIPTS}/gather_table.py --table {wildcards.table} @{log}.inputs --output {output} 2> {log}"
+        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs --output {output} 2> {log}'
 
 
 rule gather_jobs:
     input:
         # All that was run has left its record once the tables of results are there.
-        expand("results/tables/{table}.parquet", table=sorted(set(store.TABLES) - {"jobs"})),
+        [paths.table(table) for table in TABLES if table != "jobs"],
     output:
-        "results/tables/jobs.parquet",
+        paths.table("jobs"),
     log:
         "logs/gather_jobs.log",
-    localrule: True
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("gather_table"),
+        code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
     shell:
-        "python {SCRIPTS}/gather_table.py --table jobs --folder results/jobs --output {output} 2> {log}"
+        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --output {output} 2> {log}'
 
 
 rule build_database:
     input:
         views="sql/views.sql",
-        tables=expand("results/tables/{table}.parquet", table=store.TABLES),
+        tables=[paths.table(table) for table in TABLES],
     output:
         "results/lamina.duckdb",
     log:
         "logs/build_database.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("build_database"),
+        code=code_digest("build_database", *arguments.table_modules(TABLES)),
     shell:
-        "python {SCRIPTS}/build_database.py --views {input.views} --tables results/tables --output {output} 2> {log}"
+        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
 
 
 rule plot_figure:
     input:
         views="sql/views.sql",
-        tables=expand("results/tables/{table}.parquet", table=sorted(set(store.TABLES) - {"jobs"})),
+        # Only these: a reader that opened others would find one gone while it is made anew.
+        tables=lambda w: [paths.table(table) for table in FIGURES[w.figure]],
     output:
-        report("results/figures/{figure}.svg", caption="../workflow/report/figure.rst", category="Figures"),
+        report(paths.figure("{figure}"), caption="../workflow/report/figure.rst", category="Figures"),
     log:
         "logs/plot_figure/{figure}.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=lambda w: digest("plot_figure", f"lamina.figures.{w.figure}"),
+        code=lambda w: code_digest("plot_figure", f"lamina.figures.{w.figure}"),
     shell:
-        "python {SCRIPTS}/plot_figure.py --figure {wildcards.figure} --tables results/tables --views {input.views}"
+        'python "$SCRIPTS/plot_figure.py" --figure {wildcards.figure} --tables {input.tables} --views {input.views}'
         " --output {output} 2> {log}"
 
 
 rule collect_facts:
     input:
-        "results/tables/jobs.parquet",
+        paths.table("jobs"),
     output:
         "results/facts.json",
     log:
         "logs/collect_facts.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("collect_facts"),
-        seed=CONFIG["seed"],
+        code=code_digest("collect_facts", "lamina.version"),
+        seed=CONFIG.seed,
         config=" ".join(map(str, workflow.configfiles)),
+        started=STARTED,
     shell:
-        "python {SCRIPTS}/collect_facts.py --seed {params.seed} --config {params.config:q} --started {STARTED} --output {output} 2> {log}"
+        'python "$SCRIPTS/collect_facts.py" --seed {params.seed} --config {params.config:q} --started {params.started}'
+        " --output {output} 2> {log}"
 
 
 rule render_report:
@@ -94,26 +129,32 @@ rule render_report:
         queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
         facts="results/facts.json",
         database="results/lamina.duckdb",
-        tables=expand("results/tables/{table}.parquet", table=store.TABLES),
-        figures=expand("results/figures/{figure}.svg", figure=FIGURES),
+        tables=[paths.table(table) for table in TABLES],
+        figures=[paths.figure(figure) for figure in FIGURES],
     output:
         report("results/report.html", caption="../workflow/report/report.rst", category="Report"),
     log:
         "logs/render_report.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("render_report"),
+        code=code_digest("render_report"),
     shell:
-        "python {SCRIPTS}/render_report.py --tables results/tables --figures results/figures"
+        'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
         " --template {input.template} --facts {input.facts} --output {output} 2> {log}"
 
 
 rule check_refusals:
     input:
-        plans="results/tables/plans.parquet",
+        plans=paths.table("plans"),
         report="results/report.html",
     output:
         "results/refusals.txt",
+    log:
+        "logs/check_refusals.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("check_refusals"),
+        code=code_digest("check_refusals"),
     shell:
-        "python {SCRIPTS}/check_refusals.py --plans {input.plans} --output {output}"
+        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --output {output} 2> {log}'

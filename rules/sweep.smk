@@ -1,62 +1,51 @@
 # Needs: a model, a calibration, and the plan that says what is already removed. Gives:
-# results/sweeps/{key}/removed={n}.parquet (every remaining unit's removal, sample by sample) and the relevance scores.
+# results/sweeps/{key}/removed={n}.parquet: every remaining unit's removal, sample by sample.
 # Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps.
 
 
 localrules:
     gather_sweep,
-    score_relevance,
 
 
 rule sweep_units:
     input:
-        manifest="results/models/{model}/manifest.json",
-        calibration="results/calibrations/{model}/{calibration}.parquet",
-        plan=sweep_plan,
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
+        plan=lambda w: inputs.sweep_plan(w) or [],
     output:
-        temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
+        temp(paths.sweep_block(KEY, "{removed}", "{block}")),
     log:
         "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
     benchmark:
         "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
-    threads: threads_each
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
     resources:
         gpu=1,
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=sweep_code,
-        packages=packages,
-        arguments=sweep_arguments,
+        code=lambda w: code_digest("sweep_units", *arguments.sweep_modules(CONFIG, w)),
+        packages=lambda w: package_digest("sweep_units", *arguments.sweep_modules(CONFIG, w)),
+        family=family,
+        metric=lambda w: entry_digest(arguments.early_metric(CONFIG, w)),
+        arguments=lambda w: arguments.sweep(CONFIG, w),
     shell:
-        "{ON_GPU} python {SCRIPTS}/sweep_units.py --manifest {input.manifest}"
-        " --calibration {input.calibration} {params.arguments} --code {params.code} --output {output} 2> {log}"
+        'on_gpu python "$SCRIPTS/sweep_units.py" --manifest {input.manifest} --calibration {input.calibration}'
+        " {params.arguments} --code {params.code} --output {output} 2> {log}"
 
 
 rule gather_sweep:
     input:
-        sweep_blocks,
+        lambda w: inputs.sweep_blocks(CONFIG, w),
     output:
-        "results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
+        paths.sweep(KEY, "{removed}"),
     log:
         "logs/gather_sweep/{model}/{calibration}/{selector}/removed={removed}.log",
+    conda:
+        "../envs/lamina.yaml"
     params:
-        code=digest("gather_sweep"),
+        code=code_digest("gather_sweep"),
     shell:
-        "python {SCRIPTS}/gather_sweep.py --blocks {input} --output {output} 2> {log}"
-
-
-rule score_relevance:
-    input:
-        sweep="results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
-        calibration="results/calibrations/{model}/{calibration}.parquet",
-    output:
-        "results/relevance/{model}/{calibration}/{selector}/removed={removed}.parquet",
-    log:
-        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
-    params:
-        code=digest("score_relevance"),
-        arguments=score_arguments,
-    shell:
-        "python {SCRIPTS}/score_relevance.py --sweep {input.sweep} --calibration {input.calibration}"
-        " {params.arguments} --code {params.code} --output {output} 2> {log}"
+        'python "$SCRIPTS/gather_sweep.py" --blocks {input} --output {output} 2> {log}'

@@ -5,7 +5,10 @@ which it is opened. `python -m lamina.database QUERY.sql` prints the answer of o
 """
 
 import os
+import re
 import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +17,60 @@ import duckdb
 from lamina.errors import LaminaError, explained
 from lamina.tables import store
 
-DEFAULT_TABLES = "results/tables"
+VIEWS = "sql/views.sql"
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
 
-
-def statements(views: str | Path, folder: str | Path = DEFAULT_TABLES) -> str:
-    """Text of the views file with its table paths pointing into `folder`."""
-    text = Path(views).read_text(encoding="utf-8")
-    return text.replace(f"'{DEFAULT_TABLES}/", f"'{Path(folder).as_posix()}/")
+_TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
 
 
-def connect(views: str | Path, folder: str | Path = DEFAULT_TABLES) -> duckdb.DuckDBPyConnection:
-    """Open the views in memory.
+def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]:
+    """Statements of the views file over these Parquet files, `{table}.parquet` each; tables without a file have none.
 
-    A table without a file is empty: the figures of a named target are drawn before the later stages have run.
+    Raises
+    ------
+    LaminaError
+        If a file is not named like a table.
     """
-    text = statements(views, folder)
+    files = {Path(path).stem: Path(path).as_posix().replace("'", "''") for path in tables}
+    for name in files:
+        if name not in store.TABLES:
+            raise LaminaError(f"{files[name]}: there is no table '{name}'. The tables are: {', '.join(store.TABLES)}.")
+    for statement in duckdb.extract_statements(Path(views).read_text(encoding="utf-8")):
+        table = _TABLE_FILE.search(statement.query)
+        if table is None:
+            yield statement.query
+        elif table[1] in files:
+            yield statement.query.replace(table[0], f"'{files[table[1]]}'")
+
+
+def connect(views: str | Path, tables: Iterable[str | Path]) -> duckdb.DuckDBPyConnection:
+    """Open the views of these Parquet files in memory, without the dictionary.
+
+    No other file is looked at, whatever else is in their folder: a job that reads a table which is not among its inputs
+    would race with the one that writes it. Views that need another table are not there, and a query on one fails.
+    """
     connection = duckdb.connect()
-    for table in store.TABLES:
-        path = Path(folder) / f"{table}.parquet"
-        if not path.exists():
-            connection.register(f"empty_{table}", store.schema(table).empty_table())
-            text = text.replace(f"'{path.as_posix()}'", f"empty_{table}")
-    connection.execute(text)
+    for statement in statements(views, tables):
+        # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
+        with suppress(duckdb.CatalogException):
+            connection.execute(statement)
     return connection
 
 
-def build(views: str | Path, folder: str | Path, output: str | Path) -> None:
-    """Write the views into a database file, first under a temporary name.
+def build(views: str | Path, tables: Iterable[str | Path], output: str | Path) -> None:
+    """Write all views with their dictionary into a database file, first under a temporary name.
 
     Raises
     ------
     LaminaError
         If a table has no file: the views of a file must all work.
     """
-    missing = [table for table in store.TABLES if not (Path(folder) / f"{table}.parquet").exists()]
+    files = [path for path in map(Path, tables) if path.exists()]
+    missing = set(store.TABLES) - {path.stem for path in files}
     if missing:
         raise LaminaError(
-            f"{folder} lacks {', '.join(f'{table}.parquet' for table in missing)}. "
-            "Gather the tables first: snakemake report"
+            f"there is no {', '.join(f'{table}.parquet' for table in sorted(missing))} among the tables. "
+            "Gather them first: snakemake report"
         )
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -62,12 +80,42 @@ def build(views: str | Path, folder: str | Path, output: str | Path) -> None:
             place = str(temporary).replace("'", "''")
             connection.execute(f"ATTACH '{place}' AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
             connection.execute("USE output")
-            connection.execute(statements(views, folder))
+            for statement in statements(views, files):
+                connection.execute(statement)
+            describe(connection)
             connection.execute("USE memory")
             connection.execute("DETACH output")
         os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def describe(connection: duckdb.DuckDBPyConnection) -> None:
+    """Comment the views of tables from their schemas, and columns that a view hands on as the view they come from.
+
+    A view of its own has comments in `sql/views.sql` for itself and for the columns that it adds.
+    """
+    known: dict[str, dict[str, str]] = {}
+    for name, sql in connection.execute(
+        "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
+    ).fetchall():
+        columns = connection.execute(
+            "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND NOT internal", [name]
+        ).fetchall()
+        if name in store.TABLES:
+            connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].GRAIN)}")
+            given = {column: text for column, (_, text) in store.TABLES[name].COLUMNS.items()}
+        else:
+            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) "?(\w+)', sql)]
+            given = {column: text for source in reversed(read) for column, text in source.items()}
+        known[name] = {column: comment or given.get(column, "") for column, comment in columns}
+        for column, comment in columns:
+            if comment is None and column in given:
+                connection.execute(f'COMMENT ON COLUMN {name}."{column}" IS {_quoted(given[column])}')
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def rows(
@@ -84,9 +132,14 @@ def main(arguments: list[str]) -> None:
     with explained():
         if not arguments:
             raise LaminaError("no query given. Write: python -m lamina.database sql/queries/which_layers_matter.sql")
-        connection = connect("sql/views.sql")
+        files = [Path(f"results/tables/{table}.parquet") for table in store.TABLES]
+        connection = connect(VIEWS, [file for file in files if file.exists()])
         for path in arguments:
-            connection.sql(Path(path).read_text(encoding="utf-8")).show(max_rows=10_000, max_width=10_000)
+            try:
+                answer = connection.sql(Path(path).read_text(encoding="utf-8"))
+            except duckdb.CatalogException as error:
+                raise LaminaError(f"{path}: {error}\nIf a table is not there yet: snakemake report") from error
+            answer.show(max_rows=10_000, max_width=10_000)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,9 @@
 Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either side.
 """
 
+import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,30 +16,10 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
+from lamina import figures as drawn
 from lamina.database import rows
-from lamina.figures import (
-    angular_triangle,
-    cross_task,
-    efficiency,
-    pruning_curves,
-    relevance_agreement,
-    relevance_maps,
-    repair_bars,
-    training_curves,
-)
 from lamina.figures.style import Z95
 
-# In the order of the page.
-FIGURES: dict[str, tuple[str, ModuleType]] = {
-    "relevance_maps": ("Which layers matter", relevance_maps),
-    "relevance_agreement": ("Where cosine and accuracy disagree", relevance_agreement),
-    "angular_triangle": ("Which runs of layers barely turn the stream", angular_triangle),
-    "pruning_curves": ("What pruning costs", pruning_curves),
-    "repair_bars": ("What repair gives back", repair_bars),
-    "cross_task": ("What a plan costs the other tasks", cross_task),
-    "efficiency": ("What pruning buys", efficiency),
-    "training_curves": ("How healing went", training_curves),
-}
 DISAGREEMENTS_SHOWN = 15
 
 # One selector against another on the calibrations' own tasks, paired over test documents where they are known; those of
@@ -110,7 +92,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         keeps=keeps,
-        figures=[figure(connection, name, figures) for name in FIGURES],
+        figures=[figure(connection, name, module, figures) for name, module in modules().items()],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=rows(
             connection,
@@ -123,12 +105,18 @@ def render(
     )
 
 
-def figure(connection: duckdb.DuckDBPyConnection, name: str, folder: Path) -> dict[str, Any]:
+def modules() -> dict[str, ModuleType]:
+    """The modules of `lamina.figures` that draw, by name, in the order of the page."""
+    names = [name for _, name, _ in pkgutil.iter_modules(drawn.__path__) if name != "style"]
+    found = {name: importlib.import_module(f"lamina.figures.{name}") for name in names}
+    return dict(sorted(found.items(), key=lambda entry: entry[1].PLACE))
+
+
+def figure(connection: duckdb.DuckDBPyConnection, name: str, module: ModuleType, folder: Path) -> dict[str, Any]:
     """One figure ready for the page: its SVG inline, and the caption with sample counts."""
-    title, module = FIGURES[name]
     path = folder / f"{name}.svg"
-    drawing = inline(path.read_text(encoding="utf-8"), name, title) if path.exists() else None
-    return {"name": name, "title": title, "svg": drawing, "caption": module.caption(connection)}
+    drawing = inline(path.read_text(encoding="utf-8"), name, module.TITLE) if path.exists() else None
+    return {"name": name, "title": module.TITLE, "svg": drawing, "caption": module.caption(connection)}
 
 
 def inline(svg: str, name: str, title: str) -> Markup:
@@ -157,6 +145,7 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
             *repairs(connection),
             *text_repairs(connection),
             kept_sentence(keeps),
+            not_finite(connection),
         )
         if sentence
     ]
@@ -275,6 +264,20 @@ def kept_sentence(keeps: list[dict[str, Any]]) -> str:
     if guessing:
         text += f"On {', '.join(guessing)} the base model is not above chance, so there is nothing to keep."
     return text.strip()
+
+
+def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
+    """Where a removal gave numbers that are not finite: they count as wrong, and the reader must know."""
+    found = rows(
+        connection,
+        """SELECT model, calibration, unit, max(n_not_finite) AS most FROM relevance
+        WHERE n_not_finite > 0 GROUP BY ALL ORDER BY model, calibration, most DESC, unit""",
+    )
+    if not found:
+        return ""
+    told = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in found[:5])
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f"Without these units the outputs were not finite on some samples, which count as wrong: {told}{more}."
 
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -12,7 +12,18 @@ from typing import Any
 import duckdb
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("Snakefile", "rules", "workflow", "src", "sql", "config", "resources", "requirements.lock", "tests/configs")
+PARTS = (
+    "Snakefile",
+    "rules",
+    "workflow",
+    "src",
+    "sql",
+    "config",
+    "envs",
+    "resources",
+    "requirements.lock",
+    "tests/configs",
+)
 SHARED = ROOT.parent / "shared" / "real"
 
 

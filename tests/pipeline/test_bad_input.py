@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lamina.tables import store
 from tests.pipeline.project import Project, copy_project
+from tests.unit import tiny
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +64,37 @@ def test_more_layers_than_can_go_are_refused_when_the_config_is_read(project: Pr
     config["studies"]["prune"]["removed"] = [12]
     done = with_config(project, config, "many").run("-n", check=False)
     assert done.returncode != 0 and "12" in done.stdout and "11" in done.stdout
+
+
+def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Project) -> None:
+    question = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0.0}
+    (project.folder / "mine.jsonl").write_text(json.dumps(question))
+    done = with_config(project, study(calibrations={"facts": {"choices": "mine.jsonl"}}), "line").run(check=False)
+    assert done.returncode != 0 and "Traceback" not in done.stdout
+    assert "mine.jsonl, line 1: gold is 0.0, not a whole number" in done.stdout and '"gold": 0' in done.stdout
+    assert not (project.folder / "results").exists()
+
+
+def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project: Project) -> None:
+    """Learned positions, a context of 64, a tokenizer with neither BOS nor EOS: questions that are longer are cut."""
+    tiny.save_without_bos_and_eos(project.folder / "small", 64)
+    models = {"models": {"small": {"source": "small"}}}
+    for name, query in (("mine", " ".join(tiny.WORDS * 2)), ("empty", "")):
+        lines = [json.dumps({"query": query, "choices": ["w1", "w2 w3"], "gold": n % 2}) for n in range(8)]
+        (project.folder / f"{name}.jsonl").write_text("\n".join(lines))
+    config = study(calibrations={"mine": {"choices": "mine.jsonl"}, "empty": {"choices": "empty.jsonl"}}, **models)
+    config["studies"] = {"maps": {"models": ["small"], "calibrations": ["mine", "empty"], "metrics": ["accuracy"]}}
+    small = with_config(project, config, "small")
+    target = "results/sweeps/small/mine/base/removal/layer/removed=0.parquet"
+    small.run(target, "results/activations/small/mine.parquet")
+    assert store.read(project.folder / target).num_rows == 8 * 5
+    refused = "results/calibrations/small/empty.parquet"
+    done = small.run(refused, check=False)
+    assert done.returncode != 0 and "neither BOS nor EOS, which an empty question is put after" in done.stdout
+    assert not (project.folder / refused).exists() and nothing_half_written(project)
+    config["calibrations"]["mine"] = {"text": "microworld_corpus"}
+    done = with_config(project, config, "long").run("-n", check=False)
+    assert done.returncode != 0 and "calibrations.mine.length: 128 tokens are more than the context" in done.stdout
 
 
 def test_an_unknown_task_is_named_with_the_nearest(project: Project) -> None:

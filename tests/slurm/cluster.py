@@ -26,6 +26,7 @@ HASTE = [
             "capture_activations",
             "fit_patch",
             "heal_variant",
+            "diagnose_layers",
             "benchmark_task",
             "benchmark_perplexity",
             "benchmark_efficiency",

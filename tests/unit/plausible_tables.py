@@ -23,6 +23,19 @@ LANGUAGES = (
 )
 
 
+def write_tables(folder: Path, **rows: list[dict[str, Any]]) -> list[Path]:
+    """Write all tables of a run, those without rows empty, and give their files."""
+    files = [folder / f"{table}.parquet" for table in store.TABLES]
+    for file in files:
+        store.write(file, store.from_rows(file.stem, rows.get(file.stem, [])))
+    return files
+
+
+def runs_of(layers: Any) -> int:
+    """Runs of contiguous layers, counted the plain way."""
+    return sum(layer - 1 not in set(layers) for layer in layers)
+
+
 def write_study(
     folder: Path,
     n_layers: int = 12,
@@ -32,7 +45,7 @@ def write_study(
     n_test: int = 200,
     models: tuple[str, ...] = ("reference",),
     seed: int = 0,
-) -> None:
+) -> list[Path]:
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
     data: dict[str, list[dict[str, Any]]] = {table: [] for table in store.TABLES}
@@ -47,7 +60,7 @@ def write_study(
         base = {task: rng.uniform(0.75, 0.98) for task in tasks}
         none = dict(model=model, calibration="none", selector="none", removed=0, recovery="none", healing="none")
         _benchmark(data, none, base, difficulty, 12.0, rng)
-        data["efficiency"].append(none | _efficiency(0, n_layers, rng))
+        timed: set[tuple[int, str, int]] = set()
         for calibration in calibrations:
             _calibration(data, model, calibration, n_layers, calibration == refused, rng)
             for selector in SELECTORS:
@@ -85,7 +98,10 @@ def write_study(
                             for task in tasks
                         }
                         _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
-                        data["efficiency"].append(variant | _efficiency(removed, n_layers, rng))
+                        runs = runs_of(units.tolist())
+                        if healing == "none" and (removed, recovery, runs) not in timed:
+                            timed.add((removed, recovery, runs))
+                            data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
                         if recovery == "ghost" and healing == "none":
                             data["patches"].append(
                                 variant
@@ -113,8 +129,7 @@ def write_study(
         for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
         for job in range(7)
     ]
-    for table, rows in data.items():
-        store.write(folder / f"{table}.parquet", store.from_rows(table, rows))
+    return write_tables(folder, **data)
 
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
@@ -137,6 +152,7 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             )
         for metric in ("accuracy", "cosine"):
             row = key | dict(selector="base", removed=0, metric=metric, unit=str(layer), layer=layer, component="layer")
+            row |= dict(n_not_finite=0)
             if metric == "accuracy" and refused:
                 row |= dict(n_samples=500, reason="the base model is at chance")
             else:
@@ -164,17 +180,24 @@ def _benchmark(data: dict, variant: dict, value: dict, difficulty: dict, perplex
     data["benchmarks"].append(variant | row)
 
 
-def _efficiency(removed: int, n_layers: int, rng: Any) -> dict:
+def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:
     ratio = 1 - removed / (n_layers + 1)
-    latency = ratio * (1 + rng.normal(0, 0.01)) if removed else 1.0
+    latency = ratio * (1 + rng.normal(0, 0.01))
     return (
         dict(
-            device="cpu", dtype="float32", prompt=64, generate=32, batch=1, repeats=10, parameters=int(640_000 * ratio)
+            runs=runs,
+            device="cpu",
+            dtype="float32",
+            prompt=64,
+            generate=32,
+            batch=1,
+            repeats=10,
+            parameters=int(640_000 * ratio),
         )
         | dict(parameters_ratio=ratio, weights_bytes=int(2_560_000 * ratio), weights_bytes_ratio=ratio)
         | dict(kv_bytes_per_token=6144, kv_bytes_per_token_ratio=1 - removed / n_layers, latency_ms=80 * latency)
-        | dict(latency_ratio=latency, latency_ratio_stderr=0.01 if removed else 0.0, tokens_per_second=400 / latency)
-        | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012 if removed else 0.0)
+        | dict(latency_ratio=latency, latency_ratio_stderr=0.01, tokens_per_second=400 / latency)
+        | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012)
     )
 
 

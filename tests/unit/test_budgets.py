@@ -12,10 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
-from lamina.relevance.score import relevance
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.score import ranking
 from lamina.search import exact, race
 from lamina.search.betting import log_evidence
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
 from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores
 from lamina.tables import store
 from tests.unit import tiny
@@ -25,16 +29,23 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
 
 
-def options(metric: str = "accuracy", seed: int = 0, tolerance: float = 0.01) -> dict[str, Any]:
-    return {"metric": metric, "score": "acc_norm", "seed": seed, "confidence": 0.95, "tolerance": tolerance, "step": 1}
+def options(seed: int = 0, tolerance: float = 0.01) -> dict[str, Any]:
+    return {"seed": seed, "confidence": 0.95, "tolerance": tolerance, "step": 1}
 
 
-def first_to_go(scores: Scores, metric: str, chance: float, removed: int = 0) -> tuple[str, int]:
-    """The unit that goes, and the number of evaluations behind it."""
-    rows = scores.rows(scores.units)
-    table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
-    ranked = [row for row in relevance(table, chance, "acc_norm", removed, seed=0) if row["metric"] == metric]
-    return next(row["unit"] for row in ranked if row["rank"] == 1), len(rows)
+def first_to_go(rows: list[dict[str, Any]], metric: str, chance: float, removed: int = 0) -> str:
+    """The unit that goes by the ranking of what was measured."""
+    columns = from_table(store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed))
+    ranks = ranking(columns, metric, Context(chance, "acc_norm", removed)).ranks
+    assert ranks is not None
+    return columns.units[ranks.index(1)]
+
+
+def evaluator(session: engine.Session, metric: str, removed: tuple[str, ...], units: list[str]) -> Evaluator:
+    """An evaluator of single removals, named as a sweep names them."""
+    current = Candidate(frozenset(removed))
+    named = {current: engine.CURRENT, **{current.without(unit): unit for unit in units}}
+    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl", "output_js", "output_cosine", "output_norm"])
@@ -46,13 +57,17 @@ def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str,
         units = engine.all_units(8, "layer", removed)
         chance = chance_accuracy(samples, tiny.VOCABULARY)
         full = engine.sweep(model, samples, units, removed)
-        with engine.opened(model, samples, units, removed, outputs=metric.startswith("output_")) as session:
-            exact.run(session, units, options(metric, seed), chance)
+        current = Candidate(frozenset(removed))
+        candidates = [current.without(unit) for unit in units]
+        with engine.opened(model, samples, outputs=metric.startswith("output_")) as session:
+            asked = evaluator(session, metric, removed, units)
+            chosen = exact.run(asked, candidates, options(seed), chance)
+            rows = asked.rows([current, *candidates])
         # With units removed, a model that guesses is ranked all the same.
-        expected, most = first_to_go(full, metric, chance, 1)
-        found, fewer = first_to_go(session.scores, metric, chance, 1)
-        assert found == expected
-        assert fewer <= most
+        expected = first_to_go(full.rows(full.names), metric, chance, 1)
+        assert first_to_go(rows, metric, chance, 1) == expected
+        assert chosen in (None, current.without(expected))
+        assert len(rows) <= full.seen.sum()
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -66,44 +81,60 @@ def test_exact_keeps_units_that_tie(tie: bool) -> None:
             layer.mlp.down_proj.weight.zero_()
     samples = random_samples(3, count=120)
     units = engine.all_units(6, "layer")
-    with engine.opened(model, samples, units) as session:
-        exact.run(session, units, options("output_kl"), 0.0)
-    assert first_to_go(session.scores, "output_kl", 0.0)[0] == ("4" if tie else "2")
+    candidates = [Candidate(frozenset({unit})) for unit in units]
+    with engine.opened(model, samples) as session:
+        asked = evaluator(session, "output_kl", (), units)
+        chosen = exact.run(asked, candidates, options(), 0.0)
+        rows = asked.rows([Candidate(), *candidates])
+    assert first_to_go(rows, "output_kl", 0.0) == ("4" if tie else "2")
+    # Equals are left to the ranking, as in a full sweep.
+    assert chosen == (None if tie else Candidate(frozenset({"2"})))
     seen = session.scores.seen.sum(axis=1)
-    assert seen[1 + 2] == len(samples)
-    assert seen[1:].min() < len(samples)
+    assert seen[session.scores.index["2"]] == len(samples)
+    assert seen.min() < len(samples)
 
 
-def test_a_session_adds_up_to_one_sweep() -> None:
-    """Measured in parts, in any order, with or without the current model's own stream: the numbers stay the same."""
+def test_an_evaluator_measures_once_what_is_asked_in_parts() -> None:
+    """In any order and with anything asked again, the numbers are the sweep's, and a pass runs only what is missing."""
     model, samples, units = tiny.model(), random_samples(5, count=20), engine.all_units(5, "layer")
     whole = engine.sweep(model, samples, units, outputs=False)
-    with engine.opened(model, samples, units, outputs=False) as session:
-        session.measure(range(10, 20), ["0", "4"])
-        session.measure(range(10), units)
-        session.measure(range(10, 20), ["1", "3"], current=False)
+    zero, one, two, three, four = (Candidate(frozenset({unit})) for unit in units)
+    with engine.opened(model, samples, outputs=False) as session:
+        asked = evaluator(session, "perplexity", (), units)
+        asked.losses([zero, four], range(10, 20))
+        asked.losses([zero, one, two, three, four], range(10))
+        asked.losses([one, three, four], range(8, 20))
         partly = session.layer_tokens
-        session.measure(range(10, 20), ["2"], current=False)
-    assert np.abs(session.scores.loglikelihood - whole.loglikelihood).max() < 1e-5
-    np.testing.assert_array_equal(session.scores.seen, whole.seen)
-    # The current stream ends behind layer 2: 3 layers of prefix and 2 of the fork, on every token of these lines.
-    tokens = (session.layer_tokens - partly) / 5
-    assert tokens == int(tokens)
+        losses = asked.losses([two, zero], range(20))
+        last, done = session.layer_tokens - partly, session.layer_tokens
+        asked.losses([zero, one, two, three, four], range(20))
+        assert session.layer_tokens == done
+    order = [session.scores.index[name] for name in whole.names]
+    assert np.abs(session.scores.loglikelihood[order] - whole.loglikelihood).max() < 1e-5
+    np.testing.assert_array_equal(session.scores.seen[order], whole.seen)
+    gold = [start + sample.gold for start, sample in zip(whole.offsets, samples, strict=False)]
+    np.testing.assert_allclose(losses[0], -whole.loglikelihood[whole.index["2"], gold], atol=1e-5)
+    # The current model is known there, so its stream ends where layer 2 is skipped: layers 0, 1, 3 and 4 of ten lines.
+    with engine.opened(model, samples[10:], outputs=False) as session:
+        session.measure(range(10), {"alone": Candidate()})
+    assert last / 4 == session.layer_tokens / 5
 
 
 class Replay:
-    """A session that gives back what a full sweep measured, so that many seeds can be tried on real numbers."""
+    """An evaluator that gives back what a full sweep measured, so that many seeds can be tried on real numbers."""
 
-    def __init__(self, full: Scores) -> None:
+    def __init__(self, full: Scores, metric: str = "accuracy") -> None:
         self.full, self.evaluations = full, 0
-        self.scores = Scores(full.units, full.samples)
-        self.scores.loglikelihood, self.scores.hits = full.loglikelihood, full.hits
-        self.scores.last_hit = full.last_hit
+        self.loss, self.count = loss_of(metric, "acc_norm"), len(full.samples)
 
-    def measure(self, numbers: np.ndarray, units: list[str], current: bool = True) -> None:
-        for unit in [engine.CURRENT, *units] if current else units:
-            self.scores.seen[self.scores.index[unit], list(numbers)] = True
-        self.evaluations += len(numbers) * len(units)
+    def losses(self, candidates: list[Candidate], numbers: np.ndarray) -> np.ndarray:
+        self.evaluations += len(numbers) * len(candidates)
+        places = [self.full.index[self.unit(candidate)] for candidate in candidates]
+        return np.array([1.0 - self.full.correct(places, number, True) for number in numbers]).T
+
+    def unit(self, candidate: Candidate) -> str:
+        """The last unit that the candidate lacks, of those that the sweep measured."""
+        return next(unit for unit in candidate.removed if unit in self.full.index)
 
 
 @cache
@@ -124,21 +155,20 @@ def _swept(task: str, removed: tuple[str, ...], count: int = 300) -> tuple[Score
 def test_race_is_within_the_tolerance_and_exact_is_exact(task: str, removed: tuple[str, ...]) -> None:
     full, samples = _swept(task, removed)
     chance = chance_accuracy(samples, 512)
-    units = full.units[1:]
+    units = full.names[1:]
     key = "correct_norm" if samples[0].kind == "choices" else "correct"
     accuracy = {u: np.mean([full.sample(u, number)[key] for number in range(len(samples))]) for u in units}
+    best = max(units, key=lambda unit: (accuracy[unit], int(unit)))
+    candidates = [Candidate(frozenset([*removed, unit])) for unit in units]
     right = 0
     for seed in range(20):
         replay = Replay(full)
-        exact.run(replay, units, options(seed=seed), chance)  # type: ignore[arg-type]
-        assert first_to_go(replay.scores, "accuracy", chance, len(removed))[0] == max(
-            units, key=lambda u: (accuracy[u], int(u))
-        )
+        chosen = exact.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
+        assert chosen is None or replay.unit(chosen) == best
         assert replay.evaluations < len(units) * len(samples)
         replay = Replay(full)
-        race.run(replay, units, options(seed=seed), chance)  # type: ignore[arg-type]
-        chosen, _ = first_to_go(replay.scores, "accuracy", chance, len(removed))
-        right += accuracy[chosen] >= max(accuracy.values()) - 0.01 - 1e-12
+        winner = race.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
+        right += accuracy[replay.unit(winner)] >= max(accuracy.values()) - 0.01 - 1e-12
         assert replay.evaluations <= len(units) * len(samples)
     assert right >= 17
 

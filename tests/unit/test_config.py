@@ -4,12 +4,15 @@ import copy
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from lamina.config import calibrations, diagnoses, healings, models, recoveries, selectors
 from lamina.config import load as config
-from lamina.config import selectors
+from lamina.config.entry import Entry, option
+from lamina.config.studies import Maps
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -79,6 +82,24 @@ def test_layers_of_a_multimodal_checkpoint_are_those_of_its_text_model(root: Pat
     assert config.layers(config.load(put(minimal(), "models.small.source", "nested"), root), "small") == 6
 
 
+def test_a_local_model_tells_its_family(root: Path) -> None:
+    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    assert config.load(put(minimal(), "models.small.source", "told"), root).models["small"].family == "gpt2"
+    assert config.load(put(minimal(), "models.hub.family", "llama"), root).models["hub"].family == "llama"
+
+
+def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = root / "home"
+    model_folder(home / "model", {"num_hidden_layers": 6})
+    (home / "text.json").write_text(json.dumps(["a"] * 500))
+    monkeypatch.setenv("HOME", str(home))
+    raw = put(put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json")
+    loaded = config.load(raw, root)
+    assert loaded.models["small"].source == loaded.models["small"].options()["source"] == str(home / "model")
+    assert loaded.models["small"].layers == 6
+    assert loaded.calibrations["corpus"].options()["text"] == str(home / "text.json")
+
+
 def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
     loaded = config.load(put(minimal(), "models.hub.layers", 32), root)
     assert config.layers(loaded, "hub") == 32
@@ -127,6 +148,95 @@ def test_usual_names_are_fine(root: Path, name: str) -> None:
     raw = minimal()
     raw["selectors"][name] = {"metric": "cosine"}
     assert name in config.load(raw, root).selectors
+
+
+def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:
+    raw = put(minimal(), "recoveries.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
+    put(raw, "calibrations.recall.score", "acc")  # read by others than the job that draws the samples
+    loaded = config.load(put(raw, "selectors.accuracy.protect", [0, -1]), root)
+    assert loaded.recoveries["ghost"].options() == {"method": "ghost"}
+    assert loaded.recoveries["mild"].options() == {"method": "ghost", "ridge": 1e-6}
+    assert loaded.selectors["accuracy"].options() == {
+        "strategy": "iterative",
+        "metric": "accuracy",
+        "protect": [0, -1],
+    }
+    assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
+    assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
+    seeded = config.load(put(raw, "seed", 7), root)
+    assert seeded.healings["lora"].options() == {"method": "lora", "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("section", "read"),
+    [
+        ("models", models.read),
+        ("calibrations", calibrations.read),
+        ("selectors", selectors.read),
+        ("recoveries", recoveries.read),
+        ("healings", healings.read),
+        ("diagnoses", diagnoses.read),
+    ],
+)
+def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:
+    for entry in getattr(config.load(put(minimal(), "seed", 5), root), section).values():
+        assert read(json.loads(json.dumps(entry.options()))) == entry
+
+
+def test_a_changed_default_reruns_what_left_it_out_and_keeps_what_wrote_it_out() -> None:
+    class Before(Entry):
+        ridge: float = option("a", 1e-6)
+
+    class After(Entry):
+        EARLIER = {"ridge": 1e-6}
+        ridge: float = option("a", 1e-3)
+        added: int = option("b", 4)
+
+    assert Before().options() == {} and After().options() == {"ridge": 1e-3}
+    assert Before(ridge=1e-3).options() == After(ridge=1e-3).options()
+    assert After.from_options({}).ridge == 1e-6 and After.from_options({}).added == 4
+
+
+def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
+    loaded = config.load(minimal(), root).selectors
+    assert [loaded[name].metric for name in ("accuracy", "angular", "deepest", "random")] == [
+        "accuracy",
+        "angular",
+        None,
+        None,
+    ]
+    assert {entry.budget for entry in loaded.values()} == {"full"}
+
+
+def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
+    study = {"models": ["small"], "calibrations": ["recall"], "diagnoses": ["variance"]}
+    loaded = config.load(put(minimal(), "studies.looks", study), root).studies
+    assert isinstance(loaded["looks"], Maps) and loaded["looks"].metrics == []
+    assert loaded["looks"].diagnoses == ["variance"] and loaded["maps"].diagnoses == []
+
+
+def test_a_new_method_is_one_class(root: Path) -> None:
+    """In a process of its own: the class would be known to all tests from then on."""
+    raw = put(minimal(), "recoveries.mine", {"method": "scale", "factor": "0.5"})
+    code = f"""
+from pathlib import Path
+from typing import Literal
+from lamina.config import document, recoveries
+from lamina.config.entry import option
+from lamina.config.load import load
+
+class Scale(recoveries.Recovery):
+    "Scales what is left."
+    method: Literal["scale"] = "scale"
+    factor: float = option("By how much.", 1.0, gt=0)
+
+print(load({raw!r}, Path({str(root)!r})).recoveries["mine"].options())
+print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.splitlines() == ["{'method': 'scale', 'factor': 0.5}", "True True"]
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:

@@ -1,14 +1,18 @@
-"""The configurations that lamina ships, and the README that explains them, keep up with the schema."""
+"""The configurations that lamina ships, and the README that explains them, keep up with the classes."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
+from lamina.config import document
 from lamina.config import load as config
+from lamina.config.entry import Choice
 from lamina.errors import LaminaError
-from tests.unit.configurations import REPOSITORY, Raw, model_folder, put
+from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
@@ -30,10 +34,10 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
 def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     model_folder(tmp_path / "m12", {"num_hidden_layers": 12})
     model_folder(tmp_path / "m5", {"num_hidden_layers": 5})
-    (tmp_path / "text.json").write_text("[]")
+    (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
-    for kind in ("calibrations", "selectors", "recoveries", "healings"):
+    for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
@@ -49,3 +53,45 @@ def test_the_shipped_template_says_what_to_replace() -> None:
         config.load(raw, REPOSITORY)
     message = str(caught.value)
     assert "models.stories.source: there is no folder 'models/stories260K-llama'" in message
+
+
+def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:
+    remedy = "run PYTHONPATH=src python -m lamina.config.document"
+    assert document.README.read_text(encoding="utf-8") == document.readme(), remedy
+    assert document.SCHEMA.read_text(encoding="utf-8") == document.as_json(document.schema()), remedy
+
+
+def test_every_key_is_explained() -> None:
+    classes = [each for part in document.parts() for each in [part.model, *document.leaves(part.model)]]
+    told = [each.BY for each in classes if issubclass(each, Choice)]
+    for each in classes:
+        assert each.__doc__
+        assert {key for key, field in each.model_fields.items() if not field.description} <= set(told), each
+
+
+@pytest.mark.parametrize("name", [*SHIPPED, "tests/configs/minimal.yaml", "tests/configs/budgets.yaml"])
+def test_editors_accept_the_shipped_configurations(name: str) -> None:
+    raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
+    assert not [error.message for error in Draft202012Validator(document.schema()).iter_errors(raw)]
+
+
+def test_editors_refuse_what_lamina_refuses() -> None:
+    schema = Draft202012Validator(document.schema())
+    for where, value in (
+        ("selectors.accuracy.stratgy", "block"),
+        ("selectors.accuracy.metric", "acuracy"),
+        ("recoveries.ghost.ridge", -1),
+        ("recoveries.ghost", {"ridge": 1}),
+        ("calibrations.recall.text", "microworld_corpus"),
+        ("studies.prune.removed", []),
+    ):
+        assert list(schema.iter_errors(put(minimal(), where, value))), where
+
+
+def test_the_values_that_options_leave_out_stay_for_ever() -> None:
+    """A job that left an option out must not take a new default for the old one: write the old one into EARLIER."""
+    recorded = json.loads(document.EARLIER.read_text(encoding="utf-8"))
+    now = document.earlier()
+    for name, values in recorded.items():
+        assert values == {key: now[name][key] for key in values}, f"{name}: write the old default into its EARLIER"
+    assert document.record(recorded) == recorded, "new options: run PYTHONPATH=src python -m lamina.config.document"

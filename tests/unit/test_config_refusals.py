@@ -1,6 +1,7 @@
 """What the author of a configuration is told when it cannot run: the key, its value, and what to write instead."""
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,17 @@ WRONG_VALUES = [
     ("calibrations.mixture.fraction", 1.5, ["calibrations.mixture.fraction", "1.5", "above 0 and up to 1"]),
     ("calibrations.corpus.documents", "500", ["calibrations.corpus.documents", "'500'", '"0:500"']),
     ("calibrations.corpus.documents", 500, ["calibrations.corpus.documents", "500", '"0:500"']),
+    ("calibrations.corpus.documents", "30:10", ["documents", '"30:10" holds no document', 'such as "10:30"']),
+    ("calibrations.corpus.documents", "7:7", ["documents", '"7:7" holds no document', 'such as "7:8"']),
+    (
+        "benchmarks.perplexity.corpus_test.documents",
+        "9:3",
+        ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
+    ),
+    ("recoveries.ghost.method", "gost", ["recoveries.ghost.method", "'gost'", "Write ghost.", "Did you mean 'ghost'?"]),
+    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write variance"]),
+    ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
+    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
     ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "accuracy, cosine"]),
     (
         "selectors.accuracy.strategy",
@@ -91,6 +103,7 @@ WRONG_VALUES = [
     ("studies.prune.removed", ["0%"], ["studies.prune.removed[0]", "'0%'", "25%"]),
     ("studies.prune.removed", 2, ["studies.prune.removed", "2", "a list such as"]),
     ("studies.prune.removed", [], ["studies.prune.removed", "[]", "with at least one entry"]),
+    ("studies.maps.metrics", [], ["studies.maps.metrics", "[]", "a list of metrics", "diagnoses"]),
     ("studies.prune.models", [], ["studies.prune.models", "[]", "with at least one entry"]),
     ("studies.prune.tasks", "mine", ["studies.prune.tasks", "'mine'", "all, own, or a list"]),
     ("studies.maps.metrics", ["accuraci"], ["studies.maps.metrics[0]", "'accuraci'", "accuracy, cosine"]),
@@ -140,6 +153,11 @@ def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
     assert "calibrations.recall" in message and "'task' and 'text'" in message and "Keep one" in message
 
 
+def test_a_key_of_another_kind_of_calibration_is_said_to_be_that(root: Path) -> None:
+    message = refusal(put(minimal(), "calibrations.recall.documents", "0:5"), root)
+    assert "calibrations.recall.documents: '0:5' does not go with `task`, only with `text`" in message
+
+
 def test_a_misspelt_main_key_of_a_calibration_is_recognised(root: Path) -> None:
     message = refusal(put(minimal(), "calibrations.recall", {"tsk": "microworld_recall"}), root)
     assert "calibrations.recall.tsk" in message and "'task'" in message
@@ -153,6 +171,7 @@ def test_a_misspelt_main_key_of_a_calibration_is_recognised(root: Path) -> None:
         ("selectors", "acuracy", "accuracy", "selectors"),
         ("recoveries", "gost", "ghost", "recoveries"),
         ("healings", "lra", "lora", "healings"),
+        ("diagnoses", "variants", "variance", "diagnoses"),
         ("tasks", "microworld_recal", "microworld_recall", "benchmarks.tasks"),
         ("perplexity", "corpus", "corpus_test", "benchmarks.perplexity"),
     ],
@@ -253,6 +272,12 @@ def test_a_broken_config_of_a_model_is_named(root: Path) -> None:
     assert "'broken/config.json' is not JSON" in message
 
 
+def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
+    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    message = refusal(put(minimal(), "models.small", {"source": "told", "family": "llama"}), root)
+    assert "models.small.family" in message and "says gpt2, not llama" in message and "Leave `family` out" in message
+
+
 def test_layers_that_contradict_the_folder_are_refused(root: Path) -> None:
     message = refusal(put(minimal(), "models.small.layers", 9), root)
     assert "models.small.layers" in message and "says 8, not 9" in message and "Leave `layers` out" in message
@@ -264,7 +289,17 @@ SELECTOR_MISMATCHES = [
     ({"metric": "cosine", "strategy": "deepest"}, ["metric: 'cosine'", "'deepest'", "Leave `metric` out"]),
     ({"metric": "accuracy", "strategy": "random"}, ["metric: 'accuracy'", "'random'", "Leave `metric` out"]),
     ({"strategy": "iterative"}, ["metric: is missing", "'iterative'", "Write metric: accuracy"]),
-    ({"strategy": "block"}, ["metric: is missing", "'block'"]),
+    ({"strategy": "block"}, ["metric: is missing", "'block'", "Write metric: angular or cosine"]),
+    (
+        {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
+        ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
+    ),
+    ({"strategy": "deepest", "seed": 3}, ["seed: 3 does not go with strategy 'deepest'", "iterative or random"]),
+    ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
+    (
+        {"metric": "perplexity", "budget": "race"},
+        ["budget: 'race'", "'perplexity'", "accuracy, output_cosine or output_js"],
+    ),
 ]
 
 
@@ -313,7 +348,7 @@ def test_questions_are_not_calibrated_on_and_tested(root: Path) -> None:
 
 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
-    (root / "text.json").write_text('["a"]')
+    (root / "text.json").write_text(json.dumps(["a"] * 400))
     raw = put(minimal(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"})
     put(raw, "benchmarks.perplexity.corpus_test", {"text": "text.json", "documents": "299:400", "window": 64})
     message = refusal(copy.deepcopy(raw), root)

@@ -20,8 +20,8 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
     recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
     units = engine.all_units(12, "layer", removed)
-    with engine.opened(model, samples, units, removed) as session:
-        session.measure(range(len(samples)), units)
+    with engine.opened(model, samples) as session:
+        session.sweep(units, removed)
     packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
     tokens = Tokens(len(samples), packed, 1, 1)
     work, _ = cost.sweep_work(tokens, 12, len(removed), "removal", "layer")

@@ -16,7 +16,7 @@ import pytest
 from lamina import database
 from lamina.errors import LaminaError
 from lamina.tables import store
-from tests.unit.plausible_tables import write_study
+from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
@@ -32,18 +32,16 @@ def script(name: str, *arguments: str | Path) -> subprocess.CompletedProcess:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory) -> Path:
+def study(tmp_path_factory) -> list[Path]:
     folder = tmp_path_factory.mktemp("study") / "results" / "tables"
-    write_study(
+    return write_study(
         folder, n_layers=6, calibrations=("recall", "facts", "hops", "sorting"), sizes=(1, 2), healed=2, n_test=60
     )
-    return folder
 
 
 @pytest.fixture
-def hand_made(tmp_path) -> Path:
+def hand_made(tmp_path) -> list[Path]:
     """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
-    folder = tmp_path / "results" / "tables"
     data = {table: [] for table in store.TABLES}
     data["models"] = [dict(model="m", n_layers=4)]
     data["calibrations"] = [
@@ -85,17 +83,15 @@ def hand_made(tmp_path) -> Path:
         plan | dict(selector="other", removed=1, refused="at chance"),
     ]
     data["jobs"] = [dict(rule="sweep_units", seconds=float(seconds), device="cpu") for seconds in (1, 3)]
-    for table, rows in data.items():
-        store.write(folder / f"{table}.parquet", store.from_rows(table, rows))
-    return folder
+    return write_tables(tmp_path / "results" / "tables", **data)
 
 
 KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
 
 
-def answer(folder: Path, query: str) -> list[dict]:
+def answer(files: list[Path], query: str) -> list[dict]:
     text = (ROOT / "sql" / "queries" / f"{query}.sql").read_text(encoding="utf-8")
-    return database.rows(database.connect(VIEWS, folder), text)
+    return database.rows(database.connect(VIEWS, files), text)
 
 
 def test_every_table_has_a_view_with_its_columns(study):
@@ -103,14 +99,6 @@ def test_every_table_has_a_view_with_its_columns(study):
     for table in store.TABLES:
         described = connection.execute(f"DESCRIBE {table}").fetchall()
         assert [row[0] for row in described] == store.schema(table).names
-
-
-def test_every_view_and_column_has_a_comment(study):
-    connection = database.connect(VIEWS, study)
-    views = "SELECT view_name, comment FROM duckdb_views() WHERE NOT internal AND NOT starts_with(view_name, 'empty_')"
-    columns = "SELECT table_name || '.' || column_name, comment FROM duckdb_columns() WHERE NOT internal"
-    for name, comment in connection.execute(views).fetchall() + connection.execute(columns).fetchall():
-        assert comment, f"{name} has no comment"
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
@@ -127,7 +115,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
 def test_every_query_runs_on_a_run_without_results(query, tmp_path):
-    assert database.rows(database.connect(VIEWS, tmp_path), query.read_text(encoding="utf-8")) == []
+    assert database.rows(database.connect(VIEWS, write_tables(tmp_path)), query.read_text(encoding="utf-8")) == []
 
 
 def test_layers_that_matter_are_told_from_those_that_can_go(hand_made):
@@ -184,17 +172,16 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
     benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
     mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
-    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", benchmarks))
-    store.write(tmp_path / "calibrations.parquet", store.from_rows("calibrations", [mixture]))
-    found = database.rows(database.connect(VIEWS, tmp_path), "SELECT task, chance FROM own_tasks ORDER BY task")
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
+    found = database.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
 def test_perplexity_keeps_less_when_it_rises(tmp_path):
     row = dict(model="m", task="text", metric="perplexity", stderr=0.0, n_samples=9, higher_is_better=False)
     found = [BASE | row | dict(value=10.0), KEY | row | dict(removed=1, value=20.0)]
-    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", found))
-    (score,) = database.rows(database.connect(VIEWS, tmp_path), "SELECT kept FROM scores WHERE removed = 1")
+    files = write_tables(tmp_path, benchmarks=found)
+    (score,) = database.rows(database.connect(VIEWS, files), "SELECT kept FROM scores WHERE removed = 1")
     assert score["kept"] == 0.5
 
 
@@ -210,29 +197,109 @@ def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
         samples += [
             key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
         ]
-    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
-    store.write(tmp_path / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples))
-    (score,) = database.rows(database.connect(VIEWS, tmp_path), "FROM scores WHERE removed = 1")
+    files = write_tables(tmp_path, benchmarks=rows, benchmark_samples=samples)
+    (score,) = database.rows(database.connect(VIEWS, files), "FROM scores WHERE removed = 1")
     assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
     assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
 
 
+def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
+    """Three plans of two layers: 1 2 is one run, 1 3 and 2 4 are two. Only the first two were timed with a patch."""
+    units = {"one": ("1", "2"), "two": ("1", "3"), "other": ("2", "4")}
+    plan = dict(model="m", calibration="c", removed=2)
+    plans = [
+        plan | dict(selector=name, unit=unit, position=place)
+        for name, both in units.items()
+        for place, unit in enumerate(both, 1)
+    ]
+    plans += [plan | dict(selector="halves", unit=f"{layer}.mlp", position=layer) for layer in (1, 2)]
+    timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
+    efficiency = [
+        plan | dict(selector=name, recovery=recovery, healing="none", latency_ratio=ratio)
+        for (name, recovery), ratio in timed.items()
+    ]
+    benchmarks = [
+        plan | dict(selector=name, recovery=recovery, healing=healing, task="t", metric="acc", higher_is_better=True)
+        for name in (*units, "halves")
+        for recovery in ("none", "ghost")
+        for healing in ("none", "lora")
+    ]
+    files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
+    found = database.rows(database.connect(VIEWS, files), "SELECT selector, recovery, latency_ratio FROM variants")
+    assert {(row["selector"], row["recovery"], row["latency_ratio"]) for row in found} == {
+        ("one", "none", 0.8),
+        ("two", "none", 0.8),
+        ("other", "none", 0.8),
+        ("one", "ghost", 0.85),
+        ("two", "ghost", 0.9),
+        ("other", "ghost", 0.9),
+        ("halves", "none", None),
+        ("halves", "ghost", None),
+    }
+    assert len(found) == len(benchmarks)
+
+
+def test_only_the_named_tables_are_opened(study):
+    """Another job may be writing every other file, so that these may be anything."""
+    broken = study[0].with_name("jobs.parquet")
+    kept = broken.read_bytes()
+    broken.write_bytes(b"half a file")
+    try:
+        some = [path for path in study if path.stem in ("relevance", "models")]
+        connection = database.connect(VIEWS, some)
+        assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
+        views = {
+            row[0] for row in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        }
+        assert views == {"relevance", "models", "relevance_wide", "disagreements"}
+        for view in ("plans", "scores", "jobs"):
+            with pytest.raises(duckdb.CatalogException, match=view):
+                connection.execute(f"FROM {view}")
+    finally:
+        broken.write_bytes(kept)
+
+
+def test_a_named_table_without_a_file_is_an_error(tmp_path):
+    with pytest.raises(duckdb.IOException, match="models.parquet"):
+        database.connect(VIEWS, [tmp_path / "models.parquet"])
+    with pytest.raises(LaminaError, match="no table 'modles'"):
+        database.connect(VIEWS, [tmp_path / "modles.parquet"])
+
+
 def test_database_holds_views_only_and_opens_from_the_project_root(study, monkeypatch):
-    root = study.parents[1]
+    root = study[0].parents[2]
     monkeypatch.chdir(root)
-    database.build(VIEWS, "results/tables", "results/lamina.duckdb")
+    database.build(VIEWS, [path.relative_to(root) for path in study], "results/lamina.duckdb")
     with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
         assert connection.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT internal").fetchall() == [(0,)]
         assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
-        assert connection.execute(
-            "SELECT comment FROM duckdb_columns() WHERE table_name = 'benchmarks' AND column_name = 'stderr'"
-        ).fetchall() == [("Standard error of value, in the same unit.",)]
+        described = connection.execute(
+            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
+        )
+        comments = {(table, column): comment for table, column, comment in described.fetchall()}
+        views = connection.execute("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
+    assert [name for name, comment in [*views, *comments.items()] if not comment] == []
+    for table, module in store.TABLES.items():
+        assert (table, module.GRAIN) in views
+        assert {column: comments[table, column] for column in module.COLUMNS} == {
+            column: text for column, (_, text) in module.COLUMNS.items()
+        }
+    # A column that a view hands on is described as where it comes from.
+    assert comments["disagreements", "accuracy_low"] == comments["relevance_wide", "accuracy_low"]
+    assert comments["scores", "stderr"] == comments["benchmarks", "stderr"]
 
 
-def test_database_refuses_a_folder_that_lacks_tables(tmp_path):
-    with pytest.raises(LaminaError, match="models.parquet"):
-        database.build(VIEWS, tmp_path, tmp_path / "x.duckdb")
+def test_database_refuses_to_lack_a_table(study, tmp_path):
+    with pytest.raises(LaminaError, match="no models.parquet among"):
+        database.build(VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_views_file_opens_a_shell(study, monkeypatch):
+    monkeypatch.chdir(study[0].parents[2])
+    connection = duckdb.connect()
+    connection.execute(VIEWS.read_text(encoding="utf-8"))
+    assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
 
 
 def gathered(tmp_path: Path, table: str, *arguments: str | Path) -> list[dict]:

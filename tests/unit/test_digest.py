@@ -4,11 +4,14 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from lamina.workflow.digest import code_digest, file_digest
+from lamina.models.families import FAMILIES
+from lamina.workflow import digest
+from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -122,11 +125,10 @@ def test_a_script_stands_for_what_it_imports(tree: Path) -> None:
     script.write_text("from lamina.engine import run\n\nrun(1)\n")
     other = edited(tree, "lamina/parts/bolt.py", "x * y", "x / y")
     shutil.copytree(tree.parent / "workflow", other.parent / "workflow")
-    name = "workflow/scripts/go.py"
-    assert code_digest(name, root=tree) != code_digest(name, root=other)
+    assert code_digest("go", root=tree) != code_digest("go", root=other)
 
 
-@pytest.mark.parametrize("name", ["lamina.wheels", "lamina.parts.nut", "workflow/scripts/none.py"])
+@pytest.mark.parametrize("name", ["lamina.wheels", "lamina.parts.nut", "none"])
 def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=name.replace(".", r"\.")):
         code_digest(name, root=tree)
@@ -160,6 +162,124 @@ def test_the_whole_library_is_hashed_in_a_moment() -> None:
     assert time.process_time() - start < 1.0  # measured: 0.2 s for 5,000 lines on one core; doubled cores are slower
 
 
-def test_a_files_digest_is_its_sha256(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_bytes(b"abc")
-    assert file_digest(tmp_path / "lock") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+ASIDE = {
+    "lamina/errors.py": "class Error(Exception): pass\n",
+    "lamina/tables/__init__.py": "",
+    "lamina/tables/store.py": "import pyarrow\n\ndef write(): pass\n",
+    "lamina/models/__init__.py": "",
+    "lamina/models/families.py": "FAMILIES = {}\n",
+    "lamina/config/__init__.py": "",
+    "lamina/config/metrics.py": "import pydantic\n\nMETRICS = {}\n",
+    "lamina/measure.py": (
+        "import json\nimport torch\nfrom lamina import errors\nfrom lamina.config.metrics import METRICS\n"
+        "from lamina.models import families\nfrom lamina.tables.store import write\nfrom lamina.tokens import cut\n"
+    ),
+    "lamina/tokens.py": "def cut():\n    from transformers import AutoTokenizer\n    return AutoTokenizer, 1\n",
+}
+LOCK = "torch==2.0\ntransformers==5.0\ntokenizers==0.2\npyarrow==20\npydantic==2.0\nruff==1.0\n"
+
+
+@pytest.fixture
+def project(tree: Path) -> Path:
+    """A measuring module that imports what everything imports, and the versions of packages."""
+    for name, text in ASIDE.items():
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tree.parent / "requirements.lock").write_text(LOCK)
+    return tree
+
+
+@pytest.mark.parametrize("name", ["errors", "tables/store", "models/families", "config/metrics"])
+def test_what_everything_imports_stands_aside(project: Path, name: str) -> None:
+    other = edited(project, f"lamina/{name}.py", "\n", "\nX = 1\n")
+    assert code_digest("lamina.measure", root=other) == code_digest("lamina.measure", root=project)
+
+
+def test_what_stands_aside_counts_where_a_rule_names_it(project: Path) -> None:
+    other = edited(project, "lamina/tables/store.py", "pass", "return 1")
+    modules = ("lamina.measure", "lamina.tables.store")
+    assert code_digest(*modules, root=other) != code_digest(*modules, root=project)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "counts"),
+    [
+        ("torch==2.0", "torch==2.1", True),
+        ("transformers==5.0", "transformers==5.1", True),
+        ("tokenizers==0.2", "tokenizers==0.3", True),
+        ("ruff==1.0", "ruff==1.1", False),
+        ("pyarrow==20", "pyarrow==21", False),
+        ("pydantic==2.0", "pydantic==2.1", False),
+    ],
+)
+def test_versions_count_of_packages_that_are_reached(project: Path, old: str, new: str, counts: bool) -> None:
+    other = edited(project, "lamina/alone.py", "1", "2")
+    (other.parent / "requirements.lock").write_text(LOCK.replace(old, new))
+    changed = package_digest("lamina.measure", root=other) != package_digest("lamina.measure", root=project)
+    assert changed is counts
+
+
+def test_packages_are_known_by_the_name_they_are_installed_by(project: Path) -> None:
+    (project / "lamina/reader.py").write_text("import yaml\nimport lm_eval.tasks\n")
+    lock = project.parent / "requirements.lock"
+    lock.write_text("PyYAML==6.0\nlm_eval==0.4\ndatasets==5.0\n")
+    found = {package_digest("lamina.reader", root=project)}
+    for old, new in [
+        ("PyYAML==6.0", "PyYAML==6.1"),
+        ("lm_eval==0.4", "lm-eval==0.5"),
+        ("datasets==5.0", "datasets==5.1"),
+    ]:
+        other = edited(project, "lamina/alone.py", "1", "2")
+        (other.parent / "requirements.lock").write_text(lock.read_text().replace(old, new))
+        found.add(package_digest("lamina.reader", root=other))
+    assert len(found) == 4
+
+
+def test_every_package_that_the_library_imports_is_pinned() -> None:
+    """One that is not would change without a word."""
+    roots = [*(SOURCE / "lamina").rglob("*.py"), *(SOURCE.parent / "workflow/scripts").glob("*.py")]
+    names = [
+        path.stem if path.parent.name == "scripts" else ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        for path in roots
+        if path.name != "__init__.py"
+    ]
+    imported = {package for module in digest._closure(tuple(names), SOURCE).values() for package in module.packages}
+    pins = digest._pins(SOURCE.parent / "requirements.lock")
+    assert "torch" in imported
+    assert [p for p in sorted(imported) if digest._INSTALLED_AS.get(p, digest._normal(p)) not in pins] == []
+    brought = {name for names in digest._BRINGS.values() for name in names}
+    assert brought | digest._BRINGS.keys() <= pins.keys()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Of a registry, as it is."""
+
+    name: str
+    path: str = "model.layers"
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The same after somebody gave it a field."""
+
+    name: str
+    path: str = "model.layers"
+    help: str = ""
+    added: bool = False
+
+
+def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() -> None:
+    assert entry_digest(Entry("a")) == entry_digest(Grown("a")) == entry_digest(Entry("a", help="Words."))
+    assert (
+        len({entry_digest(e) for e in (None, Entry("a"), Entry("b"), Entry("a", "other"), Grown("a", added=True))}) == 5
+    )
+
+
+def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: family_digest(name) for name in ("llama", "gpt2", "unheard_of", None)}
+    monkeypatch.setitem(FAMILIES, "unheard_of", replace(FAMILIES["llama"], name="unheard_of"))
+    after = {name: family_digest(name) for name in before}
+    assert {name for name in before if before[name] != after[name]} == {"unheard_of", None}

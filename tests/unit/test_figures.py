@@ -1,25 +1,26 @@
 """Every figure and the report, on made-up studies of several sizes and on a run that has measured nothing."""
 
+import ast
 import functools
-import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import pytest
 
 from lamina import database, report
 from lamina.figures import relevance_agreement, style
-from tests.unit.plausible_tables import write_study
+from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 QUERIES = ROOT / "sql" / "queries"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
-FIGURES = list(report.FIGURES)
+FIGURES = report.modules()
 SIZES = {
     "small": dict(n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40),
     "two models": dict(
@@ -42,14 +43,18 @@ def small(tmp_path_factory) -> Path:
     return folder
 
 
+def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
+    """What the job of a figure opens: its tables and no other."""
+    return database.connect(VIEWS, [folder / f"{table}.parquet" for table in FIGURES[name].TABLES])
+
+
 @functools.cache
 def draw(name: str, folder: Path) -> str:
-    module = importlib.import_module(f"lamina.figures.{name}")
-    return style.svg(module.draw(database.connect(VIEWS, folder)), salt=name)
+    return style.svg(FIGURES[name].draw(opened(name, folder)), salt=name)
 
 
 def caption(name: str, folder: Path) -> str:
-    return importlib.import_module(f"lamina.figures.{name}").caption(database.connect(VIEWS, folder))
+    return FIGURES[name].caption(opened(name, folder))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -62,7 +67,7 @@ def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_caption_gives_sample_counts(name, study):
     if name == "cross_task" and not database.rows(
-        database.connect(VIEWS, study), "FROM scores WHERE NOT own AND removed > 0 AND higher_is_better"
+        opened(name, study), "FROM scores WHERE NOT own AND removed > 0 AND higher_is_better"
     ):
         pytest.skip("no plan was tested on another task")
     assert re.search(r"n = \d", caption(name, study))
@@ -70,17 +75,51 @@ def test_a_caption_gives_sample_counts(name, study):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_run_without_data_gives_an_image_that_says_so(name, tmp_path):
-    module = importlib.import_module(f"lamina.figures.{name}")
-    figure = module.draw(database.connect(VIEWS, tmp_path))
+    write_tables(tmp_path)
+    figure = FIGURES[name].draw(opened(name, tmp_path))
     assert figure.texts[0].get_text().startswith("Nothing to show because")
     assert caption(name, tmp_path) == ""
 
 
-def test_every_figure_module_is_in_the_report():
-    modules = {path.stem for path in (ROOT / "src" / "lamina" / "figures").glob("[a-z]*.py")} - {"style"}
-    assert modules == set(FIGURES)
-    captions = set(re.findall(r'figure == "(\w+)"', (ROOT / "workflow" / "report" / "figure.rst").read_text()))
-    assert captions == set(FIGURES)
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_figure_reads_every_table_that_it_declares(name, tmp_path):
+    """`small` and `study` are drawn from the declared tables alone; none of these can be left out either."""
+    folder, module = tmp_path, FIGURES[name]
+    write_study(folder, **SIZES["two models"])
+    for left_out in module.TABLES:
+        files = [folder / f"{table}.parquet" for table in module.TABLES if table != left_out]
+        with pytest.raises(duckdb.CatalogException):
+            module.draw(database.connect(VIEWS, files))
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_workflow_can_read_what_a_figure_declares_without_importing_matplotlib(name):
+    tree = ast.parse(Path(FIGURES[name].__file__).read_text(encoding="utf-8"))
+    found = {s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign)}
+    for declared in ("TITLE", "PLACE", "TABLES", "ABOUT"):
+        assert ast.literal_eval(found[declared]) == getattr(FIGURES[name], declared)
+
+
+def test_every_figure_has_a_place_of_its_own_on_the_page(study):
+    page = rendered(study)
+    at = [page.index(f'<section id="{name}">') for name in FIGURES]
+    assert at == sorted(at) and len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
+
+
+def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
+    """Two variants of one size whose patches act at one run and at two: both are drawn, and named."""
+    plan = dict(model="m", calibration="c", removed=2)
+    units = {"one": (1, 2), "two": (1, 3)}
+    plans = [
+        plan | dict(selector=name, unit=str(u), position=i) for name, both in units.items() for i, u in enumerate(both)
+    ]
+    measured = dict(recovery="ghost", healing="none", repeats=5, parameters_ratio=0.5, latency_ratio_stderr=0.01)
+    rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
+    write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
+    assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
+    latency = FIGURES["efficiency"].draw(opened("efficiency", tmp_path)).axes[0]
+    assert [text.get_text() for text in latency.texts] == ["1", "2"]
+    assert [text.xy[1] for text in latency.texts] == pytest.approx([0.8 + 0.0196, 0.9 + 0.0196])
 
 
 def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
@@ -89,7 +128,7 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     for name in drawn:
         (figures / f"{name}.svg").write_text(draw(name, folder), encoding="utf-8")
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
-    return report.render(database.connect(VIEWS, folder), QUERIES, figures, TEMPLATE, facts)
+    return report.render(database.connect(VIEWS, folder.glob("*.parquet")), QUERIES, figures, TEMPLATE, facts)
 
 
 def test_the_report_is_one_file_that_needs_nothing_else(study):
@@ -111,7 +150,17 @@ def test_the_report_puts_refused_plans_and_their_remedy_in_sight(tmp_path):
     assert "Give it more samples, or leave it out of the study" in page
 
 
+def test_the_report_tells_of_outputs_that_are_not_finite(tmp_path):
+    row = dict(model="m", calibration="c", selector="base", removed=0, metric="accuracy", n_samples=9)
+    units = [row | dict(unit=str(unit), n_not_finite=count) for unit, count in enumerate((0, 4, None))]
+    write_tables(tmp_path, relevance=units)
+    assert "not finite on some samples, which count as wrong: 1 on c (4 samples)." in rendered(tmp_path)
+    write_tables(tmp_path, relevance=[units[0]])
+    assert "not finite" not in rendered(tmp_path)
+
+
 def test_the_report_of_a_run_without_data_says_so(tmp_path):
+    write_tables(tmp_path)
     page = rendered(tmp_path)
     assert "measured nothing that can be summed up" in page
     assert "Refused plans" not in page

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from lamina.config.models import Model
 from lamina.errors import LaminaError
+from lamina.models.context import context
 from lamina.models.manifest import describe, find_model, fingerprint
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
-ENTRY = {"source": "somewhere", "dtype": "float32", "trust_remote_code": False, "chat_template": False, "layers": None}
+ENTRY = Model(source="somewhere", dtype="float32")
 
 
 @pytest.fixture
@@ -60,17 +62,17 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
         )
     with pytest.raises(LaminaError, match="own Python code.*trust_remote_code: true.*models.mine"):
         describe("mine", ENTRY, folder)
-    assert describe("mine", ENTRY | {"trust_remote_code": True}, folder)["n_layers"] == 12
+    assert describe("mine", ENTRY.model_copy(update={"trust_remote_code": True}), folder)["n_layers"] == 12
 
 
 def test_a_wrong_number_of_layers_is_refused(folder: Path) -> None:
     with pytest.raises(LaminaError, match="models.mine.layers: says 32.*Write 12"):
-        describe("mine", ENTRY | {"layers": 32}, folder)
+        describe("mine", ENTRY.model_copy(update={"layers": 32}), folder)
 
 
 def test_a_folder_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match="models.mine.source: there is no folder './gone'"):
-        find_model("mine", ENTRY | {"source": "./gone"}, tmp_path)
+        find_model("mine", ENTRY.model_copy(update={"source": "./gone"}), tmp_path)
 
 
 def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Path, monkeypatch) -> None:
@@ -78,7 +80,7 @@ def test_a_hub_model_that_cannot_be_had_is_refused_with_the_remedy(tmp_path: Pat
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     with pytest.raises(LaminaError, match="models.mine.source: 'nobody/no-such-model'.*(hf download|hf auth login)"):
-        find_model("mine", ENTRY | {"source": "nobody/no-such-model", "revision": "main"}, tmp_path)
+        find_model("mine", ENTRY.model_copy(update={"source": "nobody/no-such-model", "revision": "main"}), tmp_path)
 
 
 def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
@@ -89,3 +91,108 @@ def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
     data[-1] ^= 1
     (folder / "model.safetensors").write_bytes(bytes(data))
     assert fingerprint(folder) != before
+
+
+def rewrite(shard: Path, change) -> None:
+    """Change the header of a safetensors file and leave its data."""
+    raw = shard.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    change(header)
+    new = json.dumps(header).encode()
+    shard.write_bytes(len(new).to_bytes(8, "little") + new + raw[8 + length :])
+
+
+def first_tensors(header: dict) -> list[dict]:
+    return sorted((t for key, t in header.items() if key != "__metadata__"), key=lambda t: t["data_offsets"])
+
+
+def swallow(header: dict) -> None:
+    first, second = first_tensors(header)[:2]
+    second["data_offsets"][0] = first["data_offsets"][0]
+
+
+def shift(header: dict) -> None:
+    first_tensors(header)[1]["data_offsets"][0] += 4
+
+
+def widen(header: dict) -> None:
+    first_tensors(header)[0]["shape"][0] += 1
+
+
+@pytest.mark.parametrize("lost", [1, 1000, 100_000])
+def test_a_whole_header_with_cut_data_is_refused(folder: Path, lost: int) -> None:
+    shard = folder / "model.safetensors"
+    size = shard.stat().st_size
+    shard.write_bytes(shard.read_bytes()[:-lost])
+    with pytest.raises(LaminaError, match=f"model.safetensors is cut off: it has {size - lost} bytes.*says {size}"):
+        describe("mine", ENTRY, folder)
+
+
+@pytest.mark.parametrize("change", [swallow, shift, widen])
+def test_tensors_that_overlap_or_leave_gaps_or_do_not_fill_their_place_are_refused(folder: Path, change) -> None:
+    """As safetensors itself refuses them, minutes later."""
+    from safetensors import SafetensorError, safe_open
+
+    rewrite(folder / "model.safetensors", lambda header: None)
+    assert describe("mine", ENTRY, folder)
+    rewrite(folder / "model.safetensors", change)
+    with pytest.raises(LaminaError, match="model.safetensors is damaged.*tensor '.*Download or save the model again"):
+        describe("mine", ENTRY, folder)
+    with pytest.raises(SafetensorError), safe_open(folder / "model.safetensors", "pt"):
+        pass
+
+
+def test_data_that_no_tensor_claims_is_refused(folder: Path) -> None:
+    with (folder / "model.safetensors").open("ab") as file:
+        file.write(b"more")
+    with pytest.raises(LaminaError, match="model.safetensors is damaged: it has"):
+        describe("mine", ENTRY, folder)
+
+
+@pytest.mark.parametrize("header", [b"[]", b'{"a": 1}', b'{"a": {"dtype": "F32", "shape": [1]}}', b"{"])
+def test_a_header_that_is_none_is_refused(folder: Path, header: bytes) -> None:
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    with pytest.raises(LaminaError, match="not a complete safetensors file"):
+        describe("mine", ENTRY, folder)
+
+
+def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
+    shards = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    with pytest.raises(LaminaError, match=r"names model-00002-of-00002.safetensors, which is not there \(1 of 2"):
+        describe("mine", ENTRY, folder)
+
+
+def test_a_damaged_index_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(LaminaError, match="models.mine.source: .*model.safetensors.index.json is damaged"):
+        describe("mine", ENTRY, folder)
+
+
+def test_a_wrong_family_is_refused(folder: Path) -> None:
+    assert describe("mine", ENTRY.model_copy(update={"family": "llama"}), folder)["family"] == "llama"
+    with pytest.raises(LaminaError, match=r"models.mine.family: says qwen2, but the model is llama. Write llama."):
+        describe("mine", ENTRY.model_copy(update={"family": "qwen2"}), folder)
+
+
+def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert find_model("mine", Model(source=f"~/{folder.name}"), Path("/")) == folder
+    with pytest.raises(LaminaError, match="models.mine.source: there is no folder '~nobody_of_that_name/model'"):
+        find_model("mine", Model(source="~nobody_of_that_name/model"), Path("/"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens"),
+    [
+        ({"max_position_embeddings": 2048}, 2048),
+        ({"n_positions": 64, "n_ctx": 32}, 64),
+        ({"n_ctx": 32}, 32),
+        ({"max_position_embeddings": 7, "text_config": {"max_position_embeddings": 99}}, 99),
+        ({"text_config": {}, "n_ctx": 32}, 32),
+        ({"alibi": True}, None),
+    ],
+)
+def test_the_context_is_what_the_config_says(settings: dict, tokens: int | None) -> None:
+    assert context(settings) == tokens

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from lamina.relevance.columns import from_table
-from lamina.relevance.score import relevance
+from lamina.config.metrics import METRICS
+from lamina.relevance import score
+from lamina.relevance.columns import Context, from_table
 from lamina.relevance.statistics import bootstrap_weights, wilson_interval
 from lamina.tables import store
 
@@ -34,6 +35,10 @@ def sweep(
             )
     keys = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
     return store.from_rows("sweeps", rows, **keys)
+
+
+def relevance(table: store.pa.Table, chance: float, way: str, removed: int, seed: int) -> list[dict]:
+    return score.relevance(table, METRICS, Context(chance, way, removed), seed)
 
 
 def scores(rows: list[dict], metric: str) -> dict[str, dict]:

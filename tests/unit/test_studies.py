@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from lamina.config import load as configuration
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
+from lamina.variant import Variant
 from lamina.workflow import studies
-from lamina.workflow.studies import Variant
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 Raw = dict[str, Any]
@@ -80,27 +82,14 @@ def raw() -> Raw:
 
 
 @pytest.fixture
-def config(raw: Raw, root: Path) -> Raw:
+def config(raw: Raw, root: Path) -> Configuration:
     return configuration.load(raw, root)
 
 
-def only(raw: Raw, root: Path, **study: Any) -> Raw:
+def only(raw: Raw, root: Path, **study: Any) -> Configuration:
     """The configuration with one study instead of its own."""
     common = {"models": ["small"], "calibrations": ["recall"]}
     return configuration.load({**copy.deepcopy(raw), "studies": {"only": {**common, **study}}}, root)
-
-
-def test_a_variant_spells_its_paths() -> None:
-    variant = Variant("m", "c", "s", 3, "ghost", "lora")
-    assert variant.plan == "m/c/s/removed=3"
-    assert variant.patch == "m/c/s/ghost"
-    assert variant.adapter == "m/c/s/removed=3/ghost/lora"
-    assert not variant.is_base
-
-
-def test_the_unpruned_model_is_a_variant_with_nothing_done() -> None:
-    assert Variant.base("m") == Variant("m", "none", "none", 0, "none", "none")
-    assert Variant.base("m").is_base
 
 
 def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> None:
@@ -116,13 +105,13 @@ def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> Non
     assert studies.variants(config) == expected
 
 
-def test_studies_that_overlap_share_variants(config: Raw) -> None:
+def test_studies_that_overlap_share_variants(config: Configuration) -> None:
     listed = studies.variants(config)
     assert listed == sorted(set(listed))
     assert listed.count(Variant("small", "recall", "accuracy", 2, "none", "none")) == 1
 
 
-def test_a_share_means_each_models_own_layers(config: Raw) -> None:
+def test_a_share_means_each_models_own_layers(config: Configuration) -> None:
     assert {v.removed for v in studies.variants(config) if v.model == "small"} == {1, 2}
     assert {v.removed for v in studies.variants(config) if v.model == "other"} == {4}
 
@@ -137,20 +126,20 @@ def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, roo
     assert studies.plans(config) == [("small", "recall", "accuracy", 5)]
 
 
-def test_sizes_are_those_whose_patch_is_used(config: Raw) -> None:
+def test_sizes_are_those_whose_patch_is_used(config: Configuration) -> None:
     assert studies.sizes(config, "small", "recall", "accuracy", "ghost") == [1, 2]
     assert studies.sizes(config, "other", "recall", "accuracy", "ghost") == []
     assert studies.sizes(config, "small", "recall", "accuracy", "affine") == []
 
 
-def test_own_tasks_are_those_the_calibration_draws_from(config: Raw) -> None:
+def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -> None:
     assert studies.own_tasks(config, "recall") == ["microworld_recall"]
     assert studies.own_tasks(config, "mixture") == ["microworld_facts", "microworld_recall"]
     assert studies.own_tasks(config, "corpus") == []
     assert studies.own_tasks(config, "mine") == ["mine"]
 
 
-def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: Raw) -> None:
+def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: Configuration) -> None:
     jobs = studies.benchmark_blocks(config)
     assert jobs == sorted(set(jobs))
     measured: dict[tuple[str, str, str], list[Variant]] = {}
@@ -175,7 +164,7 @@ def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: 
     assert {key[2] for key in measured if key[:2] == ("other", "none")} == set(base)
 
 
-def test_the_unpruned_model_is_in_block_0_alone(config: Raw) -> None:
+def test_the_unpruned_model_is_in_block_0_alone(config: Configuration) -> None:
     assert studies.block_variants(config, "small", "none", "microworld_facts", 0) == [Variant.base("small")]
     assert studies.block_variants(config, "small", "none", "microworld_facts", 1) == []
     assert studies.block_variants(config, "other", "none", "corpus_test", 0) == [Variant.base("other")]
@@ -186,7 +175,7 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
     before = only(raw, root, selectors=["accuracy"], removed=[1, 2, 3, 4, 5, 6])
     after = only(raw, root, selectors=["accuracy"], removed=[1, 2, 3, 4, 5, 6, 7])
 
-    def contents(config: Raw) -> dict[Any, list[Variant]]:
+    def contents(config: Configuration) -> dict[Any, list[Variant]]:
         return {job: studies.block_variants(config, *job) for job in studies.benchmark_blocks(config)}
 
     old, new = contents(before), contents(after)
@@ -196,17 +185,18 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
     assert len({block for *_, block in new}) > 1
 
 
-def test_blocks_are_the_same_in_every_process(config: Raw) -> None:
+def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from lamina.workflow import studies; config = json.load(sys.stdin); "
+        "import json, sys; from pathlib import Path; from lamina.config.load import load; "
+        "from lamina.workflow import studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]
     printed = [
         subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code, str(root)],
             cwd=SOURCE,
-            input=json.dumps(config),
+            input=json.dumps(config.plain()),
             env=seed,
             capture_output=True,
             text=True,
@@ -236,11 +226,11 @@ def test_the_cheapest_pass_of_a_metric(metric: str, name: str) -> None:
     assert studies.metric_pass(metric) == name
 
 
-def test_every_metric_of_the_schema_has_a_pass() -> None:
-    listed = configuration.schema()["$defs"]["selector"]["properties"]["metric"]["enum"]
-    assert all(studies.metric_pass(metric) for metric in listed if metric)
-    in_maps = configuration.schema()["$defs"]["study_maps"]["properties"]["metrics"]["items"]["enum"]
-    assert in_maps == [metric for metric in listed if metric]
+def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
+    assert studies.carried("removal") == ["removal", "stream"]
+    assert studies.carried("gradient") == ["gradient", "weights"]
+    assert studies.carried("stream") == ["stream"]
+    assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", "gradient", "weights"}
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:
@@ -263,8 +253,8 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
     ]
 
 
-def test_the_pass_of_a_step(config: Raw) -> None:
-    assert {name: studies.step_pass(config, name) for name in config["selectors"]} == {
+def test_the_pass_of_a_step(config: Configuration) -> None:
+    assert {name: studies.step_pass(config, name) for name in config.selectors} == {
         "accuracy": "removal",
         "once": "removal",
         "cosine": "stream",
@@ -275,22 +265,43 @@ def test_the_pass_of_a_step(config: Raw) -> None:
     }
 
 
-def test_captures_are_all_calibrations_that_studies_use(config: Raw) -> None:
+def test_captures_are_all_calibrations_that_studies_use(config: Configuration) -> None:
     assert studies.captures(config) == [("other", "recall"), ("small", "corpus"), ("small", "recall")]
 
 
-def test_efficiency_takes_one_variant_per_structure(config: Raw) -> None:
-    assert studies.efficiency_variants(config, "small") == [
-        Variant("small", "recall", "accuracy", removed, recovery, "none")
+def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
+    assert studies.diagnoses(configuration.load(raw, root)) == []
+    raw["diagnoses"] = {"spread": {"kind": "variance"}}
+    raw["studies"]["maps"]["diagnoses"] = ["spread"]
+    raw["studies"]["shares"]["diagnoses"] = ["spread"]
+    assert studies.diagnoses(configuration.load(raw, root)) == [
+        *(("other", "recall", "spread"), ("small", "corpus", "spread"), ("small", "recall", "spread"))
+    ]
+
+
+def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configuration) -> None:
+    """How many runs a plan's layers make, and so what a variant costs, is not known before the plan is."""
+    listed = studies.efficiency_variants(config, "small")
+    assert set(listed) == {
+        Variant("small", calibration, selector, removed, recovery)
+        for calibration in ("recall", "corpus")
+        for selector in ("accuracy", "cosine")
         for removed in (1, 2)
         for recovery in ("ghost", "none")
-    ]
-    assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4, "none", "none")]
+    }
+    assert len(listed) == len(set(listed))
+    assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
 
 
-def test_kinds_of_units_differ_in_structure(raw: Raw, root: Path) -> None:
+def test_efficiency_takes_variants_in_the_order_of_the_studies(config: Configuration) -> None:
+    assert studies.efficiency_variants(config, "small")[0] == Variant("small", "recall", "accuracy", 1)
+
+
+def test_structures_are_counted_by_kind_of_unit_size_and_recovery(raw: Raw, root: Path) -> None:
     config = only(raw, root, selectors=["cosine", "accuracy", "heads"], removed=[1])
-    assert [v.selector for v in studies.efficiency_variants(config, "small")] == ["cosine", "heads"]
+    assert studies.structures(config, "small") == 2
+    config = only(raw, root, selectors=["cosine"], removed=[1, 2], recoveries=["none", "ghost"], healings=["lora"])
+    assert studies.structures(config, "small") == 4
 
 
 def test_efficiency_uses_plans_and_patches_that_exist_anyway(raw: Raw, root: Path) -> None:
@@ -298,6 +309,16 @@ def test_efficiency_uses_plans_and_patches_that_exist_anyway(raw: Raw, root: Pat
     (variant,) = studies.efficiency_variants(config, "small")
     assert variant == Variant("small", "recall", "cosine", 1, "ghost", "none")
     assert (variant.model, variant.calibration, variant.selector, variant.removed) in studies.plans(config)
+
+
+def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Path) -> None:
+    raw["sweep"] = {"blocks": 3}
+    raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
+    raw["selectors"]["taylor"] = {"metric": "taylor"}
+    config = configuration.load(raw, root)
+    found = {name: studies.sweep_blocks(config, name) for name in ("accuracy", "cosine", "early", "taylor")}
+    assert found == {"accuracy": 3, "cosine": 3, "early": 1, "taylor": 1}
+    assert studies.sweep_blocks(config, "base/weights/layer") == 1
 
 
 def test_without_the_section_no_efficiency_is_measured(raw: Raw, root: Path) -> None:

@@ -1,6 +1,7 @@
 """The engine gives the same numbers as evaluating, one by one, models whose units were really cut out."""
 
 import copy
+import os
 import random
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
 from lamina.streams.capture import capture
-from lamina.sweep import engine, packing
+from lamina.sweep import engine
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -104,40 +105,43 @@ def test_blocks_together_are_the_whole_sweep() -> None:
     assert sorted(seen) == sorted(units)
 
 
-def test_output_metrics_compare_with_the_unpruned_model() -> None:
-    """At a later step too, the distance is to the base model's output, not to the current one's."""
-    model, samples = tiny.model(), random_samples(5, count=6)
-    scores = engine.sweep(model, samples, ["0", "4"], removed=["2"])
-    cut = remove(copy.deepcopy(model), ["2", "4"])
+@pytest.mark.parametrize("removed", [[], ["2"]])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
+def test_output_metrics_compare_with_the_unpruned_model(family: str, removed: list[str]) -> None:
+    """Against loops over positions; at a later step too, the distance is to the base model's output."""
+    model, samples = tiny.model(family), random_samples(5, count=6, kinds=("choices", "generated"))
+    scores = engine.sweep(model, samples, ["0", "4"], removed)
+    cut = remove(copy.deepcopy(model), [*removed, "4"])
+    rows = {row["sample"]: row for row in scores.rows(["4"])}
     for sample in samples:
-        places = set()
-        values: dict[str, list[float]] = {"output_cosine": [], "output_norm": [], "output_kl": [], "output_js": []}
-        for row in sample.rows:
-            tokens = row.context + row.continuation[:-1]
+        inputs = [r.context + r.continuation[: None if i == sample.gold else -1] for i, r in enumerate(sample.rows)]
+        # Positions in the context that all rows share are scored once; ALiBi families share nothing.
+        shared = 0 if family == "bloom" else len(os.path.commonprefix(inputs))
+        found: dict[tuple[int, int], list[float]] = {}
+        for number, row in enumerate(sample.rows):
+            tokens = torch.tensor([row.context + row.continuation[:-1]])
             with torch.inference_mode():
-                p, q = (m(torch.tensor([tokens]), use_cache=False).logits[0].double() for m in (model, cut))
-            for at in range(len(row.context) - 1, len(tokens)):
-                # A position reached by the same tokens is one position.
-                if tokens[: at + 1] in places:
-                    continue
-                places.add(tokens[: at + 1])
-                log_p, log_q = p[at].log_softmax(-1), q[at].log_softmax(-1)
-                middle = ((log_p.exp() + log_q.exp()) / 2).log()
-                values["output_cosine"].append(1 - float(torch.cosine_similarity(p[at], q[at], dim=0)))
-                values["output_norm"].append(float((p[at] - q[at]).norm()))
-                values["output_kl"].append(float((log_p.exp() * (log_p - log_q)).sum()))
-                js = (log_p.exp() * (log_p - middle)).sum() + (log_q.exp() * (log_q - middle)).sum()
-                values["output_js"].append(float(js) / 2)
-        row = scores.rows(["4"])[sample.index]
-        for metric, expected in values.items():
-            # Choices that share tokens beyond the common prefix of all are separate positions to the engine.
-            if len(expected) == sum(len(line.answers) for line in packing.pack(0, sample)):
-                assert row[metric] == pytest.approx(np.mean(expected), rel=1e-3, abs=1e-5)
+                base, other = (m(tokens, use_cache=False).logits[0].double().numpy() for m in (model, cut))
+            for at in range(len(row.context) - 1, tokens.shape[1]):
+                found[-1 if at < shared else number, at] = distances(base[at], other[at])
+        expected = np.mean(list(found.values()), axis=0)
+        assert expected.min() > 1e-4
+        measured = [rows[sample.index][name] for name in ("output_cosine", "output_norm", "output_kl", "output_js")]
+        assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+def distances(base: np.ndarray, other: np.ndarray) -> list[float]:
+    """1 - cos, L2, KL(base ‖ other) and Jensen-Shannon of two vectors of logits, by their definitions."""
+    p, q = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (base, other))
+    middle = (p + q) / 2
+    cosine = base @ other / np.sqrt((base @ base) * (other @ other))
+    divergence = [float((a * np.log(a / b)).sum()) for a, b in ((p, q), (p, middle), (q, middle))]
+    return [1 - cosine, float(np.sqrt(((base - other) ** 2).sum())), divergence[0], sum(divergence[1:]) / 2]
 
 
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     model, samples = tiny.model(), random_samples(6)
-    scores = engine.sweep(model, samples, engine.all_units(5, "layer"), what="stream")
+    scores = engine.sweep(model, samples, engine.all_units(5, "layer"), pass_="stream")
     captured = capture(model, [sample.sequence() for sample in samples])
     for layer in range(5):
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from lamina.models.surgery import remove
+from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.sweep import weights
 from lamina.tables import store
@@ -39,7 +40,7 @@ def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
     units = [f"{layer}{part}" for layer in range(5) if str(layer) not in removed]
     rows = weights.rows(model, samples, units, removed, "gradient", 400)
     table = store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=len(removed))
-    found = relevance(table, 0.0, "acc_norm", len(removed), seed=0)
+    found = relevance(table, ["taylor", "magnitude"], Context(removed=len(removed)), seed=0)
     cut = remove(copy.deepcopy(model), removed) if removed else model
     for place, unit in enumerate(units):
         magnitude, taylor = by_hand(cut, samples, f"model.layers.{place}.{PARTS[part]}")

@@ -1,5 +1,6 @@
 """Tiny random models of every family, and a tokenizer to go with them; real transformers classes throughout."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,6 +83,15 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=built, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>"
     )
+
+
+def save_without_bos_and_eos(folder: Path, context: int) -> None:
+    """A GPT-2 with learned positions and its tokenizer, one token per word and none that begins or ends a text."""
+    special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    model("gpt2", n_positions=context, **special).save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: n for n, word in enumerate(["?", *WORDS])}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?").save_pretrained(folder)
 
 
 def tokens(rows: int = 3, length: int = 12, seed: int = 0) -> torch.Tensor:

@@ -10,7 +10,7 @@ from lamina.errors import explained
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--views", type=Path, required=True, help="SQL that creates the views")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
+    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="Parquet files, all of them")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     database.build(arguments.views, arguments.tables, arguments.output)

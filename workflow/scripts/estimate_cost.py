@@ -5,10 +5,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoTokenizer
 
+from lamina.config.benchmarks import Perplexity
+from lamina.config.load import Configuration, load
 from lamina.data import calibrations, documents
 from lamina.data.calibrations import Sample
 from lamina.data.text import encode
@@ -27,19 +28,19 @@ def counted(samples: Sequence[Sample]) -> Tokens:
     return Tokens(len(samples), packed, rows, sum(len(sample.sequence()) for sample in samples))
 
 
-def of_task(tested: Path, config: dict[str, Any], known: dict[str, Tokens], total: Tokens) -> Tokens:
+def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:
     """Tokens of a benchmark task: as long as the calibrations drawn from it, or as all of them on average."""
-    same = [c for c, entry in config["calibrations"].items() if c in known and entry.get("task") == tested.stem]
+    same = [c for c, entry in config.calibrations.items() if c in known and entry.drawn == [tested.stem]]
     own = known[same[0]] if same else total
     return own.scaled(store.read(tested).num_rows)
 
 
-def of_text(entry: dict[str, Any], folder: str, trusted: bool) -> Tokens:
+def of_text(entry: Perplexity, folder: str, trusted: bool) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted)
-    path = documents.corpus_file(entry["text"], entry["split"], Path.cwd())
-    lengths = [len(encode(tokenizer, text)) for text in documents.read_documents(path, entry["documents"])]
-    read = round(sum(lengths) * entry["window"] / entry["stride"])
+    path = documents.corpus_file(entry.text, entry.split, Path.cwd())
+    lengths = [len(encode(tokenizer, text)) for text in documents.read_documents(path, entry.documents)]
+    read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
     return Tokens(len(lengths), read, read, read)
 
 
@@ -52,7 +53,7 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True, type=Path)
     args = parser.parse_args()
     with explained():
-        config = args.config
+        config = load(args.config, Path.cwd())
         models = {path.parent.name: json.loads(path.read_text()) for path in args.manifests}
         drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in args.calibrations}
         tasks = {}
@@ -61,10 +62,10 @@ if __name__ == "__main__":
             total = Tokens(*map(sum, zip(*(asdict(tokens).values() for tokens in known.values()), strict=True)))
             for path in args.tasks if known else []:
                 tasks[model, path.stem] = of_task(path, config, known, total)
-            for text, entry in config["benchmarks"]["perplexity"].items():
+            for text, entry in config.benchmarks.perplexity.items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
         stages = cost.estimate(config, models, drawn, tasks)
-        early = sorted(name for name, entry in config["selectors"].items() if entry["budget"] != "full")
+        early = sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
         found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
         store.write_text(args.output, json.dumps(found, indent=2) + "\n")

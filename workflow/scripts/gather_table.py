@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 
 from lamina.errors import LaminaError, explained
 from lamina.tables import store
+from lamina.tables.columns import SELECTION
 
 
 def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from manifests `models/{model}/manifest.json`."""
-    columns = store.COLUMNS["models"]
+    columns = store.schema("models").names
     for path in paths:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
@@ -23,7 +24,7 @@ def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
 
 def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
-    columns = store.COLUMNS["calibrations"]
+    columns = store.schema("calibrations").names
     for path in paths:
         metadata = pq.read_schema(path).metadata or {}
         if b"lamina.calibration" not in metadata:
@@ -37,7 +38,7 @@ def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        keys = {name: plan[name] for name in store.SELECTION}
+        keys = {name: plan[name] for name in SELECTION}
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
         units = plan["units"]

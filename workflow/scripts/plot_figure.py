@@ -13,8 +13,8 @@ from lamina.tables import store
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figure", required=True, help="name of a module of lamina.figures")
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
-    parser.add_argument("--views", type=Path, default=Path("sql/views.sql"))
+    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="Parquet files of its TABLES")
+    parser.add_argument("--views", type=Path, default=Path(database.VIEWS))
     parser.add_argument("--output", type=Path, required=True, help="SVG")
     arguments = parser.parse_args()
     # By name, so that an edit to one figure makes only that figure stale.

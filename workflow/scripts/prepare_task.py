@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from lamina.config import benchmarks
 from lamina.data import documents, lm_tasks
 from lamina.data.calibrations import document_hash
 from lamina.errors import explained
@@ -14,14 +15,17 @@ from lamina.tables import store
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", required=True, help="name of the task or perplexity text in the config")
-    parser.add_argument("--entry", required=True, type=json.loads, help="its entry in the config, as JSON")
+    parser.add_argument("--entry", required=True, type=json.loads, help="options of its entry in the config, as JSON")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
         if "text" in args.entry:
-            path = documents.corpus_file(args.entry["text"], args.entry.get("split"), Path.cwd())
-            tested = [document_hash(part) for part in documents.read_documents(path, args.entry.get("documents"))]
+            entry = benchmarks.Perplexity.from_options(args.entry)
+            path = documents.corpus_file(entry.text, entry.split, Path.cwd())
+            texts = documents.read_documents(path, entry.documents, f"benchmarks.perplexity.{args.task}")
+            tested = [document_hash(part) for part in texts]
         else:
-            task = lm_tasks.task_object(args.task, Path.cwd(), choices=args.entry.get("choices"))
-            tested = lm_tasks.test_documents(task, args.entry.get("limit"))
+            task_entry = benchmarks.Task.from_options(args.entry)
+            task = lm_tasks.task_object(args.task, Path.cwd(), choices=task_entry.choices)
+            tested = lm_tasks.test_documents(task, task_entry.limit)
         store.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))

@@ -11,11 +11,11 @@ from lamina.tables import store
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, required=True, help="folder of the Parquet tables")
+    parser.add_argument("--tables", type=Path, nargs="+", required=True, help="Parquet files, all of them")
     parser.add_argument("--figures", type=Path, required=True, help="folder of the SVG figures")
     parser.add_argument("--template", type=Path, required=True)
     parser.add_argument("--facts", type=Path, required=True, help="JSON: versions, seed, commit, wall time, machine")
-    parser.add_argument("--views", type=Path, default=Path("sql/views.sql"))
+    parser.add_argument("--views", type=Path, default=Path(database.VIEWS))
     parser.add_argument("--queries", type=Path, default=Path("sql/queries"))
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()

@@ -15,8 +15,11 @@ from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.surgery import parse
 from lamina.search import plans
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
 from lamina.search.plans import protected_layers
 from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
 from lamina.tables import store
 
 
@@ -24,19 +27,36 @@ def swept(
     args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
 ) -> list[dict[str, Any]]:
     """Rows of the sweep. Budgets and passes over the weights are imported by name: editing one stales only its own."""
-    if args.what in ("gradient", "weights"):
+    if args.pass_ in ("gradient", "weights"):
         weights = importlib.import_module("lamina.sweep.weights")
-        return list(weights.rows(model, calibration.samples, units, removed, args.what, args.tokens))
-    if not args.budget:
-        names = [engine.CURRENT, *units] if args.block == 0 else units
-        return engine.sweep(model, calibration.samples, units, removed, args.what, args.tokens).rows(names)
-    kept = protected_layers(args.budget["protect"], engine.layer_count(model))
-    candidates = [unit for unit in units if parse(unit)[0] not in kept]
-    budget = importlib.import_module(f"lamina.search.{args.budget['budget']}")
-    outputs = args.budget["metric"].startswith("output_")
-    with engine.opened(model, calibration.samples, candidates, removed, "removal", args.tokens, outputs) as session:
-        budget.run(session, candidates, args.budget, calibration.facts["chance_accuracy"])
-        return session.scores.rows([engine.CURRENT, *candidates])
+        return list(weights.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
+    if args.budget:
+        return _budgeted(args.budget, model, calibration, units, removed, args.tokens)
+    names = [engine.CURRENT, *units] if args.block == 0 else units
+    return engine.sweep(model, calibration.samples, units, removed, args.pass_, args.tokens).rows(names)
+
+
+def _budgeted(
+    options: dict[str, Any],
+    model: PreTrainedModel,
+    calibration: Calibration,
+    units: Sequence[str],
+    removed: list[str],
+    tokens: int,
+) -> list[dict[str, Any]]:
+    """Rows of a sweep that units leave early; `chosen` says on which the budget settled."""
+    kept = protected_layers(options["protect"], engine.layer_count(model))
+    current = Candidate(frozenset(removed))
+    named = {current.without(unit): unit for unit in units if parse(unit)[0] not in kept}
+    candidates, metric = list(named), options["metric"]
+    budget = importlib.import_module(f"lamina.search.{options['budget']}")
+    with engine.opened(model, calibration.samples, tokens, metric.startswith("output_")) as session:
+        observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
+        loss = loss_of(metric, options["score"])
+        evaluator = Evaluator(session, loss, [current], named | {current: engine.CURRENT}, observed)
+        chosen = budget.run(evaluator, candidates, options, calibration.facts["chance_accuracy"])
+    rows = evaluator.rows([current, *candidates])
+    return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]
 
 
 if __name__ == "__main__":
@@ -44,7 +64,7 @@ if __name__ == "__main__":
     parser.add_argument("--manifest", required=True, type=Path)
     parser.add_argument("--calibration", required=True, type=Path)
     parser.add_argument("--plan", type=Path, help="units already removed; none for the base model")
-    parser.add_argument("--what", required=True, choices=["removal", "stream", "gradient", "weights"], help="the pass")
+    parser.add_argument("--pass", dest="pass_", required=True, choices=["removal", "stream", "gradient", "weights"])
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--block", required=True, type=int)

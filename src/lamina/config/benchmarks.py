@@ -13,7 +13,11 @@ class Task(Entry):
     stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
     """
 
-    num_fewshot: int = option("Solved examples put before each question.", 0, ge=0)
+    num_fewshot: int = option(
+        "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
+        0,
+        ge=0,
+    )
     limit: int | None = option("Number of test documents, the first ones; `null` takes all.", None, ge=1)
     choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
 

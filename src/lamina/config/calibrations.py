@@ -45,7 +45,11 @@ def limit_option() -> Any:
 
 def num_fewshot_option() -> Any:
     """The key `num_fewshot`."""
-    return option("Solved examples put before each question.", 0, ge=0)
+    return option(
+        "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
+        0,
+        ge=0,
+    )
 
 
 class Calibration(ByKey):

@@ -197,13 +197,13 @@ class ByValue(Choice):
     @classmethod
     def pick(cls, value: Mapping[str, Any]) -> type[Self]:
         classes = {each.title(): each for each in cls.__subclasses__()}
-        given = value.get(cls.BY) or cls.USUAL
-        if given is None:
-            raise wrong(f"is missing. Write one of {', '.join(classes)}.", cls.BY)
+        given, names = value.get(cls.BY, cls.USUAL), explain.allowed({"enum": list(classes)})
+        if given is None and cls.USUAL is None:
+            raise wrong(f"is missing. Write {names}.", cls.BY)
         if not isinstance(given, str) or given not in classes:
             near = nearest(given, classes)
             meant = f" {near}" if near.startswith("Did") else ""
-            raise wrong(f"{shown(given)} is not allowed. Write one of {', '.join(classes)}.{meant}", cls.BY)
+            raise wrong(f"{shown(given)} is not allowed. Write {names}.{meant}", cls.BY)
         return classes[given]
 
     @classmethod
@@ -284,7 +284,7 @@ def _document_range(text: str) -> str:
     start, stop = document_range(text)
     if stop is not None and stop <= start:
         better = f"{stop}:{start}" if stop < start else f"{start}:{start + 1}"
-        raise wrong(f'"{text}" ends before its first document. Write the smaller number first, such as "{better}".')
+        raise wrong(f'"{text}" holds no document, since its end is not after its start. Write such as "{better}".')
     return text
 
 

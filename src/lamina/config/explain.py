@@ -102,7 +102,8 @@ def not_allowed(model: type[BaseModel], key: str, value: Any, error: ValidationE
 
 
 def _refused(value: Any, part: Mapping[str, Any]) -> str:
-    quotes = ", in quotes" if "string" in _types(part) and isinstance(value, int) and "x-allowed" not in part else ""
+    text = "string" in _types(part) and "x-allowed" not in part and not _choices(part)
+    quotes = ", in quotes" if text and isinstance(value, int) else ""
     close = difflib.get_close_matches(str(value), [str(choice) for choice in _choices(part)], n=1)
     meant = f" Did you mean '{close[0]}'?" if close else ""
     return f"{shown(value)} is not allowed. Write {allowed(part)}{quotes}.{meant}"

@@ -1,14 +1,21 @@
 """What local files tell before the first job: model folders, texts and questions."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Text
 from lamina.config.configuration import Configuration
+from lamina.config.contexts import check_contexts
 from lamina.config.models import Model
+from lamina.data.documents import check_range, corpus_file, read_documents
+from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
+from lamina.models.checkpoint import read_weights
+from lamina.models.context import context
+
+LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
@@ -26,17 +33,8 @@ def described(name: str, model: Model, root: Path) -> Model:
     if not folder.is_dir():
         _check_hub_id(where, model)
         return model
-    file = folder / "config.json"
-    if not file.is_file():
-        raise LaminaError(
-            f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. Write the folder that "
-            "holds config.json and *.safetensors (a converted checkpoint, or a snapshot folder of the hub cache)."
-        )
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
-    decoder = {**settings, **settings.get("text_config", {})}  # multimodal checkpoints nest the decoder's settings
+    settings = _settings(where, source, folder)
+    decoder = {**settings, **(settings.get("text_config") or {})}  # multimodal checkpoints nest the decoder's settings
     layers = next((decoder[key] for key in _LAYER_KEYS if isinstance(decoder.get(key), int)), None)
     told: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
     for key, found in told.items():
@@ -46,6 +44,23 @@ def described(name: str, model: Model, root: Path) -> Model:
                 f"models.{name}.{key}: '{source}/config.json' says {found}, not {stated}. Leave `{key}` out."
             )
     return model.model_copy(update={key: found or getattr(model, key) for key, found in told.items()})
+
+
+def _settings(where: str, source: str, folder: Path) -> dict[str, Any]:
+    """What the config.json of a model folder says."""
+    file = folder / "config.json"
+    if not file.is_file():
+        raise LaminaError(
+            f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. Write the folder that "
+            "holds config.json and *.safetensors (a converted checkpoint, or a snapshot folder of the hub cache)."
+        )
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict):
+            raise ValueError("no object")
+    except ValueError as error:
+        raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
+    return settings
 
 
 def _check_hub_id(where: str, model: Model) -> None:
@@ -68,28 +83,62 @@ def check(config: Configuration, root: Path) -> None:
     Raises
     ------
     LaminaError
-        Naming the key and the file.
+        Naming the key, the file, and where in it the fault is.
     """
-    for where, path in _files(config):
-        if not (root / path).is_file():
-            form = (
-                "a .jsonl file with query, choices and gold in each line"
-                if where.endswith("choices")
-                else f"a .json, .jsonl or .txt file, or {CORPUS}"
-            )
-            raise LaminaError(f"{where}: there is no file '{path}' in {root}. Write the path of {form}.")
-
-
-def _files(config: Configuration) -> Iterator[tuple[str, str]]:
-    """The key and the path of every local file that is named."""
+    contexts: dict[str, int | None] = {}
+    for name, model in config.models.items():
+        folder = root / model.source
+        if folder.is_dir():
+            read_weights(folder, f"models.{name}.source")
+            contexts[name] = context(_settings(f"models.{name}.source", model.source, folder))
+    check_contexts(config, contexts)
+    counts: dict[Path, int] = {}  # A file of several entries is read once.
     for name, entry in config.calibrations.items():
+        where = f"calibrations.{name}"
+        if isinstance(entry, Text):
+            _check_text(where, entry, root, counts)
         if isinstance(entry, Choices):
-            yield f"calibrations.{name}.choices", entry.choices
-        if isinstance(entry, Text) and entry.text != CORPUS:
-            yield f"calibrations.{name}.text", entry.text
+            count = _count_questions(where, entry.choices, root, counts)
+            check_limit(entry.limit, count, f"{where}.limit", entry.choices)
+            check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+    for name, text in config.benchmarks.perplexity.items():
+        _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
     for name, task in config.benchmarks.tasks.items():
         if task.choices is not None:
-            yield f"benchmarks.tasks.{name}.choices", task.choices
-    for name, text in config.benchmarks.perplexity.items():
-        if text.text != CORPUS:
-            yield f"benchmarks.perplexity.{name}.text", text.text
+            where = f"benchmarks.tasks.{name}"
+            count = _count_questions(where, task.choices, root, counts)
+            check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
+
+
+def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[Path, int]) -> None:
+    path = corpus_file(entry.text, entry.split, root)
+    if entry.text == CORPUS:
+        splits = sorted(file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl"))
+        if entry.split not in splits:
+            if splits:
+                raise LaminaError(
+                    f"{where}.split: {CORPUS} has no split '{entry.split}'. Write one of {', '.join(splits)}."
+                )
+            return
+    else:
+        _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
+    if path.stat().st_size <= LARGEST:
+        if path not in counts:
+            counts[path] = len(read_documents(path, None, where))
+        check_range(entry.documents, counts[path], path, where)
+
+
+def _count_questions(where: str, file: str, root: Path, counts: dict[Path, int]) -> int | None:
+    """The number of questions in a file; None where it is too large to read here."""
+    path = root / file
+    _check_there(f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line")
+    if path.stat().st_size > LARGEST:
+        return None
+    if path not in counts:
+        counts[path] = len(read_questions(path, f"{where}.choices"))
+    return counts[path]
+
+
+def _check_there(where: str, file: str, root: Path, form: str) -> None:
+    if not (root / file).is_file():
+        raise LaminaError(f"{where}: there is no file '{file}' in {root}. Write the path of {form}.")

@@ -41,7 +41,9 @@ class Selector(ByValue):
     BY: ClassVar[str] = "strategy"
     USUAL: ClassVar[str | None] = "iterative"
     ASIDE = ("group",)
-    LIMIT: ClassVar[str] = ""  # what else keeps layers from going, for a message
+    # For messages: what else keeps layers from going, and metrics to begin with.
+    LIMIT: ClassVar[str] = ""
+    USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
@@ -74,8 +76,8 @@ class Selector(ByValue):
             return super().missing(key)
         free = listed(each.title() for each in Selector.__subclasses__() if "metric" not in each.model_fields)
         return (
-            f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: accuracy "
-            f"or cosine, or strategy: {free}, which need none."
+            f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
+            f"strategy: {free}, which need none."
         )
 
     def largest_removal(self, n_layers: int) -> int:
@@ -146,16 +148,17 @@ class Block(Selector):
     """Removes the run of layers with the smallest distance between its ends."""
 
     LIMIT = ", and they go as one run"
+    USUAL_METRICS = those(lambda metric: metric.runs)
 
     strategy: Literal["block"] = "block"
-    metric: MetricName = metric_option(allowed=those(lambda metric: metric.runs))
+    metric: MetricName = metric_option(allowed=USUAL_METRICS)
 
     @model_validator(mode="after")
     def _check_runs(self) -> Self:
         if not METRICS[self.metric].runs:
             raise wrong(
                 f"'{self.metric}' has no value for a run of layers, which strategy 'block' compares. Write metric: "
-                f"{those(lambda metric: metric.runs)}, or strategy: iterative.",
+                f"{self.USUAL_METRICS}, or strategy: iterative.",
                 "metric",
             )
         if self.units != "layer":

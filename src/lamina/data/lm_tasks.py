@@ -4,7 +4,6 @@ Prompts and encodings are lm-eval's own, so that a sweep scores exactly what a b
 """
 
 import difflib
-import json
 import logging
 import random
 from collections.abc import Sequence
@@ -12,13 +11,16 @@ from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.calibrations import Row, Sample, document_hash
+from lamina.data.questions import check_examples, read_questions
 from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
@@ -46,7 +48,8 @@ def task_object(
         # Paths in task files count from the root, wherever this is called from.
         with chdir(root):
             if choices:
-                task = ConfigurableTask(config=_choices_config(name, root / choices))
+                task = _Questions(config=_choices_config(name, root / choices))
+                check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 task = _manager(name, root).load(name)["tasks"][name]
     except (DatasetNotFoundError, ConnectionError, OSError) as error:
@@ -79,29 +82,28 @@ def _manager(name: str, root: Path) -> TaskManager:
     return manager
 
 
+class _Questions(ConfigurableTask):
+    """A task on a file of questions that lamina has read and checked itself; other keys of its lines do not matter."""
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        assert dataset_kwargs is not None
+        self.dataset = DatasetDict(test=Dataset.from_list(read_questions(Path(dataset_kwargs["file"]))))
+
+
 def _choices_config(name: str, path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise LaminaError(f"choices: there is no file {path}. Write the path of a .jsonl file.")
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-            fits = isinstance(record["query"], str) and 0 <= record["gold"] < len(record["choices"])
-        except (json.JSONDecodeError, KeyError, TypeError):
-            fits = False
-        if not fits:
-            raise LaminaError(
-                f"{path}, line {number}: not a question. Write one JSON object a line: "
-                '{"query": "…", "choices": ["…", "…"], "gold": 0}, gold counting from 0.'
-            )
+    """Columns by their names: as templates, lm-eval would take a question such as "12" for the number of a choice.
+
+    The few-shot split is named so that no question is among its own examples.
+    """
     return {
         "task": name,
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(path)}},
+        "dataset_kwargs": {"file": str(path)},
         "test_split": "test",
+        "fewshot_split": "test",
         "output_type": "multiple_choice",
-        "doc_to_text": "{{query}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "{{gold}}",
+        "doc_to_text": "query",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
         "num_fewshot": 0,
         "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
     }
@@ -124,9 +126,66 @@ def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
     task.set_config("test_split", found)
 
 
-def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> HFLM:
+class EncodingLM(HFLM):
+    """lm-eval's HFLM with messages for what it cannot encode, and for tokenizers that have neither BOS nor EOS.
+
+    lm-eval asks for such a token before every question, though it needs one only where the question is empty.
+    """
+
+    @property
+    def prefix_token_id(self) -> int:
+        """BOS, else EOS: what an empty question is put after."""
+        return self._required(super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after")
+
+    @property
+    def eot_token_id(self) -> int:
+        """EOS, which ends a generated answer."""
+        return self._required(super().eot_token_id, "no EOS, by which a generated answer ends")
+
+    def _required(self, token: int | None, missing: str) -> int:
+        if token is None:
+            raise LaminaError(
+                f"the tokenizer of {self.tokenizer.name_or_path} has {missing}. Name one in tokenizer_config.json "
+                '(`"eos_token": "…"`, a token of its vocabulary), or leave this task out.'
+            )
+        return token
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any) -> list[int]:
+        """As HFLM: without special tokens if `string` begins with BOS, which it cannot where there is none."""
+        if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
+            add_special_tokens = True
+        return super().tok_encode(string, add_special_tokens, *args, **kwargs)
+
+    def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        for texts, before, after in requests:
+            self.check(texts or ("", ""), before, after, self.max_length)
+        return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
+        longest = max(normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"] for request in requests)
+        if longest >= self.max_length:
+            raise LaminaError(
+                f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no room for its "
+                f"questions in the model's context of {self.max_length}. Write a smaller `max_gen_toks` under "
+                "generation_kwargs in its task file, or leave the task out."
+            )
+        return super().generate_until(requests, disable_tqdm)
+
+    def check(self, texts: tuple[str, str], before: Sequence[int], after: Sequence[int], room: int) -> None:
+        """Refuse a question or an answer (its texts and tokens) that has none, and an answer longer than `room`."""
+        for name, text, tokens in zip(("question", "answer"), texts, (before, after), strict=True):
+            if not tokens or (name == "answer" and len(tokens) > room):
+                fault = f"{len(tokens)} tokens, of which {room} fit into the model's context" if tokens else "no token"
+                raise LaminaError(
+                    f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
+                    "another task."
+                )
+
+
+def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
     """An lm-eval model used for its encodings only; `model` may be a skeleton without weights."""
-    return HFLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
+    return EncodingLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
 
 
 def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, list[str]]:
@@ -145,7 +204,7 @@ def test_documents(task: ConfigurableTask, limit: int | None = None) -> list[str
 
 
 def task_samples(
-    task: ConfigurableTask, lm: HFLM, limit: int | None, seed: int, chat_template: bool = False
+    task: ConfigurableTask, lm: EncodingLM, limit: int | None, seed: int, chat_template: bool = False
 ) -> list[Sample]:
     """Samples of the task's chosen split: all of them, or `limit` drawn with `seed`.
 
@@ -190,40 +249,53 @@ def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> int:
     return gold
 
 
-def _choice_rows(task: ConfigurableTask, lm: HFLM, doc: dict[str, Any], instances: Sequence[Any]) -> tuple[Row, ...]:
+def _choice_rows(
+    task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], instances: Sequence[Any]
+) -> tuple[Row, ...]:
     choices = task.doc_to_choice(doc)
     # Tasks with mutual information ask for unconditional scores too; those follow the choices and are not needed here.
     pairs = zip(instances, choices, strict=False)
     return tuple(_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
 
 
-def _answer_row(task: ConfigurableTask, lm: HFLM, doc: dict[str, Any], instance: Any) -> Row:
+def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], instance: Any) -> Row:
     """Context, gold answer and the stop after it, for teacher forcing."""
     target = str(task.doc_to_target(doc))
     context = instance.args[0]
     if task.config.output_type == "loglikelihood":
         return _row(lm, context, instance.args[1], len(target))
-    delimiter = task.config.target_delimiter
+    answer = task.config.target_delimiter + target
     until = (task.config.generation_kwargs or {}).get("until") or []
-    row = _row(lm, context, delimiter + target, len(target))
-    stopped = _row(lm, context, delimiter + target + until[0], len(target)) if until else row
-    if stopped.continuation[: len(row.continuation)] == row.continuation and len(stopped.continuation) > len(
-        row.continuation
-    ):
-        return Row(row.context, stopped.continuation[: len(row.continuation) + 1], row.characters)
-    # The tokenizer drops the stop string (a newline, say): the model then stops by its end-of-text token.
-    return Row(row.context, (*row.continuation, lm.eot_token_id), row.characters)
-
-
-def _row(lm: HFLM, context: str, continuation: str, characters: int) -> Row:
-    """Encode as `HFLM.loglikelihood` does, the context cut from the left to the model's length."""
-    if context == "":
-        tokens = lm.tok_encode(continuation, add_special_tokens=False)
-        prefix = lm.prefix_token_id
-        before, after = ([prefix], tokens) if tokens[0] != prefix else (tokens[:1], tokens[1:])
+    before, after = _encode(lm, context, answer)
+    stopped = _encode(lm, context, answer + until[0])[1] if until else after
+    if stopped[: len(after)] == after and len(stopped) > len(after):
+        after = stopped[: len(after) + 1]
     else:
-        before, after = lm._encode_pair(context, continuation)
-    kept = (before + after)[-(lm.max_length + 1) :]
-    if len(after) >= len(kept):
-        raise LaminaError(f"an answer has {len(after)} tokens, more than the model's context of {lm.max_length}.")
+        # The tokenizer drops the stop string (a newline, say): the model then stops by its end-of-text token.
+        after = [*after, lm.eot_token_id]
+    return _cut(lm, (context, answer), before, after, len(target))
+
+
+def _row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
+    return _cut(lm, (context, continuation), *_encode(lm, context, continuation), characters)
+
+
+def _encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Token ids before and after, as `HFLM.loglikelihood` makes them."""
+    if context:
+        return lm._encode_pair(context, continuation)
+    tokens = lm.tok_encode(continuation, add_special_tokens=False)
+    prefix = lm.prefix_token_id
+    return ([prefix], tokens) if tokens[:1] != [prefix] else (tokens[:1], tokens[1:])
+
+
+def _cut(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
+    """A row whose oldest tokens (the first few-shot examples) go until all of it fits into the model's context.
+
+    lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, for the streams
+    and patches run over all of it, and the choices of a question must see the same context. So a row that lm-eval cuts,
+    or that is one token longer than the context, sees one token less than there; its scored tokens are the same.
+    """
+    lm.check(texts, before, after, lm.max_length - 1)
+    kept = (before + after)[-lm.max_length :]
     return Row(tuple(kept[: -len(after)]), tuple(after), characters)

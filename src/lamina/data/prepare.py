@@ -3,51 +3,64 @@
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, lm_tasks, text
 from lamina.data.calibrations import Calibration, Sample
+from lamina.data.questions import check_limit
 from lamina.errors import LaminaError
+from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 
-def prepare(name: str, entry: dict[str, Any], manifest: dict[str, Any], root: Path) -> Calibration:
+def prepare(name: str, entry: entries.Calibration, manifest: dict[str, Any], root: Path) -> Calibration:
     """Tokenise the samples of calibration `name` for one model.
 
     Raises
     ------
     LaminaError
-        If a task, split or file is missing, or fewer samples are there than the entry asks for.
+        If a task, split or file is missing, fewer samples are there than the entry asks for, or one cannot be put into
+        tokens of the model, or into its context.
     """
-    tokenizer = load_tokenizer(manifest)
-    vocabulary = int(manifest["vocabulary"])
-    seed, split = entry.get("seed", 0), entry.get("split", "train")
-    if "text" in entry:
-        path = documents.corpus_file(entry["text"], entry.get("split"), root)
-        texts = documents.read_documents(path, entry.get("documents"))
-        samples = text.text_samples(texts, tokenizer, entry["length"])
-        return calibrations.build(samples, vocabulary, source=entry["text"], split=entry.get("split"), seed=seed)
-
-    lm = lm_tasks.recorder(load_skeleton(manifest), tokenizer)
-    if "choices" in entry:
-        task = lm_tasks.task_object(name, root, entry.get("num_fewshot"), choices=entry["choices"])
-        samples = _limited(name, lm_tasks.task_samples(task, lm, entry.get("limit"), seed), entry.get("limit"))
-        return calibrations.build(samples, vocabulary, source=entry["choices"], split=None, seed=seed)
-
-    names = entry.get("tasks") or [entry["task"]]
-    samples = []
-    for task_name in names:
-        task = lm_tasks.task_object(task_name, root, entry.get("num_fewshot"), split=split)
-        fraction = entry.get("fraction")
-        limit = max(1, int(fraction * len(task.eval_docs))) if fraction else entry.get("limit")
-        drawn = lm_tasks.task_samples(task, lm, limit, seed, manifest["chat_template"])
-        samples += _limited(f"{name} ({task_name})", drawn, limit)
-    numbered = [Sample(i, s.kind, s.gold, s.rows, s.document) for i, s in enumerate(samples)]
-    return calibrations.build(numbered, vocabulary, source=",".join(names), split=split, seed=seed)
-
-
-def _limited(name: str, samples: list[Sample], limit: int | None) -> list[Sample]:
-    if limit and len(samples) < limit:
+    tokenizer, skeleton = load_tokenizer(manifest), load_skeleton(manifest)
+    if manifest["chat_template"] and not tokenizer.chat_template:
         raise LaminaError(
-            f"calibrations.{name}.limit: {limit} samples are asked for, {len(samples)} are there. Write `limit: "
-            f"{len(samples)}` or leave it out."
+            f"models: chat_template: the tokenizer of '{manifest['source']}' has no chat template. Write "
+            "chat_template: false, or put chat_template.jinja beside its weights."
         )
-    return samples
+    facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
+    if isinstance(entry, entries.Text):
+        limit = context(skeleton.config.to_dict())
+        check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
+        path = documents.corpus_file(entry.text, entry.split, root)
+        texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
+        samples, facts["source"] = text.text_samples(texts, tokenizer, entry.length), entry.text
+    else:
+        assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
+        samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)
+        facts["source"] = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
+    return calibrations.build(samples, int(manifest["vocabulary"]), **facts)
+
+
+def _answered(
+    name: str,
+    entry: entries.Task | entries.Tasks | entries.Choices,
+    skeleton: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    chat_template: bool,
+    root: Path,
+) -> list[Sample]:
+    """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
+    lm = lm_tasks.recorder(skeleton, tokenizer)
+    if isinstance(entry, entries.Choices):
+        tasks = [(name, lm_tasks.task_object(name, root, entry.num_fewshot, choices=entry.choices))]
+    else:
+        tasks = [(each, lm_tasks.task_object(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
+    samples: list[Sample] = []
+    for each, task in tasks:
+        there = len(task.eval_docs)
+        limit = max(1, int(entry.fraction * there)) if isinstance(entry, entries.Tasks) else entry.limit
+        check_limit(limit, there, f"calibrations.{name}.limit", each)
+        samples += lm_tasks.task_samples(task, lm, limit, entry.seed, chat_template)
+    return [Sample(i, s.kind, s.gold, s.rows, s.document) for i, s in enumerate(samples)]

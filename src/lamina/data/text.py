@@ -1,11 +1,14 @@
 """Text cut into the samples of a calibration."""
 
+import logging
 from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
 from lamina.data.calibrations import Row, Sample, document_hash
 from lamina.errors import LaminaError
+
+_logger = logging.getLogger(__name__)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -16,7 +19,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
     """One sample per document: its first `length` tokens, each but the first predicted from those before it.
 
-    Documents of fewer than two tokens say nothing and are left out.
+    Documents of fewer than two tokens say nothing: they are left out, and their number is logged.
     """
     samples: list[Sample] = []
     for text in documents:
@@ -26,4 +29,6 @@ def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, l
             samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text)))
     if not samples:
         raise LaminaError("text: no document has two tokens or more. Write a file with longer documents.")
+    if short := len(documents) - len(samples):
+        _logger.warning("%d of %d documents have fewer than two tokens and are left out.", short, len(documents))
     return samples

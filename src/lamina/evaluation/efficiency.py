@@ -15,6 +15,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
+from lamina.models.context import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
 from lamina.variant import Variant
@@ -63,7 +64,13 @@ def measure(
     `batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of such runs.
     `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
     ratios then measure the noise.
+
+    Raises
+    ------
+    LaminaError
+        If prompt and generated tokens are more than the model's context.
     """
+    check_generation(options.prompt, options.generate, context(base.config.to_dict()), str(base.config.name_or_path))
     run = _runner(base, options)
     # The first passes pay for memory and kernels.
     run(base)

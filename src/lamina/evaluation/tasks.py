@@ -14,10 +14,9 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
-from lm_eval.models.huggingface import HFLM
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.lm_tasks import FEWSHOT_SEED
+from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.errors import LaminaError
 from lamina.models.variant import assert_finite
 
@@ -43,7 +42,7 @@ class TaskScores:
     samples: list[dict[str, Any]]
 
 
-class VariantLM(HFLM):
+class VariantLM(EncodingLM):
     """lm-eval's HFLM with an exchangeable model: `use` puts another variant in place of the last one.
 
     All variants must share tokenizer, vocabulary and context length, as the variants of one base model do.

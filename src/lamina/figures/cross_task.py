@@ -13,6 +13,14 @@ from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.relevance_maps import text_colour
 
+TITLE = "What a plan costs the other tasks"
+PLACE = 60
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
+ABOUT = (
+    "What plans made for one calibration do to the tasks of the others: change of accuracy against the base model, in "
+    "percentage points with half the 95 % interval."
+)
+
 # Shown: plans without repair, at the largest size of each selector at which a task of another calibration was tested.
 QUERY = """
 WITH bare AS (

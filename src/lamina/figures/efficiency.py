@@ -3,31 +3,35 @@
 from typing import Any
 
 import duckdb
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.database import rows
 from lamina.figures import style
+from lamina.figures.repair_bars import repair_name
+
+TITLE = "What pruning buys"
+PLACE = 70
+TABLES = ("efficiency", "plans", "models")
+ABOUT = (
+    "Latency of the prompt, throughput of generation, parameters and memory as ratios to the base model measured in "
+    "turn, medians over repetitions with 95 % intervals; one point for each variant that was timed."
+)
 
 QUERY = """
-SELECT *, CASE WHEN recovery = 'none' AND healing = 'none' THEN 'pruned'
-    WHEN healing = 'none' THEN 'patched' WHEN recovery = 'none' THEN 'healed' ELSE 'patched + healed' END AS kind
-FROM efficiency WHERE removed > 0 ORDER BY model, removed, calibration, selector, recovery, healing
+SELECT model, removed, recovery, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
+    latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
+    peak_memory_ratio
+FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
+WHERE removed > 0 ORDER BY model, removed, r.runs, calibration, selector, recovery, healing
 """
 MEASURES = (
-    ("latency_ratio", "latency_ratio_stderr", "latency"),
+    ("latency_ratio", "latency_ratio_stderr", "latency of the prompt"),
     ("tokens_per_second_ratio", "tokens_per_second_ratio_stderr", "tokens per second"),
     ("parameters_ratio", None, "parameters"),
     ("peak_memory_ratio", None, "peak memory"),
 )
-KINDS: dict[str, dict[str, Any]] = {
-    "pruned": dict(color="#0072B2", marker="o"),
-    "patched": dict(color="#D55E00", marker="s"),
-    "healed": dict(color="#009E73", marker="^"),
-    "patched + healed": dict(color="#000000", marker="D"),
-}
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
@@ -37,47 +41,52 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         return style.empty("no efficiency benchmark was run")
     models = sorted({row["model"] for row in data})
     measures = [measure for measure in MEASURES if any(row[measure[0]] is not None for row in data)]
+    names = sorted({series(row) for row in data}, key=lambda name: (name != "pruned", name))
+    looks: dict[str, dict[str, Any]] = {
+        name: dict(color=style.COLOURS[place % len(style.COLOURS)], marker=style.MARKERS[place % len(style.MARKERS)])
+        for place, name in enumerate(names)
+    }
     figure, grid = style.panels(len(models) * len(measures), 3.2, 2.8, len(measures))
     for place, axes in enumerate(grid):
-        model, measure = models[place // len(measures)], measures[place % len(measures)]
-        title = style.panel_title(connection, model, measure[2])
-        panel(
-            axes,
-            [row for row in data if row["model"] == model and row[measure[0]] is not None],
-            measure[0],
-            measure[1],
-            title,
-        )
-    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in data)]
-    handles = [Line2D([], [], linestyle="", markersize=4.5, alpha=0.8, **KINDS[kind]) for kind in kinds]
+        model, (column, error_column, title) = models[place // len(measures)], measures[place % len(measures)]
+        shown = [row for row in data if row["model"] == model and row[column] is not None]
+        panel(axes, shown, column, error_column, looks)
+        axes.set_title(style.panel_title(connection, model, title))
+    handles = [Line2D([], [], linestyle="", markersize=4.5, **looks[name]) for name in names]
     handles.append(Line2D([], [], color="#999999", linestyle="--", linewidth=0.9))
-    style.legend_below(figure, handles, [*kinds, "base model"], 5)
+    style.legend_below(figure, handles, [*names, "base model"], 5)
     return figure
 
 
-def panel(axes: Axes, data: list[dict[str, Any]], column: str, error_column: str | None, title: str) -> None:
-    """Small points are variants, spread over a little width; large ones their means, kinds side by side."""
+def series(row: dict[str, Any]) -> str:
+    """Name of a timed variant's repair, and of its units where they are not whole layers."""
+    name = repair_name(row["recovery"], row["healing"])
+    return name if row["component"] in (None, "layer") else f"{name}, {row['component']} units"
+
+
+def panel(
+    axes: Axes, data: list[dict[str, Any]], column: str, error_column: str | None, looks: dict[str, dict[str, Any]]
+) -> None:
+    """Points of one size stand side by side, by repair and then by the runs they leave, each with its own interval."""
     axes.axhline(1, color="#999999", linestyle="--", linewidth=0.9)
     sizes = sorted({row["removed"] for row in data})
     gap = min([1, *(after - before for before, after in zip(sizes, sizes[1:], strict=False))])
-    kinds = [kind for kind in KINDS if any(row["kind"] == kind for row in data)]
-    lane = 0.7 * gap / max(len(kinds), 1)
-    for place, kind in enumerate(kinds):
+    lane = 0.7 * gap / max(len(looks), 1)
+    for place, (name, look) in enumerate(looks.items()):
         for size in sizes:
-            points = [row for row in data if row["kind"] == kind and row["removed"] == size]
-            spread = (np.arange(len(points)) + 0.5) / max(len(points), 1) - 0.5
-            x = size + (place - (len(kinds) - 1) / 2) * lane + 0.7 * lane * spread
-            if not points:
-                continue
-            y = np.array([row[column] for row in points])
-            axes.plot(x, y, linestyle="", markersize=1.8, alpha=0.35, markeredgewidth=0, **KINDS[kind])
-            own = float((points[0][error_column] or 0) if error_column else 0)
-            error = style.Z95 * (y.std(ddof=1) / np.sqrt(len(y)) if len(y) > 1 else own)
-            at = size + (place - (len(kinds) - 1) / 2) * lane
-            axes.errorbar(at, y.mean(), error, markersize=4.5, elinewidth=1.2, capsize=5, **KINDS[kind])
+            points = [row for row in data if series(row) == name and row["removed"] == size]
+            for number, row in enumerate(points):
+                shift = place + (number + 0.5) / len(points) - len(looks) / 2
+                error = style.Z95 * (row[error_column] or 0) if error_column else 0
+                x, y = size + lane * shift, row[column]
+                axes.errorbar(x, y, error or None, markersize=4, elinewidth=1.2, capsize=3, **look)
+                if len(points) > 1:
+                    above: dict[str, Any] = dict(xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6)
+                    axes.annotate(str(row["runs"]), (x, y + error), **above)
     axes.set_xticks(sizes)
     axes.set_xlim(sizes[0] - 0.6 * gap, sizes[-1] + 0.6 * gap)
-    axes.set(xlabel="layers removed", ylabel="ratio to base model", title=title)
+    layers = all(row["component"] in (None, "layer") for row in data)
+    axes.set(xlabel="layers removed" if layers else "units removed", ylabel="ratio to base model")
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
@@ -86,12 +95,12 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     if not data:
         return ""
     first = data[0]
-    setting = (
-        f" Prompt of {first['prompt']} tokens, {first['generate']} generated, batch {first['batch']}, "
-        f"{first['dtype']} on {first['device']}."
-    )
     return (
-        "Every variant against the base model measured in the same run; small points are variants, large ones their "
-        f"means with 95 % intervals ({len(data):,} variants, {style.counts([row['repeats'] for row in data])} timed "
-        f"repetitions each; a single variant has the interval of its repetitions).{setting}"
+        "Which layers go does not change the cost, only their number and kind, the patch, and at how many runs of "
+        "removed layers it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
+        f"the base model ({len(data):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each). "
+        "Points are medians over repetitions with 95 % intervals; where several of a size were timed, a number says "
+        "how many runs each has. Parameters are counted and memory is the most of all repetitions, without an "
+        f"interval. Latency is that of the prompt alone, {first['prompt']} tokens; {first['generate']} tokens are "
+        f"generated after it, batch {first['batch']}, {first['dtype']} on {first['device']}."
     )

@@ -11,6 +11,14 @@ from matplotlib.patches import Patch
 from lamina.database import rows
 from lamina.figures import style
 
+TITLE = "What pruning costs"
+PLACE = 40
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
+ABOUT = (
+    "The calibration's own benchmark task against the number of layers removed, one line per selector, without "
+    "repair, with 95 % intervals. Grey band: base model; dotted: guessing."
+)
+
 QUERY = """
 SELECT model, calibration, task, metric, selector, removed, value, stderr, n_samples, base_value, base_stderr, chance,
     higher_is_better

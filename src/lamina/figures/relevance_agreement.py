@@ -11,6 +11,14 @@ from matplotlib.lines import Line2D
 from lamina.database import rows
 from lamina.figures import style
 
+TITLE = "Where cosine and accuracy disagree"
+PLACE = 20
+TABLES = ("relevance", "models")
+ABOUT = (
+    "Each layer's place by cosine relevance against its place by accuracy relevance, with the places that its 95 % "
+    "intervals reach, and Spearman's correlation over layers with its bootstrap interval."
+)
+
 QUERY = """
 SELECT model, calibration, layer,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, cosine, cosine_low, cosine_high

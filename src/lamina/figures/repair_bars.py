@@ -10,6 +10,14 @@ from matplotlib.patches import Patch
 from lamina.database import rows
 from lamina.figures import style
 
+TITLE = "What repair gives back"
+PLACE = 50
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
+ABOUT = (
+    "Base, pruned, patched and healed variants on the calibration's own benchmark task, at the size that was healed, "
+    "with 95 % intervals."
+)
+
 # The size shown is the largest that was healed, else the largest that was patched.
 QUERY = """
 WITH shown AS (

@@ -11,6 +11,14 @@ from matplotlib.lines import Line2D
 from lamina.database import rows
 from lamina.figures import style
 
+TITLE = "How healing went"
+PLACE = 80
+TABLES = ("training", "plans", "models")
+ABOUT = (
+    "Training loss (means of consecutive steps with the 95 % interval of the mean) and validation loss of each "
+    "healing; the star marks the weights that were kept."
+)
+
 QUERY = "SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step"
 BINS = 20
 

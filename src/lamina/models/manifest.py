@@ -6,12 +6,13 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 import hashlib
 import json
 import re
-import struct
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from lamina.config.models import Model
 from lamina.errors import LaminaError
+from lamina.models.checkpoint import BYTES, read_weights
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
 # into an export.
@@ -19,10 +20,9 @@ HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
-def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
+def find_model(name: str, entry: Model, root: Path) -> Path:
     """Folder of a model: a local one as it stands, a hub one downloaded once into the Hugging Face cache.
 
     Raises
@@ -30,16 +30,16 @@ def find_model(name: str, entry: dict[str, Any], root: Path) -> Path:
     LaminaError
         If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
     """
-    source = str(entry["source"])
+    source = entry.source
     local = (root / source).resolve()
     if local.is_dir():
         return local
-    if source.startswith((".", "/")) or source.count("/") != 1:
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
         raise LaminaError(
             f"models.{name}.source: there is no folder '{source}'. Write the path of a folder that holds config.json "
             "and *.safetensors, or a hub id of the form 'organisation/model'."
         )
-    return _download(name, source, entry.get("revision"))
+    return _download(name, source, entry.revision)
 
 
 def _download(name: str, source: str, revision: str | None) -> Path:
@@ -76,7 +76,7 @@ def _download(name: str, source: str, revision: str | None) -> Path:
         ) from error
 
 
-def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
+def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     """Manifest of the model in `folder`.
 
     Returns
@@ -89,24 +89,27 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     Raises
     ------
     LaminaError
-        If config or weights are missing, weights are pickles only, code is present but not allowed, or the number
-        of layers is not the one that the config file promises.
+        If config or weights are missing or cut off, weights are pickles only, code is present but not allowed, or the
+        number of layers or the family is not the one that the config file promises.
     """
-    where = f"models.{name}.source: {entry['source']}"
+    where = f"models.{name}.source: {entry.source}"
     config_path = folder / "config.json"
     if not config_path.is_file():
         raise LaminaError(
             f"{where} has no config.json, so it is not a Hugging Face model. Write a folder saved by `save_pretrained`."
         )
-    config = json.loads(config_path.read_text(encoding="utf-8"))
+    try:
+        config = json.loads(config_path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise LaminaError(f"{where}: its config.json is not JSON ({error}). Restore the file.") from error
     text_config = config.get("text_config", config)
-    if not entry["trust_remote_code"] and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
+    if not entry.trust_remote_code and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
         )
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
+    weights = read_weights(folder, f"models.{name}.source")
+    if not weights:
         pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
         if pickles:
             raise LaminaError(
@@ -117,45 +120,32 @@ def describe(name: str, entry: dict[str, Any], folder: Path) -> dict[str, Any]:
     n_layers = _first(text_config, _LAYER_KEYS)
     if n_layers is None:
         raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(_LAYER_KEYS)}).")
-    promised = entry.get("layers")
-    if promised is not None and promised != n_layers:
-        raise LaminaError(f"models.{name}.layers: says {promised}, but the model has {n_layers}. Write {n_layers}.")
-    headers = [_header(shard) for shard in shards]
-    tensors = {key: value for header in headers for key, value in header.items() if key != "__metadata__"}
+    family = config.get("model_type")
+    if entry.layers not in (None, n_layers):
+        raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
+    if entry.family not in (None, family):
+        raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
+    tensors = {key: tensor for shard in weights.values() for key, tensor in shard.items()}
     return {
         "path": str(folder),
-        "source": str(entry["source"]),
-        "revision": entry.get("revision"),
-        "weights_sha256": _sha256(shards),
+        "source": entry.source,
+        "revision": entry.revision,
+        "weights_sha256": _sha256(list(weights)),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
-        "family": config.get("model_type"),
+        "family": family,
         "parameters": sum(prod(t["shape"]) for t in tensors.values()),
         "layer_parameters": sum(prod(t["shape"]) for key, t in tensors.items() if _LAYER.search(key)) // n_layers,
-        "weights_bytes": sum(prod(t["shape"]) * _BYTES.get(t["dtype"], 1) for t in tensors.values()),
-        "dtype": entry["dtype"],
-        "trust_remote_code": entry["trust_remote_code"],
-        "chat_template": entry["chat_template"],
+        "weights_bytes": sum(prod(t["shape"]) * BYTES.get(t["dtype"], 1) for t in tensors.values()),
+        "dtype": entry.dtype,
+        "trust_remote_code": entry.trust_remote_code,
+        "chat_template": entry.chat_template,
     }
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
-
-
-def _header(shard: Path) -> dict[str, Any]:
-    """The JSON header of a safetensors file: 8 bytes of length (little-endian), then the header."""
-    with shard.open("rb") as file:
-        try:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > shard.stat().st_size:
-                raise ValueError
-            return json.loads(file.read(length))
-        except (struct.error, ValueError) as error:
-            raise LaminaError(
-                f"{shard} is not a complete safetensors file. Download or save the model again."
-            ) from error
 
 
 def _sha256(files: list[Path]) -> str:

@@ -89,10 +89,10 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     LaminaError
         If a unit does not exist or is named twice, if nothing would be left, or if the family's sub-layers are unknown.
     """
+    check(model, units)
     family, layers, config = family_of(model), layers_of(model), text_config(model)
     depth = len(layers)
     parsed = [parse(unit) for unit in units]
-    _check(parsed, depth, family, config)
     kept = kept_layers(model, units)
     if not kept:
         raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
@@ -113,7 +113,16 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     return model
 
 
-def _check(parsed: Sequence[tuple[int, str]], depth: int, family: Family, config: PretrainedConfig) -> None:
+def check(model: PreTrainedModel, units: Sequence[str]) -> None:
+    """Refuse units that cannot leave an unpruned model.
+
+    Raises
+    ------
+    LaminaError
+        If a unit does not exist or is named twice, or if the model or its family cannot lose it.
+    """
+    family, depth, config = family_of(model), len(layers_of(model)), text_config(model)
+    parsed = [parse(unit) for unit in units]
     for layer, component in parsed:
         if layer >= depth:
             raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")

@@ -46,7 +46,7 @@ class Repairing(Protocol):
         """Repair a variant that shares its parameters with the base model, of which none may change."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Patch:
     """A repair of the residual stream h (tokens, C) at a boundary: h <- h + h `operator` + `bias`.
 
@@ -70,11 +70,7 @@ class Patch:
         elif norm is not None:
             patch_before(norm, self)
         else:
-            start, end = place.boundary
-            raise LaminaError(
-                f"the patch at {start}-{end} reaches the end of a model without a final norm, so there is no place "
-                f"for it (family '{family_of(variant).name}'). Protect the last layer: protect: [-1]."
-            )
+            raise _no_place(variant, place.boundary)
 
 
 def share(model: PreTrainedModel) -> PreTrainedModel:
@@ -120,8 +116,10 @@ def materialise(
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
     remove(variant, plan["units"])
     if patches is not None:
-        boundaries = runs(removed_layers(plan["units"]), len(layers_of(model)))
-        _apply(variant, patches, boundaries, kept_layers(model, plan["units"]))
+        _check_boundaries(model, plan["units"], patches)
+        kept = kept_layers(model, plan["units"])
+        for boundary, repair in sorted(patches.items()):
+            repair.apply(variant, Place(boundary, sum(layer < boundary[1] for layer in kept)))
     if adapter is not None:
         variant = _adapted(variant, Path(adapter))
     if any(modeling_lamina.describe(variant).values()):
@@ -129,19 +127,35 @@ def materialise(
     return variant.eval()
 
 
-def _apply(
-    variant: PreTrainedModel,
-    patches: Mapping[Boundary, Repairing],
-    boundaries: Sequence[Boundary],
-    kept: Sequence[int],
-) -> None:
-    if set(patches) != set(boundaries):
+def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]) -> None:
+    """Refuse patches that a materialised variant would refuse; `model` is the unpruned base model.
+
+    Raises
+    ------
+    LaminaError
+        If they do not belong to the runs that `units` leave, or one has no place.
+    """
+    _check_boundaries(model, units, patches)
+    last = max(kept_layers(model, units), default=-1)
+    for boundary in patches:
+        if boundary[1] > last and final_norm_of(model) is None:
+            raise _no_place(model, boundary)
+
+
+def _check_boundaries(model: PreTrainedModel, units: Sequence[str], repairs: Mapping[Boundary, Repairing]) -> None:
+    boundaries = runs(removed_layers(units), len(layers_of(model)))
+    if set(repairs) != set(boundaries):
         raise LaminaError(
-            f"the patch repairs boundaries {sorted(patches)} but the plan leaves {list(boundaries)}. "
+            f"the patch repairs boundaries {sorted(repairs)} but the plan leaves {boundaries}. "
             "The patch belongs to another plan: run fit_patch again."
         )
-    for boundary, repair in sorted(patches.items()):
-        repair.apply(variant, Place(boundary, sum(1 for layer in kept if layer < boundary[1])))
+
+
+def _no_place(model: PreTrainedModel, boundary: Boundary) -> LaminaError:
+    return LaminaError(
+        f"the patch at {boundary[0]}-{boundary[1]} reaches the end of a model without a final norm, so there is no "
+        f"place for it (family '{family_of(model).name}'). Protect the last layer: protect: [-1]."
+    )
 
 
 def patch_before(module: nn.Module, patch: Patch) -> None:

@@ -5,10 +5,28 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from lamina.config.metrics import METRICS
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a metric has to know beside the numbers.
+
+    Attributes
+    ----------
+    chance : accuracy of guessing.
+    score : `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
+    removed : number of units that the current model lacks.
+    """
+
+    chance: float = 0.0
+    score: str = "acc_norm"
+    removed: int = 0
+
 
 @dataclass(frozen=True)
 class Columns:
-    """`values[name]` has shape (units + 1, samples); row 0 is the unit `none`, nulls are NaN.
+    """`values[name]` has shape (units + 1, samples); row 0 is the unit `none`, nulls are NaN, what is not finite inf.
 
     A unit that left the sweep early (budgets `exact` and `race`) has NaN for the samples that it did not see; `seen`,
     of shape (units + 1,), counts those that it did.
@@ -17,6 +35,8 @@ class Columns:
     units: tuple[str, ...]
     values: dict[str, np.ndarray]
     seen: np.ndarray
+    chosen: str | None = None
+    """The unit that a budget settled on."""
 
     @property
     def n_samples(self) -> int:
@@ -25,27 +45,11 @@ class Columns:
 
     def has(self, name: str) -> bool:
         """Whether the pass behind this sweep measured `name` for the units."""
-        return bool(np.isfinite(self.values[name][1:]).any())
-
-
-MEASURED = (
-    "correct",
-    "correct_norm",
-    "nll",
-    "n_tokens",
-    "output_cosine",
-    "output_norm",
-    "output_js",
-    "output_kl",
-    "cosine",
-    "angular_last",
-    "taylor",
-    "magnitude",
-)
+        return bool((~np.isnan(self.values[name][1:])).any())
 
 
 def from_table(sweep: pa.Table) -> Columns:
-    """Columns of one gathered sweep; units in order of depth."""
+    """Columns of one gathered sweep; units in order of depth. A column that the table lacks was not measured."""
     unit = np.array(sweep["unit"].to_pylist())
     names = [name for name in dict.fromkeys(unit.tolist()) if name != "none"]
     names.sort(key=lambda name: (int(name.split(".")[0]), name))
@@ -53,14 +57,21 @@ def from_table(sweep: pa.Table) -> Columns:
     position = {name: row for row, name in enumerate(["none", *names])}
     row = np.array([position[name] for name in unit.tolist()])
     values = {}
-    for name in MEASURED:
+    for name in {"correct", "correct_norm", "nll", "n_tokens", *(metric.column for metric in METRICS.values())}:
         values[name] = np.full((len(position), len(samples)), np.nan)
-        values[name][row, column] = np.array(sweep[name].cast(pa.float64()).to_pylist(), dtype=float)
-    return Columns(tuple(names), values, np.bincount(row, minlength=len(position)))
+        if name in sweep.column_names:
+            values[name][row, column] = np.array(sweep[name].cast(pa.float64()).to_pylist(), dtype=float)
+    settled = sweep["chosen"].to_pylist() if "chosen" in sweep.column_names else []
+    chosen = next((name for name, yes in zip(unit.tolist(), settled, strict=False) if yes), None)
+    return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Means of `values` (units, samples) over the samples that are there, under each weighting: (draws, units)."""
-    there = np.isfinite(values)
+    """Means of `values` (units, samples) over the samples that are there, under each weighting: (draws, units).
+
+    Infinite where a value that is drawn is.
+    """
+    there, finite = ~np.isnan(values), np.isfinite(values)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return (weights @ np.where(there, values, 0.0).T) / (weights @ there.T.astype(float))
+        means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
+    return np.where(weights @ (there & ~finite).T.astype(float) > 0, np.inf, means)

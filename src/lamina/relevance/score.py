@@ -1,112 +1,105 @@
-"""All metrics that a sweep allows, with intervals and ranks: the rows of table `relevance`."""
+"""What a sweep says of its units: their ranking by one metric, and the rows of table `relevance` for many.
 
-from collections.abc import Callable
-from functools import partial
+A metric is the module of its name, with `score(columns, weights, context)`. It may also have `undefined`, which says
+when it tells nothing and what to rank by instead, and `least_width`, for intervals that a bootstrap leaves empty.
+"""
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from lamina.relevance import accuracy, output, stream, weights
-from lamina.relevance.columns import Columns, from_table
+from lamina.config.metrics import METRICS
+from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.statistics import bootstrap_weights, interval
 
-Metric = Callable[[Columns, np.ndarray], np.ndarray]
 
-# The sweep column that a metric needs, and its function.
-METRICS: dict[str, tuple[str, Metric]] = {
-    "perplexity": ("nll", output.perplexity),
-    "output_cosine": ("output_cosine", partial(output.distance, name="output_cosine")),
-    "output_norm": ("output_norm", partial(output.distance, name="output_norm")),
-    "output_js": ("output_js", partial(output.distance, name="output_js")),
-    "output_kl": ("output_kl", partial(output.distance, name="output_kl")),
-    "cosine": ("cosine", stream.cosine),
-    "angular": ("angular_last", stream.angular),
-    "taylor": ("taylor", weights.taylor),
-    "magnitude": ("magnitude", weights.magnitude),
-}
+@dataclass(frozen=True)
+class Ranking:
+    """Units by one metric, in the order of `columns.units`.
+
+    Attributes
+    ----------
+    draws : (1 + draws, units), the first row being the estimate; NaN where the metric is undefined.
+    ranks : (units,) 1 is the least relevant, the first to go; among equals the deeper one. Units that left the sweep
+        early come after those that saw more samples, what is not finite last. None where nothing can be ranked.
+    reason : why the metric is undefined here.
+    """
+
+    draws: np.ndarray
+    ranks: list[int] | None
+    reason: str | None
 
 
-def relevance(sweep: pa.Table, chance: float, score: str, removed: int, seed: int) -> list[dict[str, Any]]:
-    """Rows of table `relevance` without its keys, for every metric whose pass was run.
+def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None) -> Ranking:
+    """The units ranked by `metric`; `weights` are bootstrap draws, by default only the plain mean."""
+    if weights is None:
+        weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
+    module = importlib.import_module(f"lamina.relevance.{metric}")
+    why, keys, draws = None, None, None
+    if (found := getattr(module, "undefined", lambda *_: None)(columns, context)) is not None:
+        (why, keys), draws = found, np.full((len(weights), len(columns.units)), np.nan)
+        if keys is None:
+            return Ranking(draws, None, why)
+    else:
+        draws = module.score(columns, weights, context)
+        # Equal scores must compare equal however their sums were rounded.
+        keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
+    layers = [int(unit.split(".")[0]) for unit in columns.units]
+    order = sorted(range(len(layers)), key=lambda i: (-columns.seen[i + 1], *keys[i], -layers[i]))
+    ranks = {index: place + 1 for place, index in enumerate(order)}
+    return Ranking(draws, [ranks[index] for index in range(len(layers))], why)
 
-    `rank` 1 is the least relevant unit, the first to go; among equals the deeper one. Units that left the sweep early
-    come after those that saw more samples. Accuracy at chance gives no score but a reason; once units are removed the
-    ranking goes on by raw accuracy, then by loss.
+
+def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
+    """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
+
+    A score that is not finite is null with a reason: the removal gave no numbers on so many samples.
     """
     columns = from_table(sweep)
-    draws = bootstrap_weights(columns.n_samples, seed)
-    rows: list[dict[str, Any]] = []
-    if columns.has("correct"):
-        rows += _accuracy(columns, draws, chance, score, removed)
-    for name, (column, metric) in METRICS.items():
-        if columns.has(column):
-            rows += _rows(name, columns, metric(columns, draws))
-    return rows
-
-
-def _accuracy(columns: Columns, draws: np.ndarray, chance: float, score: str, removed: int) -> list[dict[str, Any]]:
-    reason = accuracy.undefined(columns, chance, score)
-    if reason is None:
-        return _widened(
-            _rows("accuracy", columns, accuracy.score(columns, draws, chance, score)), columns, chance, score
-        )
-    empty = np.full((2, len(columns.units)), np.nan)
-    if removed == 0:
-        return _rows("accuracy", columns, empty, reason=reason, ranked=False)
-    right = np.nanmean(accuracy.hits(columns, score), axis=1)
-    loss = np.nanmean(columns.values["nll"], axis=1)
-    # Least relevant: what leaves the most right answers, then the lowest loss.
-    keys: list[tuple[float, ...]] = list(zip(-right[1:], loss[1:], strict=True))
-    return _rows("accuracy", columns, empty, reason=f"{reason}; ranked by raw accuracy, then by loss", keys=keys)
-
-
-def _widened(rows: list[dict[str, Any]], columns: Columns, chance: float, score: str) -> list[dict[str, Any]]:
-    """Intervals of units whose removal changed no answer, by the rule of three: a bootstrap gives them no width.
-
-    If none of n samples changed, the share that would change is at most 3 / n with 95 % confidence.
-    """
-    above = float(np.nanmean(accuracy.hits(columns, score)[0])) - chance
-    for row in rows:
-        if row["score"] is not None and row["ci_low"] == row["ci_high"] and above > 0:
-            half = 3 / row["n_samples"] / above
-            row |= {"ci_low": row["score"] - half, "ci_high": row["score"] + half}
-    return rows
-
-
-def _rows(
-    metric: str,
-    columns: Columns,
-    draws: np.ndarray,
-    reason: str | None = None,
-    ranked: bool = True,
-    keys: list[tuple[float, ...]] | None = None,
-) -> list[dict[str, Any]]:
-    """One row per unit from (1 + draws, units); the first draw is the estimate."""
-    point = draws[0]
-    with np.errstate(all="ignore"):
-        low, high = interval(np.where(np.isfinite(draws[1:]), draws[1:], np.nan)) if reason is None else (point, point)
-    layers = [int(unit.split(".")[0]) for unit in columns.units]
-    # Equal scores must compare equal however their sums were rounded; what is not a number goes last.
-    values = keys or [(round(value, 12) if np.isfinite(value) else np.inf,) for value in point]
-    order = sorted(range(len(point)), key=lambda i: (-columns.seen[i + 1], values[i], -layers[i]))
-    rank = {index: place + 1 for place, index in enumerate(order)}
+    weights = bootstrap_weights(columns.n_samples, seed)
     return [
-        {
-            "metric": metric,
-            "unit": unit,
-            "layer": layers[i],
-            "component": unit.partition(".")[2] or "layer",
-            "score": _number(point[i]),
-            "ci_low": _number(low[i]),
-            "ci_high": _number(high[i]),
-            "n_samples": 0 if metric == "magnitude" else int(columns.seen[i + 1]),
-            "rank": rank[i] if ranked else None,
-            "reason": reason,
-        }
-        for i, unit in enumerate(columns.units)
+        row
+        for metric in metrics
+        if columns.has(METRICS[metric].column)
+        for row in _rows(metric, columns, context, ranking(columns, metric, context, weights))
     ]
 
 
-def _number(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> list[dict[str, Any]]:
+    """One row per unit."""
+    point = found.draws[0]
+    low, high = point, point
+    if found.reason is None:
+        with np.errstate(all="ignore"):
+            low, high = interval(np.where(np.isfinite(found.draws[1:]), found.draws[1:], np.nan))
+        module = importlib.import_module(f"lamina.relevance.{metric}")
+        if hasattr(module, "least_width"):
+            half = np.where(low == high, module.least_width(columns, context), 0)
+            low, high = (np.where(half > 0, point + sign * half, end) for sign, end in ((-1, low), (1, high)))
+    # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
+    column = "nll" if metric == "accuracy" else METRICS[metric].column
+    not_finite = np.isinf(columns.values[column][1:]).sum(axis=1)
+    rows = []
+    for i, unit in enumerate(columns.units):
+        finite, seen = bool(np.isfinite(point[i])), int(columns.seen[i + 1])
+        lost = f"{not_finite[i]} of {seen} samples not finite" if not finite and not_finite[i] else None
+        rows.append(
+            {
+                "metric": metric,
+                "unit": unit,
+                "layer": int(unit.split(".")[0]),
+                "component": unit.partition(".")[2] or "layer",
+                "score": float(point[i]) if finite else None,
+                "ci_low": float(low[i]) if finite and np.isfinite(low[i]) else None,
+                "ci_high": float(high[i]) if finite and np.isfinite(high[i]) else None,
+                "n_samples": 0 if METRICS[metric].pass_ == "weights" else seen,
+                "n_not_finite": int(not_finite[i]),
+                "rank": found.ranks[i] if found.ranks else None,
+                "reason": found.reason or lost,
+            }
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""What a strategy decides on, read from the tables of relevance, sweeps and activations."""
+"""What a strategy decides on, read from the tables of sweeps and activations."""
 
 import warnings
 from pathlib import Path
@@ -6,36 +6,44 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
+from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
 from lamina.relevance.accuracy import hits
-from lamina.relevance.columns import from_table
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.score import ranking
 from lamina.search.plans import Step
 from lamina.tables import store
 
 
-def read_step(
-    relevance: str | Path, sweep: str | Path, metric: str, score: str, calibration: str
-) -> tuple[str | None, Step]:
+def read_step(sweep: str | Path, metric: str, context: Context, calibration: str) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and what is known of the current model.
 
-    The base model at chance has no accuracy relevance, so a plan made from it would be noise: it is refused.
+    Units are ranked by the selector's own metric; the one that a budget settled on comes first. The base model at
+    chance has no accuracy relevance, so a plan made from it would be noise: it is refused.
     """
-    rows = [row for row in store.read(relevance).to_pylist() if row["metric"] == metric]
-    if not rows:
-        raise LaminaError(f"{relevance} holds no scores of metric '{metric}': the sweep before it measured none.")
-    if any(row["rank"] is None for row in rows):
+    table = store.read(sweep)
+    columns = from_table(table) if table.num_rows else None
+    if columns is None or not columns.has(METRICS[metric].column):
+        raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
+    found = ranking(columns, metric, context)
+    if found.ranks is None:
         remedy = (
             f"Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, "
             "or a selector whose metric needs no accuracy (perplexity, cosine, angular)."
         )
-        return f"{rows[0]['reason']}. {remedy}", Step()
-    ranked = [(row["unit"], row["score"]) for row in sorted(rows, key=lambda row: row["rank"])]
-    columns = from_table(store.read(sweep))
+        return f"{found.reason}. {remedy}", Step()
+    scores = [float(score) if np.isfinite(score) else None for score in found.draws[0]]
+    entries = sorted(
+        zip(columns.units, scores, found.ranks, strict=True),
+        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
-        means = np.nanmean(hits(columns, score), axis=1)
+        means = np.nanmean(hits(columns, context.score), axis=1)
+    current = float(means[0]) if np.isfinite(means[0]) else None
     accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
-    return None, Step(ranked, float(means[0]), accuracies)
+    ranked = [(unit, score) for unit, score, _ in entries]
+    return None, Step(ranked, current, accuracies)
 
 
 def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:

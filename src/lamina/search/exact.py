@@ -14,42 +14,51 @@ from typing import Any
 
 import numpy as np
 
-from lamina.search.losses import Ledger, best, loss_of
-from lamina.sweep.engine import Session
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import Ledger
+from lamina.sweep.candidates import Candidate
 
 # Samples between two looks, later an eighth of those seen: enough to fill batches.
 FIRST, GROWTH = 32, 8
-# A unit's total must exceed the best one by more than what rounding could do.
+# A candidate's total must exceed the best one by more than what rounding could do.
 ROUNDING = 1e-9
 
 
-def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], chance: float) -> None:
-    """Measure until only the least relevant of `candidates` (and what ties with it) can be the minimum.
+def run(
+    evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float
+) -> Candidate | None:
+    """Measure until only the best of `candidates` (and what ties with it) can be the minimum.
 
     Parameters
     ----------
     budget
-        `metric`, `score` (acc or acc_norm) and `seed`, which draws the order of the samples.
+        `seed`, which draws the order of the samples.
     chance
-        Accuracy of guessing. A best unit that is not above it settles nothing, since accuracy relevance does not tell
-        removals at chance apart; everything is then measured on everything.
+        Accuracy of guessing. A best candidate that is not above it settles nothing, since accuracy relevance does not
+        tell removals at chance apart; everything is then measured on everything.
+
+    Returns
+    -------
+    The best candidate. None where losses do not tell (several tie, or are at chance): those that may go have then been
+    measured on everything, as in a full sweep, and the ranking of their scores decides as it does there.
     """
-    ledger = Ledger(session, candidates, loss_of(budget["metric"], budget["score"]), budget["seed"], FIRST, GROWTH)
+    ledger = Ledger(evaluator, candidates, budget["seed"], FIRST, GROWTH)
     count, at, active = ledger.count, 0, list(candidates)
     while at < count:
-        at = ledger.advance(active, count, current=True)
-        leader = best(active, ledger)
+        at = ledger.advance(active, count)
+        leader = ledger.best(active)
         bar = _expected_total(ledger.values[leader], count)
-        active = [unit for unit in active if unit == leader or ledger.total(unit) <= bar]
+        active = [candidate for candidate in active if candidate == leader or ledger.total(candidate) <= bar]
 
-    at_chance = budget["metric"] == "accuracy" and 1 - ledger.mean(leader) <= chance
+    at_chance = evaluator.loss.metric == "accuracy" and 1 - ledger.mean(leader) <= chance
     while True:
-        complete = [ledger.total(unit) for unit in candidates if ledger.seen[unit] == count]
+        complete = [ledger.total(candidate) for candidate in candidates if ledger.seen[candidate] == count]
         least = np.inf if at_chance else min(complete) * (1 + ROUNDING) + ROUNDING
-        back = [unit for unit in candidates if ledger.seen[unit] < count and ledger.total(unit) <= least]
+        possible = [candidate for candidate in candidates if ledger.total(candidate) <= least]
+        back = [candidate for candidate in possible if ledger.seen[candidate] < count]
         if not back:
-            return
-        ledger.advance(back, count, current=False)
+            return possible[0] if len(possible) == 1 and not at_chance else None
+        ledger.advance(back, count)
 
 
 def _expected_total(losses: np.ndarray, count: int) -> float:

@@ -16,55 +16,67 @@ from typing import Any
 import numpy as np
 
 from lamina.search.betting import log_evidence
-from lamina.search.losses import Ledger, best, loss_of
-from lamina.sweep.engine import Session
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import Ledger
+from lamina.sweep.candidates import Candidate
 
 # With fewer samples even a removal that ruins everything is not yet sure to have lost.
 FIRST, GROWTH = 24, 5
 
 
-def run(session: Session, candidates: Sequence[str], budget: dict[str, Any], chance: float) -> None:
-    """Measure until one of `candidates` has sent all others off.
+def evidence_needed(confidence: float, step: int, others: int) -> float:
+    """Logarithm of the evidence that lets one test be sure; see above. `step` counts from 1."""
+    return float(-np.log((1 - confidence) / (step * (step + 1) * max(1, others))))
 
-    The winner is then the unit with the smallest mean loss among those that saw the most samples.
+
+def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float) -> Candidate:
+    """Measure until one of `candidates` has sent all others off, and return it.
+
+    It need not be the one with the smallest mean loss: who was sent off may have been lucky on fewer samples.
 
     Parameters
     ----------
+    evaluator
+        With a loss that has a bound.
     budget
-        `metric` (with a bounded loss), `score`, `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of
-        the samples for accuracy), and `step`, the place of this removal in its plan, from 1.
+        `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of the samples for accuracy), and `step`,
+        the place of this removal in its plan, from 1.
     chance
         Not used here; part of the face that budgets share.
     """
-    loss = loss_of(budget["metric"], budget["score"])
-    assert loss.largest is not None
-    largest = loss.largest
-    ledger = Ledger(session, candidates, loss, budget["seed"], FIRST, GROWTH)
+    largest = evaluator.loss.largest
+    assert largest is not None
+    ledger = Ledger(evaluator, candidates, budget["seed"], FIRST, GROWTH)
     count, seen = ledger.count, ledger.seen
-    step, others = budget["step"], max(1, len(candidates) - 1)
-    needed = -np.log((1 - budget["confidence"]) / (step * (step + 1) * others))
+    needed = evidence_needed(budget["confidence"], budget["step"], len(candidates) - 1)
 
-    def beaten(unit: str, leader: str) -> bool:
-        """Whether `leader` is surely at most the tolerance worse than `unit`, on the samples that both saw."""
-        both = ledger.order[: min(seen[unit], seen[leader])]
-        difference = np.clip(ledger.values[unit][both] - ledger.values[leader][both], -largest, largest)
-        return log_evidence(difference, count, -largest, largest, -budget["tolerance"]) >= needed
+    def beaten(candidate: Candidate, leader: Candidate) -> bool:
+        """Whether `leader` is surely at most the tolerance worse than `candidate`, on the samples that both saw."""
+        both = ledger.order[: min(seen[candidate], seen[leader])]
+        # What is not a number is as bad as can be.
+        its, leaders = (np.minimum(ledger.values[one][both], largest) for one in (candidate, leader))
+        return log_evidence(its - leaders, count, -largest, largest, -budget["tolerance"]) >= needed
 
-    active, at, leader = list(candidates), 0, ""
+    active, at = list(candidates), 0
+    leader: Candidate | None = None
     while True:
         if at < count:
-            at = ledger.advance(active, count, current=True)
+            at = ledger.advance(active, count)
         # A leader that is nearly the best stays leader: whom it sent off need not be compared again.
-        first = best(active, ledger)
-        if leader not in active or ledger.mean(first) < ledger.mean(leader) - budget["tolerance"] / 2 or at == count:
+        first = ledger.best(active)
+        lead = budget["tolerance"] / 2
+        if leader is None or leader not in active or ledger.mean(first) < ledger.mean(leader) - lead or at == count:
             leader = first
-        active = [unit for unit in active if unit == leader or (at < count and not beaten(unit, leader))]
+        active = [one for one in active if one == leader or (at < count and not beaten(one, leader))]
         if len(active) > 1:
             continue
         # Who looks best in the end must have beaten everyone itself; those it has not come back and catch up.
-        leader = best([unit for unit in candidates if seen[unit] == at], ledger)
-        while back := [unit for unit in candidates if seen[unit] < at and not beaten(unit, leader)]:
-            ledger.advance(back, at, current=False)
-        active = [unit for unit in candidates if seen[unit] == at and (unit == leader or not beaten(unit, leader))]
-        if len(active) == 1 or at == count:
-            return
+        leader = ledger.best([one for one in candidates if seen[one] == at])
+        while back := [one for one in candidates if seen[one] < at and not beaten(one, leader)]:
+            ledger.advance(back, at)
+        there = [one for one in candidates if seen[one] == at]
+        if at == count:
+            return ledger.best(there)
+        active = [one for one in there if one == leader or not beaten(one, leader)]
+        if len(active) == 1:
+            return leader

@@ -1,7 +1,7 @@
-"""The ablation engine: every unit's removal measured on a calibration, for a fraction of one evaluation per unit."""
+"""The ablation engine: candidates measured on samples, many in one pass; a sweep is the candidates of every removal."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -11,14 +11,18 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
-from lamina.models.structure import layers_of
-from lamina.models.surgery import parse
-from lamina.sweep import forking, packing
-from lamina.sweep.forking import BASE, CURRENT, ForkingLayer, SelectingHead, Streams
+from lamina.models.structure import family_of, layers_of
+from lamina.models.surgery import check, parse
+from lamina.models.variant import check_patches
+from lamina.sweep import candidates, forking, packing
+from lamina.sweep.candidates import Candidate, Observation
+from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Line
-from lamina.sweep.scores import Scores
+from lamina.sweep.scores import Name, Scores
 
 Pass = Literal["removal", "stream"]
+# The name of the model before a removal, in scores and tables.
+CURRENT = "none"
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +54,7 @@ def sweep(
     samples: Sequence[Sample],
     units: Sequence[str],
     removed: Sequence[str] = (),
-    what: Pass = "removal",
+    pass_: Pass = "removal",
     tokens: int = 16384,
     outputs: bool = True,
 ) -> Scores:
@@ -60,7 +64,7 @@ def sweep(
     ----------
     model
         The base model, complete: `removed` units are skipped on the way, not cut out.
-    what
+    pass_
         "removal" evaluates the model without each unit; "stream" runs the current model alone, which is enough for the
         metrics that compare a unit's input with its output.
     tokens
@@ -73,39 +77,33 @@ def sweep(
     LaminaError
         If the model itself yields logits that are not numbers.
     """
-    with opened(model, samples, units, removed, what, tokens, outputs) as session:
-        session.measure(range(len(samples)), units)
+    with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
+        session.sweep(units, removed, pass_)
     return session.scores
 
 
 @contextmanager
 def opened(
-    model: PreTrainedModel,
-    samples: Sequence[Sample],
-    units: Sequence[str],
-    removed: Sequence[str] = (),
-    what: Pass = "removal",
-    tokens: int = 16384,
-    outputs: bool = True,
+    model: PreTrainedModel, samples: Sequence[Sample], tokens: int = 16384, outputs: bool = True
 ) -> Iterator["Session"]:
-    """A session that measures some of `units` on some of `samples`, as often as a budget asks; see `sweep`."""
+    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments."""
     with forking.forking(model) as (layers, head):
-        yield Session(model, layers, head, samples, units, removed, what, tokens, outputs)
+        yield Session(model, layers, head, samples, tokens, outputs)
 
 
-def groups(units: list[str], batch_tokens: int, tokens: int, ride: bool) -> list[list[str]]:
-    """Split the candidates so that one line with all its streams stays under the budget, at the least cost.
+def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
+    """Split candidates so that one line with all its streams stays under the budget, at the least cost.
 
-    A group repeats the current model's pass (and the unpruned one's, if it rides along); the forked streams cost the
-    same in any group. So the cheapest split has the fewest groups: k of them add (k - 1)·(L + L·ride) layer-tokens per
-    token of the line, and it does not matter which unit is in which. They are made as even as possible, since the
-    widest group sets the memory.
+    Every group carries the same `carried` streams beside its own: those that observations are made on, and the unpruned
+    model if outputs are compared with it. The streams that fork off cost the same in any group. So the cheapest split
+    has the fewest groups, and it does not matter which candidate is in which. They are made as even as possible, since
+    the widest group sets the memory.
     """
-    most = max(1, tokens // batch_tokens - 1 - ride)
-    count = max(1, -(-len(units) // most))
-    size, larger = divmod(len(units), count)
+    most = max(1, tokens // batch_tokens - carried)
+    count = max(1, -(-len(names) // most))
+    size, larger = divmod(len(names), count)
     ends = np.cumsum([size + (number < larger) for number in range(count)])
-    return [units[end - size - (number < larger) : end] for number, end in enumerate(ends)]
+    return [names[end - size - (number < larger) : end] for number, end in enumerate(ends)]
 
 
 class Session:
@@ -120,16 +118,11 @@ class Session:
         layers: Sequence[ForkingLayer],
         head: SelectingHead,
         samples: Sequence[Sample],
-        units: Sequence[str],
-        removed: Sequence[str],
-        what: Pass,
         tokens: int,
         outputs: bool,
     ) -> None:
         self.model, self.layers, self.head = model, layers, head
-        self.removed, self.what, self.tokens = frozenset(removed), what, tokens
-        self.outputs = outputs and what == "removal"
-        self.ride = self.outputs and bool(removed)
+        self.tokens, self.outputs = tokens, outputs
         self.own_mask = not forking.uses_alibi(model)
         if not self.own_mask:
             _logger.warning(
@@ -137,75 +130,136 @@ class Session:
                 type(model).__name__,
             )
         self.windows = forking.windows(model)
-        self.scores = Scores([CURRENT, *units], samples)
+        self.scores = Scores(samples)
         self.layer_tokens = 0
         self._lines = [packing.pack(number, sample, self.own_mask) for number, sample in enumerate(samples)]
         config = model.config.get_text_config()
         self._head_cost = config.vocab_size / (4 * config.hidden_size)
+        self._halves_are_all = not family_of(model).stream_norm
+        self._checked: set[Candidate] = set()
+        with torch.inference_mode():
+            # Each wrapper learns in which form its layer returns the stream.
+            model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+
+    def sweep(self, units: Sequence[str], removed: Sequence[str] = (), pass_: Pass = "removal") -> None:
+        """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
+        current = Candidate(frozenset(removed))
+        without = {unit: current.without(unit) for unit in units} if pass_ == "removal" else {}
+        observed = {unit: self.observation(current, unit) for unit in units}
+        self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed)
+
+    def observation(self, model: Candidate, unit: str) -> Observation:
+        """What is to be looked at to see what a unit of `model` does to its stream."""
+        return candidates.observation(model, unit, forking.is_parallel(self.layers[parse(unit)[0]].layer))
 
     @torch.inference_mode()
-    def measure(self, numbers: Iterable[int], units: Sequence[str], current: bool = True) -> None:
-        """Measure the removal of each of `units` on the samples with these numbers.
+    def measure(
+        self,
+        numbers: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+    ) -> None:
+        """Score the candidates in `wanted` on the samples with these numbers, and make the observations beside.
 
-        The current model itself is measured too, unless `current` is False: its stream then ends where the last unit
-        has forked off. (Where outputs are compared it goes on, since they are compared with it.)
+        What is found stands in `scores` under the names given. An observation is made in the pass of the candidate with
+        its name, or in the only pass if no candidate has it.
+
+        Raises
+        ------
+        LaminaError
+            If the model cannot be without a candidate's units, if patches do not fit, or if the logits of the candidate
+            CURRENT are not numbers.
         """
+        observed = observed or {}
+        for candidate in [*wanted.values(), *(seen.after for seen in observed.values())]:
+            self._check(candidate)
+        self.scores.add([*wanted, *observed])
         lines = [line for number in numbers for line in self._lines[number]]
-        removing = self.what == "removal"
-        most = (len(units) if removing else 0) + 1 + self.ride
-        for chosen in packing.batches(lines, self.tokens / most, self._head_cost):
-            width = len(chosen[0].tokens) * len(chosen)
-            for group in groups(list(units), width, self.tokens, self.ride) if removing else [[]]:
-                last = None if current or self.outputs or not group else max(parse(unit)[0] for unit in group)
-                self._pass(chosen, group, frozenset(group if removing else units), last)
-        model_itself = self.scores.index[CURRENT]
-        if np.isnan(self.scores.loglikelihood[model_itself][self.scores.rows_seen(model_itself)]).any():
+        carried = {seen.model for seen in observed.values()} | ({Candidate()} if self.outputs else set())
+        forks = [name for name, candidate in wanted.items() if candidate not in carried]
+        once = [name for name in wanted if wanted[name] in carried]
+        most = len(forks) + len(carried)
+        for batch in packing.batches(lines, self.tokens / max(1, most), self._head_cost):
+            width = len(batch[0].tokens) * len(batch)
+            for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
+                names = group if number else [*once, *group]
+                self._pass(batch, *_part(names, wanted, observed, number == 0))
+        if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise LaminaError(
                 f"{type(self.model).__name__} ({self.model.config.name_or_path}) yields logits that are not numbers "
                 "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its "
                 "models entry; if that does not help, its weights are damaged."
             )
 
-    def _pass(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str], last: int | None) -> None:
+    def _check(self, candidate: Candidate) -> None:
+        """Refuse what a materialised variant refuses."""
+        if candidate not in self._checked:
+            units = sorted(candidate.removed)
+            if units:
+                check(self.model, units)
+            if candidate.patches:
+                check_patches(self.model, units, candidate.patches)
+            self._checked.add(candidate)
+
+    def _pass(
+        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
+    ) -> None:
         """One forward pass; on a GPU out of memory, halves until it fits."""
         try:
-            self._forward(lines, group, observed, last)
+            self._forward(lines, wanted, observed)
+            return
         except torch.cuda.OutOfMemoryError:
-            if len(lines) == 1 and len(group) <= 1:
+            if len(lines) == 1 and len(wanted) <= 1:
                 raise
-            torch.cuda.empty_cache()
-            halves = (lines[::2], lines[1::2]) if len(lines) > 1 else (lines,)
-            parts = (group,) if len(lines) > 1 else (group[::2], group[1::2])
-            for half in halves:
-                for part in parts:
-                    self._pass(half, part, observed & frozenset(part) if group else observed, last)
+        # Outside `except`, whose traceback would keep the failed pass's tensors alive.
+        torch.cuda.empty_cache()
+        names = list(wanted)
+        halves = (lines[::2], lines[1::2]) if len(lines) > 1 else (lines,)
+        parts = (names,) if len(lines) > 1 else (names[::2], names[1::2])
+        for half in halves:
+            for number, part in enumerate(parts):
+                self._pass(half, *_part(part, wanted, observed, number == 0))
 
-    def _forward(self, lines: tuple[Line, ...], group: list[str], observed: frozenset[str], last: int | None) -> None:
+    def _forward(
+        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
+    ) -> None:
         batch = packing.collate(lines, self.model.device)
-        state = Streams(batch, frozenset(group), observed, self.removed, self.ride, self.windows, self.own_mask)
-        state.last = last
-        state.observe = lambda unit, before, after: self.scores.observe(batch, unit, before, after)
-        for layer in self.layers:
-            layer.streams = state
-        wanted = [(number, at) for number, line in enumerate(lines) for at in packing.scored_positions(line)]
-        line_of = torch.tensor([number for number, _ in wanted], device=batch.tokens.device)
-        position = torch.tensor([at for _, at in wanted], device=batch.tokens.device)
-        self.head.choose = lambda hidden: _select(hidden, line_of, position, len(lines))
+        everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
+        tree = candidates.grow(everyone, list(observed.values()), len(self.layers), self._halves_are_all)
+        watched = list(observed)
+        state = Streams(
+            batch,
+            tree,
+            self.windows,
+            self.own_mask,
+            lambda number, before, after: self.scores.observe(batch, watched[number], before, after),
+        )
+        places = [(number, at) for number, line in enumerate(lines) for at in packing.scored_positions(line)]
+        line_of = torch.tensor([number for number, _ in places], device=batch.tokens.device)
+        position = torch.tensor([at for _, at in places], device=batch.tokens.device)
+        streams = 1 + max(tree.leaves)
+        self.head.choose = lambda hidden: hidden.unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
         mask = None if self.own_mask else (batch.segments >= 0).long()
         positions = batch.positions if self.own_mask else None
-        output = self.model(input_ids=batch.tokens, position_ids=positions, attention_mask=mask, use_cache=False)
+        try:
+            for layer in self.layers:
+                layer.state = state
+            output = self.model(input_ids=batch.tokens, position_ids=positions, attention_mask=mask, use_cache=False)
+        finally:
+            for layer in self.layers:
+                layer.state = None
         self.layer_tokens += state.layer_tokens
-        logits = output.logits.reshape(len(state.names), len(wanted), -1)
-        base = None
-        if self.outputs:
-            base = state.names.index(BASE) if BASE in state.names else 0
-        self.scores.score(batch, state.names, logits, base)
+        logits = output.logits.reshape(streams, len(places), -1)
+        leaves = dict(zip(wanted, tree.leaves, strict=False))
+        self.scores.score(batch, leaves, logits, tree.leaves[-1] if self.outputs else None)
 
 
-def _select(hidden: torch.Tensor, line_of: torch.Tensor, position: torch.Tensor, lines: int) -> torch.Tensor:
-    """(streams · lines, T, C) to (1, streams · positions, C), streams in order."""
-    split = hidden.unflatten(0, (-1, lines))
-    return split[:, line_of, position].flatten(0, 1)[None]
+def _part(
+    names: Sequence[Name], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation], first: bool
+) -> tuple[dict[Name, Candidate], dict[Name, Observation]]:
+    """Some of the candidates, with the observations that have their names; the first part also takes all others."""
+    chosen = {name: wanted[name] for name in names}
+    return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
 
 
 def layer_count(model: PreTrainedModel) -> int:

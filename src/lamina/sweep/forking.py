@@ -1,9 +1,8 @@
-"""The forking batch: one forward pass that carries the model itself and, forked off it, the model without each unit.
+"""The forking batch: one forward pass that carries all streams of a tree of candidates.
 
-Removing layer l changes nothing before l. So the pass starts with one stream, the current model's; at layer l a copy
-of that stream is added that skips l. Streams lie one after another along the batch dimension, `lines` rows each. A
-wrapper around every decoder layer does this for any family: it repeats what the layer is given, supplies the attention
-mask itself and forwards everything else, so that no family's forward is written again here.
+Streams lie one after another along the batch dimension, `lines` rows each. A wrapper around every decoder layer does at
+its layer what the tree says, for any family: it repeats what the layer is given, supplies the attention mask itself and
+forwards everything else, so that no family's forward is written again here.
 """
 
 import inspect
@@ -18,34 +17,32 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.families import Family
+from lamina.models.modeling_lamina import patch_dtype, repair
 from lamina.models.structure import family_of, layers_of
+from lamina.models.variant import Patch
+from lamina.sweep.candidates import Level, Tree
 from lamina.sweep.packing import Batch
-
-# Names of the two streams that are not removals: the current model, and the unpruned one riding along.
-CURRENT, BASE = "none", "base"
 
 
 @dataclass
 class Streams:
-    """State of one pass, shared by all wrappers: the streams in the batch, and what is measured on the way."""
+    """State of one forward pass, shared by all wrappers.
+
+    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each.
+    """
 
     batch: Batch
-    candidates: frozenset[str]
-    observed: frozenset[str]
-    removed: frozenset[str]
-    ride: bool
+    tree: Tree
     windows: Sequence[int | None]
     own_mask: bool
-    names: list[str] = field(default_factory=lambda: [CURRENT])
-    observe: Callable[[str, torch.Tensor, torch.Tensor], None] | None = None
+    observe: Callable[[int, torch.Tensor, torch.Tensor], None]
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     layer_tokens: int = 0
-    last: int | None = None  # the layer behind which the current stream is not needed any more
 
-    def rows(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
-        """Rows of the `number`-th stream, (lines, T, …)."""
+    def rows(self, tensor: torch.Tensor, start: int, end: int) -> torch.Tensor:
+        """Rows of streams `start` … `end` - 1, (streams · lines, T, …)."""
         lines = len(self.batch.lines)
-        return tensor[number * lines : (number + 1) * lines]
+        return tensor[start * lines : end * lines]
 
     def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor:
         """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number."""
@@ -58,7 +55,7 @@ class Streams:
 
 
 class ForkingLayer(nn.Module):
-    """Stands in for decoder layer `number`: forks a stream per candidate unit and skips the layer where it is gone."""
+    """Stands in for decoder layer `number`: splits, runs, skips, repairs and ends streams as the pass's tree says."""
 
     def __init__(self, layer: nn.Module, number: int, family: Family) -> None:
         super().__init__()
@@ -72,9 +69,9 @@ class ForkingLayer(nn.Module):
                 "mlp": layer.get_submodule(family.mlp[-1]),
             }
         self.residual_inside = family.residual_inside
-        # Most layers return the stream alone, some the first of a tuple; learnt when the layer first runs.
-        self.returns_tuple: bool | None = None
-        self.streams: Streams | None = None
+        # Most layers return the stream alone, some the first of a tuple; learnt when the layer runs outside a pass.
+        self.returns_tuple = False
+        self.state: Streams | None = None
         self._mask_index = list(inspect.signature(layer.forward).parameters).index("attention_mask")
 
     def __getattr__(self, name: str) -> Any:
@@ -83,72 +80,60 @@ class ForkingLayer(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("layer"), name)
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor | tuple[torch.Tensor]:
-        """(streams · lines, T, C) to the same with the forked streams added, in the form that the layer returns."""
-        output = self._fork(hidden, args, kwargs)
-        if self.returns_tuple is None:
-            assert self.streams is not None
-            self._run(self.streams.rows(hidden, 0), 1, {}, args, kwargs)
-        return (output,) if self.returns_tuple else output
+    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """(streams · lines, T, C) to the streams that the layer leaves, in the form that it returns."""
+        if self.state is None:
+            output = self.layer(hidden, *args, **kwargs)
+            self.returns_tuple = isinstance(output, tuple)
+            return output
+        levels = self.state.tree.levels
+        hidden = self._advance(levels[self.number], hidden, args, kwargs)
+        if self.number == len(levels) - 2:
+            # Behind the last layer there may be one more patch.
+            hidden = self._advance(levels[-1], hidden, args, kwargs)
+        return (hidden,) if self.returns_tuple else hidden
 
-    def _fork(self, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        streams = self.streams
-        assert streams is not None
-        unit = str(self.number)
-        units = {component: f"{unit}.{component}" for component in self.parts}
-        gone = unit in streams.removed
-        touched = gone or any(u in streams.removed for u in units.values())
-        if touched and streams.ride and BASE not in streams.names:
-            hidden = torch.cat([hidden, streams.rows(hidden, 0)])
-            streams.names.append(BASE)
-        base = streams.names.index(BASE) if BASE in streams.names else None
-        if gone:
-            if base is None:
-                return hidden
-            through = self._run(streams.rows(hidden, base), 1, {}, args, kwargs)
-            lines = len(streams.batch.lines)
-            return torch.cat([hidden[: base * lines], through, hidden[(base + 1) * lines :]])
+    def _advance(
+        self, level: Level, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
+        state = self.state
+        assert state is not None
+        wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
+        entering = output = self._gather([(hidden, *place) for place in wanted[: level.running]], hidden)
+        if level.running:
+            silenced = {
+                part: [i for i in range(level.running) if part in level.branches[i].operation.without]
+                for part in self.parts
+            }
+            output = self._run(entering, level.running, silenced, args, kwargs)
+        # What each branch leaves: rows of the layer's output, or what passes it by.
+        left: list[tuple[torch.Tensor, int, Patch | None]] = [(output, i, None) for i in range(level.running)]
+        left += [(hidden, *place) for place in wanted[level.running :]]
+        for view in level.views:
+            runs = view.entering and view.before < level.running
+            before = [(entering, view.before, None)] if runs else [left[view.before]]
+            state.observe(view.number, self._gather(before, hidden), self._gather([left[view.after]], hidden))
+        return self._gather([left[number] for number in level.kept], hidden)
 
-        start = streams.rows(hidden, 0)
-        forks = [u for u in units.values() if u in streams.candidates]
-        # What a sub-layer adds is read off the stream that lacks the other one; such a stream may end with the layer.
-        watched = any(u in streams.observed for u in units.values())
-        scratch = [u for u in units.values() if watched and u not in forks and u not in streams.removed]
-        running = torch.cat([hidden, *[start] * len(forks + scratch)]) if forks or scratch else hidden
-        names = streams.names + forks + scratch
-        silenced = {
-            component: [i for i, name in enumerate(names) if name == u or (u in streams.removed and name != BASE)]
-            for component, u in units.items()
-        }
-        output = self._run(running, len(names), silenced, args, kwargs)
-        if streams.observe is not None:
-            self._observe(streams, names, start, output)
-        if scratch:
-            output = output[: len(streams.batch.lines) * (len(names) - len(scratch))]
-        streams.names = streams.names + forks
-        if unit in streams.candidates:
-            output = torch.cat([output, start])
-            streams.names.append(unit)
-        if streams.last == self.number:
-            output = output[len(streams.batch.lines) :]
-            streams.names = streams.names[1:]
-        return output
+    def _gather(self, places: Sequence[tuple[torch.Tensor, int, Patch | None]], like: torch.Tensor) -> torch.Tensor:
+        """Streams (tensor, number, repair) one after another; a view where they lie so already."""
+        state = self.state
+        assert state is not None
+        blocks: list[tuple[torch.Tensor, int, int, Patch | None]] = []
+        for tensor, number, patch in places:
+            if blocks and blocks[-1][0] is tensor and blocks[-1][2] == number and blocks[-1][3] is patch is None:
+                blocks[-1] = (tensor, blocks[-1][1], number + 1, None)
+            else:
+                blocks.append((tensor, number, number + 1, patch))
+        found = [self._repaired(state.rows(tensor, start, end), patch) for tensor, start, end, patch in blocks]
+        return torch.cat(found) if len(found) > 1 else found[0] if found else like[:0]
 
-    def _observe(self, streams: Streams, names: list[str], before: torch.Tensor, output: torch.Tensor) -> None:
-        """Report what each unit does to the current stream: its input and its output, (lines, T, C) each."""
-        assert streams.observe is not None
-        after = streams.rows(output, 0)
-        if str(self.number) in streams.observed:
-            streams.observe(str(self.number), before, after)
-        attention, mlp = (f"{self.number}.{component}" for component in ("attention", "mlp"))
-        if attention in names and mlp in names:
-            without_mlp, without_attention = (streams.rows(output, names.index(u)) for u in (mlp, attention))
-            # In a parallel block the MLP reads the layer's input; in a sequential one what attention left.
-            parallel = family_is_parallel(self.layer)
-            if attention in streams.observed:
-                streams.observe(attention, before, without_mlp)
-            if mlp in streams.observed:
-                streams.observe(mlp, *((before, without_attention) if parallel else (without_mlp, after)))
+    def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
+        """The stream as a materialised variant would repair it."""
+        if patch is None:
+            return stream
+        to = (stream.device, patch_dtype(next(self.layer.parameters()).dtype))
+        return repair(stream, patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
 
     def _run(
         self,
@@ -158,26 +143,26 @@ class ForkingLayer(nn.Module):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> torch.Tensor:
-        streams = self.streams
-        assert streams is not None
-        lines = len(streams.batch.lines)
+        state = self.state
+        assert state is not None
+        lines = len(state.batch.lines)
 
         def repeat(value: Any) -> Any:
             if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] % lines == 0:
                 # One line broadcasts by itself: no copies of a long mask. ALiBi's biases do not, being reshaped.
-                alone = copies == 1 or (value.shape[0] == 1 and streams.own_mask)
+                alone = copies == 1 or (value.shape[0] == 1 and state.own_mask)
                 return value if alone else value.repeat(copies, *[1] * (value.ndim - 1))
             if isinstance(value, tuple):
                 return tuple(repeat(part) for part in value)
             return value
 
-        if streams.own_mask:
-            mask = streams.mask(self.number, hidden.dtype)
+        if state.own_mask:
+            mask = state.mask(self.number, hidden.dtype)
             if len(args) >= self._mask_index:
                 args = (*args[: self._mask_index - 1], mask, *args[self._mask_index :])
             else:
                 kwargs = {**kwargs, "attention_mask": mask}
-        streams.layer_tokens += hidden.shape[0] * hidden.shape[1]
+        state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
             self.parts[component].register_forward_hook(_silencer(numbers, copies, self.residual_inside))
             for component, numbers in silenced.items()
@@ -188,11 +173,10 @@ class ForkingLayer(nn.Module):
         finally:
             for handle in handles:
                 handle.remove()
-        self.returns_tuple = isinstance(output, tuple)
-        return output[0] if self.returns_tuple else output
+        return output[0] if isinstance(output, tuple) else output
 
 
-def family_is_parallel(layer: nn.Module) -> bool:
+def is_parallel(layer: nn.Module) -> bool:
     """Whether attention and MLP of this layer read the same input (GPT-NeoX and Falcon decide it per model)."""
     config = getattr(layer, "config", None)
     for name in ("use_parallel_residual", "parallel_attn"):

@@ -5,7 +5,8 @@ calibration. One backward pass gives it. A second one, sample by sample, gives i
 the sum is the mean over samples of Σ w·sign(w·ḡ)·g, so every sample has a share of its own.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -17,6 +18,7 @@ from lamina.data.calibrations import Sample
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import parse, remove
 from lamina.models.variant import share
+from lamina.streams.batches import by_length, padded
 
 # A backward pass keeps what every layer computed, about this many times a forward pass's memory.
 BACKWARD = 8
@@ -27,7 +29,7 @@ def rows(
     samples: Sequence[Sample],
     units: Sequence[str],
     removed: Sequence[str],
-    what: Literal["gradient", "weights"],
+    pass_: Literal["gradient", "weights"],
     tokens: int,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` (without its keys): `magnitude`, one row per unit, or with it `taylor`, one per sample.
@@ -35,11 +37,16 @@ def rows(
     `tokens` bounds a batch of the backward pass, an eighth of it being used.
     """
     sizes = magnitude(model, units)
-    if what == "weights":
+    if pass_ == "weights":
         return [{"unit": unit, "sample": 0, "magnitude": size} for unit, size in sizes.items()]
     shares = taylor(model, samples, units, removed, max(1, tokens // BACKWARD))
     return [
-        {"unit": unit, "sample": sample.index, "taylor": float(share_of), "magnitude": sizes[unit]}
+        {
+            "unit": unit,
+            "sample": sample.index,
+            "taylor": float(share_of) if share_of.isfinite() else float("inf"),
+            "magnitude": sizes[unit],
+        }
         for unit, values in shares.items()
         for sample, share_of in zip(samples, values, strict=True)
     ]
@@ -58,35 +65,57 @@ def taylor(
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64; the mean over samples is the score.
 
-    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens.
+    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens. Gradients are summed
+    over the calibration in float32, whatever the dtype of the weights, and each leaves memory once it has been added.
     """
     cut = remove(share(model), list(removed)) if removed else model
     weights = {unit: _weights(model, unit) for unit in units}
-    wanted = {id(weight) for group in weights.values() for weight in group}
-    before = {name: weight.requires_grad for name, weight in cut.named_parameters()}
-    try:
-        for weight in cut.parameters():
-            weight.requires_grad_(id(weight) in wanted)
-        for batch in _batches(samples, tokens):
-            _losses(cut, batch).sum().backward()
-        signed = {
-            unit: [weight.detach().abs() * weight.grad.sign() for weight in _with_gradient(group)]
-            for unit, group in weights.items()
-        }
-        shares = {unit: torch.zeros(len(samples), dtype=torch.float64) for unit in units}
-        for number, sample in enumerate(samples):
-            cut.zero_grad()
+    wanted = [weight for group in weights.values() for weight in group]
+    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
+    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
+        with _gradients(cut, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
+            _losses(cut, [samples[number] for number in group]).sum().backward()
+    # What a gradient is multiplied by: w · sign(w · ḡ).
+    signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
+    unit_of = {weight: unit for unit, group in weights.items() for weight in group}
+    shares = {unit: torch.zeros(len(samples), dtype=torch.float64) for unit in units}
+    for number, sample in enumerate(samples):
+
+        def add(weight: nn.Parameter, gradient: torch.Tensor, number: int = number) -> None:
+            share_of = (signed[weight].float() * gradient.float()).sum(dtype=torch.float64)
+            shares[unit_of[weight]][number] += share_of.cpu()
+
+        with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
-            for unit, group in weights.items():
-                shares[unit][number] = sum(
-                    float((sign * weight.grad).sum(dtype=torch.float64))
-                    for sign, weight in zip(signed[unit], _with_gradient(group), strict=True)
-                )
-        return shares
+    return shares
+
+
+@contextmanager
+def _gradients(
+    model: PreTrainedModel, wanted: Sequence[nn.Parameter], add: Callable[[nn.Parameter, torch.Tensor], Any]
+) -> Iterator[None]:
+    """While open, a backward pass hands `add` the gradient of each wanted weight and keeps none.
+
+    A weight that the loss does not depend on (an expert that no token was sent to) has no gradient.
+    """
+    chosen = set(wanted)
+    before = [(weight, weight.requires_grad) for weight in model.parameters()]
+
+    def take(weight: nn.Parameter) -> None:
+        assert weight.grad is not None
+        add(weight, weight.grad)
+        weight.grad = None
+
+    for weight, _ in before:
+        weight.requires_grad_(weight in chosen)
+    handles = [weight.register_post_accumulate_grad_hook(take) for weight in wanted]
+    try:
+        yield
     finally:
-        cut.zero_grad()
-        for name, weight in cut.named_parameters():
-            weight.requires_grad_(before[name])
+        for handle in handles:
+            handle.remove()
+        for weight, flag in before:
+            weight.requires_grad_(flag)
 
 
 def _weights(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
@@ -99,35 +128,12 @@ def _weights(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
     return [weight for name in names for weight in layer.get_submodule(name).parameters()]
 
 
-def _with_gradient(weights: Sequence[nn.Parameter]) -> list[Any]:
-    """The weights that the loss depends on (an expert that no token was sent to has no gradient)."""
-    for weight in weights:
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-    return list(weights)
-
-
-def _batches(samples: Sequence[Sample], tokens: int) -> Iterator[list[Sample]]:
-    """Samples of similar length, as many as fit into `tokens`."""
-    batch: list[Sample] = []
-    for sample in sorted(samples, key=lambda entry: len(entry.sequence())):
-        if batch and len(sample.sequence()) * (len(batch) + 1) > tokens:
-            yield batch
-            batch = []
-        batch.append(sample)
-    yield batch
-
-
 def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     """Mean negative log-likelihood of each sample's gold continuation, (samples,)."""
-    length = max(len(sample.sequence()) for sample in samples)
-    tokens = torch.zeros(len(samples), length, dtype=torch.long)
-    labels = torch.full_like(tokens, -100)
-    for number, sample in enumerate(samples):
-        sequence, row = torch.tensor(sample.sequence()), sample.rows[sample.gold]
-        tokens[number, : len(sequence)] = sequence
-        labels[number, len(row.context) : len(sequence)] = sequence[len(row.context) :]
-    tokens, labels = tokens.to(model.device), labels[:, 1:].to(model.device)
+    tokens, real = padded([sample.sequence() for sample in samples], model.device)
+    contexts = torch.tensor([len(sample.rows[sample.gold].context) for sample in samples], device=model.device)
+    scored = real & (torch.arange(tokens.shape[1], device=model.device) >= contexts[:, None])
+    labels = tokens.masked_fill(~scored, -100)[:, 1:]
     # Padding stands on the right, where a causal model does not look, and has no label.
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
     each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")

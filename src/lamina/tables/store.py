@@ -1,199 +1,33 @@
-"""The tables of a run: one pyarrow schema each, and the only code that writes Parquet.
+"""The only code that writes Parquet, and the schemas of the tables that it writes.
 
 A table's grain and columns are the contract between the stages that measure and everything that reads: SQL views,
-figures, the report. `sql/views.sql` documents every column for people who query.
+figures, the report. Each table is a module beside this one: a new one is found without being named here.
 """
 
 import hashlib
+import importlib
 import os
+import pkgutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lamina import tables
 from lamina.errors import LaminaError
 from lamina.version import VERSION
 
 SCHEMA_VERSION = "2"
 
-_STRING, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-
-SELECTION = {"model": _STRING, "calibration": _STRING, "selector": _STRING, "removed": _INT}
-VARIANT = SELECTION | {"recovery": _STRING, "healing": _STRING}
-
-COLUMNS: dict[str, dict[str, pa.DataType]] = {
-    "models": {
-        "model": _STRING,
-        "family": _STRING,
-        "n_layers": _INT,
-        "hidden_size": _INT,
-        "vocabulary": _INT,
-        "parameters": _INT,
-        "weights_bytes": _INT,
-        "dtype": _STRING,
-        "source": _STRING,
-        "revision": _STRING,
-        "weights_sha256": _STRING,
-    },
-    "calibrations": {
-        "model": _STRING,
-        "calibration": _STRING,
-        "kind": _STRING,
-        "n_samples": _INT,
-        "n_tokens": _INT,
-        "chance_accuracy": _FLOAT,
-        "source": _STRING,
-        "split": _STRING,
-        "seed": _INT,
-    },
-    "activations": {
-        "model": _STRING,
-        "calibration": _STRING,
-        "layer": _INT,
-        "span": _INT,
-        "cosine": _FLOAT,
-        "cosine_stderr": _FLOAT,
-        "angular_last": _FLOAT,
-        "angular_last_stderr": _FLOAT,
-        "l2_relative": _FLOAT,
-        "norm": _FLOAT,
-        "channel_magnitude": pa.list_(pa.float32()),
-        "n_samples": _INT,
-        "n_tokens": _INT,
-    },
-    "sweeps": SELECTION
-    | {
-        "unit": _STRING,
-        "sample": _INT,
-        "correct": _BOOL,
-        "correct_norm": _BOOL,
-        "nll": _FLOAT,
-        "n_tokens": _INT,
-        "gold_margin": _FLOAT,
-        "output_cosine": _FLOAT,
-        "output_norm": _FLOAT,
-        "output_js": _FLOAT,
-        "output_kl": _FLOAT,
-        "cosine": _FLOAT,
-        "angular_last": _FLOAT,
-        "taylor": _FLOAT,
-        "magnitude": _FLOAT,
-    },
-    "relevance": SELECTION
-    | {
-        "metric": _STRING,
-        "unit": _STRING,
-        "layer": _INT,
-        "component": _STRING,
-        "score": _FLOAT,
-        "ci_low": _FLOAT,
-        "ci_high": _FLOAT,
-        "n_samples": _INT,
-        "rank": _INT,
-        "reason": _STRING,
-    },
-    "plans": SELECTION
-    | {
-        "unit": _STRING,
-        "position": _INT,
-        "score": _FLOAT,
-        "accuracy_before": _FLOAT,
-        "accuracy_after": _FLOAT,
-        "refused": _STRING,
-    },
-    "patches": VARIANT
-    | {
-        "boundary": _STRING,
-        "start": _INT,
-        "end": _INT,
-        "ridge": _FLOAT,
-        "ridge_at_edge": _BOOL,
-        "rank": _INT,
-        "fit_error_before": _FLOAT,
-        "fit_error": _FLOAT,
-        "heldout_error_before": _FLOAT,
-        "heldout_error": _FLOAT,
-        "mae_before": _FLOAT,
-        "mae_after": _FLOAT,
-        "channel_mae_before": pa.list_(pa.float32()),
-        "channel_mae_after": pa.list_(pa.float32()),
-        "antisymmetric_share": _FLOAT,
-        "parameters": _INT,
-        "n_samples": _INT,
-        "n_tokens": _INT,
-    },
-    "training": VARIANT
-    | {
-        "step": _INT,
-        "epoch": _INT,
-        "loss": _FLOAT,
-        "validation_loss": _FLOAT,
-        "learning_rate": _FLOAT,
-        "tokens": _INT,
-        "chosen": _BOOL,
-    },
-    "benchmarks": VARIANT
-    | {
-        "task": _STRING,
-        "metric": _STRING,
-        "value": _FLOAT,
-        "stderr": _FLOAT,
-        "n_samples": _INT,
-        "n_shot": _INT,
-        "higher_is_better": _BOOL,
-        "task_version": _STRING,
-    },
-    "benchmark_samples": VARIANT | {"task": _STRING, "sample": _INT, "metric": _STRING, "value": _FLOAT},
-    "efficiency": VARIANT
-    | {
-        "runs": _INT,
-        "device": _STRING,
-        "dtype": _STRING,
-        "prompt": _INT,
-        "generate": _INT,
-        "batch": _INT,
-        "repeats": _INT,
-        "parameters": _INT,
-        "parameters_ratio": _FLOAT,
-        "weights_bytes": _INT,
-        "weights_bytes_ratio": _FLOAT,
-        "kv_bytes_per_token": _INT,
-        "kv_bytes_per_token_ratio": _FLOAT,
-        "latency_ms": _FLOAT,
-        "latency_ratio": _FLOAT,
-        "latency_ratio_stderr": _FLOAT,
-        "tokens_per_second": _FLOAT,
-        "tokens_per_second_ratio": _FLOAT,
-        "tokens_per_second_ratio_stderr": _FLOAT,
-        "peak_memory_bytes": _INT,
-        "peak_memory_ratio": _FLOAT,
-    },
-    "diagnoses": {
-        "model": _STRING,
-        "calibration": _STRING,
-        "diagnosis": _STRING,
-        "kind": _STRING,
-        "layer": _INT,
-        "measure": _STRING,
-        "value": _FLOAT,
-        "ci_low": _FLOAT,
-        "ci_high": _FLOAT,
-        "n_samples": _INT,
-        "control": _FLOAT,
-    },
-    "jobs": {
-        "rule": _STRING,
-        "wildcards": _STRING,
-        "seconds": _FLOAT,
-        "cpu_seconds": _FLOAT,
-        "max_rss_mb": _FLOAT,
-        "device": _STRING,
-    },
+# The schema modules by the name of their table.
+TABLES: dict[str, ModuleType] = {
+    name: importlib.import_module(f"lamina.tables.{name}")
+    for _, name, _ in pkgutil.iter_modules(tables.__path__)
+    if name not in ("columns", "store")
 }
-
-TABLES = tuple(COLUMNS)
 
 
 def schema(table: str) -> pa.Schema:
@@ -204,7 +38,7 @@ def schema(table: str) -> pa.Schema:
     KeyError
         If there is no such table.
     """
-    return pa.schema([pa.field(name, kind) for name, kind in COLUMNS[table].items()])
+    return pa.schema([pa.field(name, kind) for name, (kind, _) in TABLES[table].COLUMNS.items()])
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.Table:
@@ -262,22 +96,28 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
 def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
     """Concatenate files of one table, in the order given; no files give a table with zero rows.
 
+    Columns that a file lacks are null: what was measured before a column was thought of need not be measured again.
+
     Raises
     ------
     LaminaError
-        If a file's columns are not the table's, which means that another version of lamina wrote it.
+        If a file has columns that the table lacks, or of another type: another version of lamina wrote it.
     """
     wanted = schema(table)
-    parts = []
+    parts = [wanted.empty_table()]
     for path in paths:
-        part = read(path).replace_schema_metadata(None)
-        if part.schema != wanted:
+        part = read(path)
+        unknown = [field.name for field in part.schema if field not in wanted]
+        if unknown:
             raise LaminaError(
-                f"{path} does not hold the columns of table '{table}': it was written by another version of lamina. "
-                "Delete the file (or the results folder) and run again."
+                f"{path} does not hold the columns of table '{table}' ({', '.join(unknown)}): it was written by "
+                "another version of lamina. Delete the file (or the results folder) and run again."
             )
-        parts.append(part)
-    return pa.concat_tables(parts) if parts else wanted.empty_table()
+        there = part.schema.names
+        parts.append(
+            pa.table([part[f.name] if f.name in there else pa.nulls(len(part), f.type) for f in wanted], schema=wanted)
+        )
+    return pa.concat_tables(parts)
 
 
 def write_text(path: str | Path, text: str) -> None:

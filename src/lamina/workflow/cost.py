@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lamina.config.load import Config
+from lamina.config.configuration import Configuration
 from lamina.errors import explained
 from lamina.workflow import studies
 
@@ -56,7 +56,7 @@ class Stage:
         self.naive_flops += naive * flops_each
 
 
-def sweep_work(tokens: Tokens, n_layers: int, removed: int, what: str, kind: str) -> tuple[float, float]:
+def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> tuple[float, float]:
     """Layer-tokens of one sweep, by the engine with all units on all samples, and naively.
 
     The engine carries the current model through the L - n layers left, each fork through the layers after its own, and
@@ -64,11 +64,11 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, what: str, kind: str
     without one half of its layer still runs the other, which counts as a whole layer here.
     """
     left = n_layers - removed if kind == "layer" else n_layers
-    if what == "weights":
+    if pass_ == "weights":
         return 0.0, 0.0
-    if what == "gradient":
+    if pass_ == "gradient":
         return 2.0 * TRAINING * tokens.stream * left, 1.0 * TRAINING * tokens.stream * left
-    if what == "stream":
+    if pass_ == "stream":
         return float(tokens.packed * left), float(tokens.stream * left)
     units = n_layers - removed
     own = 0 if kind == "layer" else 1
@@ -79,7 +79,7 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, what: str, kind: str
 
 
 def estimate(
-    config: Config,
+    config: Configuration,
     models: Mapping[str, Mapping[str, Any]],
     calibrations: Mapping[tuple[str, str], Tokens],
     tasks: Mapping[tuple[str, str], Tokens],
@@ -107,10 +107,9 @@ def estimate(
         stage.add(tokens.stream * depth[model], tokens.stream * depth[model], flops(model, tokens))
     for model, calibration, selector, removed in studies.sweeps(config, carried=True):
         tokens, stage = calibrations[model, calibration], stages["sweep"]
-        what, kind, budget = studies.sweep_settings(config, selector)
-        single = budget != "full" or what in ("gradient", "weights")
-        stage.jobs += 1 if single else config["sweep"]["blocks"]
-        work, naive = sweep_work(tokens, depth[model], removed, what, kind)
+        pass_, kind, _ = studies.sweep_settings(config, selector)
+        stage.jobs += studies.sweep_blocks(config, selector)
+        work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
         stage.add(work, naive, flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
@@ -119,11 +118,11 @@ def estimate(
         # One pass for the Gram matrices, one for the absolute errors.
         work = 2.0 * tokens.stream * depth[place[0]]
         stage.add(work, work, flops(place[0], tokens))
-    for variant in sorted({v.adapter: v for v in variants if v.healing != "none"}.values()):
+    for variant in (v for v in variants if v.healing != "none"):
         tokens, stage = calibrations[variant.model, variant.calibration], stages["heal"]
-        settings = config["healings"][variant.healing]
-        steps = settings["epochs"] * -(-tokens.samples // settings["batch"])
-        share = min(1.0, (settings["max_steps"] or steps) / steps) * settings["epochs"]
+        settings: Any = config.healings[variant.healing]  # every method trains for epochs
+        steps = settings.epochs * -(-tokens.samples // settings.batch)
+        share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
         stage.jobs += 1
         work = TRAINING * share * tokens.stream * (depth[variant.model] - variant.removed)
         stage.add(work, work, flops(variant.model, tokens))
@@ -133,7 +132,7 @@ def estimate(
         for variant in studies.block_variants(config, model, calibration, task, block):
             work = float(tokens.rows * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
-    stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config["models"])
+    stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config.models)
     return stages
 
 

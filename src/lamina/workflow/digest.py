@@ -1,16 +1,45 @@
-"""Hashes of code and files, so that a changed function reruns exactly the jobs that can reach it.
+"""Hashes of code, packages and registry entries, so that a change reruns exactly the jobs whose numbers it can reach.
 
 A code digest covers the syntax trees of modules and of everything local they import, without docstrings and positions:
-comments, formatting and docstrings rerun nothing, any other edit does.
+comments, formatting and docstrings rerun nothing, any other edit does. Left aside is what everything imports and no
+number comes from; where an entry of such a registry matters to a job, its rule has the entry among its params.
 """
 
 import ast
 import hashlib
+import json
+import re
+import sys
+from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from lamina.models.families import FAMILIES
 
 _PACKAGE = "lamina"
+_SCRIPTS = "workflow/scripts"
 _SOURCE = Path(__file__).resolve().parents[2]
+# Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its
+# options are params), names of variants, and the registry of families (a model's own entry is a param of its jobs).
+_ASIDE = tuple(
+    f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
+)
+# Where a package is imported by another name than it is installed by.
+_INSTALLED_AS = {"yaml": "pyyaml"}
+# What a package brings along that numbers depend on.
+_BRINGS = {
+    "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
+    "lm-eval": ("datasets", "evaluate", "jinja2", "sacrebleu", "scikit-learn"),  # documents, prompts, metrics
+}
+
+
+class _Module(NamedTuple):
+    """One module: the hash of its code ("" without any), the local modules and the packages that it imports."""
+
+    digest: str
+    local: tuple[str, ...]
+    packages: tuple[str, ...]
 
 
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:
@@ -19,8 +48,8 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     Parameters
     ----------
     modules
-        Names such as `lamina.sweep.engine`, or scripts such as `workflow/scripts/sweep_units.py`, which are looked up
-        from the folder above `root`.
+        Names such as `lamina.sweep.engine`, or of scripts, such as `sweep_units`, which stand in workflow/scripts
+        beside `root`. What is imported by name, such as a recovery, must be named here.
     root
         The folder that holds the package.
 
@@ -29,35 +58,100 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     ModuleNotFoundError
         If one of `modules` does not exist.
     """
-    return _closure_digest(modules, root)
+    return _code_digest(modules, root)
 
 
-def file_digest(path: str | Path) -> str:
-    """sha256 of a file's content."""
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def package_digest(*modules: str, root: Path = _SOURCE) -> str:
+    """Hash of the versions in requirements.lock of the packages that modules and what they reach import.
+
+    Another version of a package that none of them imports changes nothing. Parameters and errors are those of
+    `code_digest`; requirements.lock stands in the folder above `root`.
+    """
+    return _package_digest(modules, root)
 
 
 @cache
-def _closure_digest(modules: tuple[str, ...], root: Path) -> str:
-    seen: dict[str, str] = {}
+def entry_digest(entry: Any) -> str:
+    """Hash of a registry's entry, a frozen dataclass; fields with their default and `help` do not count: they may come.
+
+    None, for what the registry does not know, has a hash of its own.
+    """
+    if entry is None:
+        return _hashed("none")
+    values = {f.name: getattr(entry, f.name) for f in fields(entry) if f.name != "help"}
+    differing = {f.name: values[f.name] for f in fields(entry) if f.name in values and values[f.name] != _default(f)}
+    return _hashed(json.dumps(differing, sort_keys=True, default=str))
+
+
+def family_digest(family: str | None) -> str:
+    """Hash of the registry's entry for a family, so that a new family reruns no job of the others.
+
+    None is the family of a hub model whose entry does not name it: its jobs depend on the whole registry.
+    """
+    if family is not None:
+        return entry_digest(FAMILIES.get(family))
+    return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in sorted(FAMILIES)))
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+@cache
+def _code_digest(modules: tuple[str, ...], root: Path) -> str:
+    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
+    reached = _closure(modules, root)
+    return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
+
+
+@cache
+def _package_digest(modules: tuple[str, ...], root: Path) -> str:
+    pins = _pins(root.parent / "requirements.lock")
+    imported = {package for module in _closure(modules, root).values() for package in module.packages}
+    names = {_INSTALLED_AS.get(package, _normal(package)) for package in imported}
+    names |= {brought for name in names for brought in _BRINGS.get(name, ())}
+    return _hashed("\n".join(f"{name} {pins[name]}" for name in sorted(names & pins.keys())))
+
+
+@cache
+def _pins(lock: Path) -> dict[str, str]:
+    """Versions by the normal form of a package's name."""
+    found = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_normal(name): version for name, version in found}
+
+
+def _normal(package: str) -> str:
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@cache
+def _closure(modules: tuple[str, ...], root: Path) -> dict[str, _Module]:
+    """Modules by name: those given and all that they reach."""
+    reached: dict[str, _Module] = {}
     waiting = list(modules)
     while waiting:
         name = waiting.pop()
-        if name in seen:
+        if name in reached:
             continue
         file = _file_of(name, root)
         if file is None:
             raise ModuleNotFoundError(f"code_digest: there is no module '{name}' in {root}")
-        seen[name], imported = _read(name, file, root)
-        waiting += imported
-    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
-    parts = [f"{name} {digest}" for name, digest in sorted(seen.items()) if digest]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        reached[name] = _read(name, file, root)
+        waiting += [other for other in reached[name].local if not _is_aside(other)]
+    return reached
+
+
+def _is_aside(name: str) -> bool:
+    return any(name == aside or name.startswith(f"{aside}.") for aside in _ASIDE)
 
 
 def _file_of(name: str, root: Path) -> Path | None:
-    if name.endswith(".py"):
-        script = root.parent / name
+    if "." not in name and name != _PACKAGE:
+        script = root.parent / _SCRIPTS / f"{name}.py"
         return script if script.is_file() else None
     stem = root.joinpath(*name.split("."))
     for file in (stem.with_name(f"{stem.name}.py"), stem / "__init__.py"):
@@ -67,8 +161,7 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 
 @cache
-def _read(name: str, file: Path, root: Path) -> tuple[str, tuple[str, ...]]:
-    """Digest of one module ("" without code) and the local modules it imports."""
+def _read(name: str, file: Path, root: Path) -> _Module:
     tree = ast.parse(file.read_bytes(), filename=str(file))
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     imported: set[str] = set()
@@ -82,12 +175,12 @@ def _read(name: str, file: Path, root: Path) -> tuple[str, tuple[str, ...]]:
             source = ".".join([*above, *([node.module] if node.module else [])])
             imported.add(source)
             imported.update(f"{source}.{alias.name}" for alias in node.names)
+    tops = {name.split(".")[0] for name in imported}
     local = {name for name in imported if name.split(".")[0] == _PACKAGE}
     parents = {name.rsplit(".", depth)[0] for name in local for depth in range(1, name.count(".") + 1)}
     known = sorted(name for name in local | parents if _file_of(name, root))
-    if not tree.body:
-        return "", tuple(known)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), tuple(known)
+    packages = sorted(tops - {_PACKAGE} - sys.stdlib_module_names)
+    return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(packages))
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

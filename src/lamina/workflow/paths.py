@@ -3,12 +3,15 @@
 `removed` and `block` may be numbers or wildcards such as `{removed}`.
 """
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from lamina.variant import Variant
 
 RESULTS = "results"
+KEY = "{model}/{calibration}/{selector}"  # of a plan, in a rule's wildcards
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,11 @@ class VariantFiles:
     adapter: str | None
 
 
+def any_of(names: Iterable[str], *more: str) -> str:
+    """A wildcard constraint that allows these names, the expressions `more`, and nothing else."""
+    return "|".join([*map(re.escape, names), *more]) or "(?!)"
+
+
 def manifest(model: str, results: str | Path = RESULTS) -> str:
     """What a model's folder holds."""
     return f"{results}/models/{model}/manifest.json"
@@ -28,6 +36,16 @@ def manifest(model: str, results: str | Path = RESULTS) -> str:
 def calibration(model: str, name: str, results: str | Path = RESULTS) -> str:
     """Tokenised samples."""
     return f"{results}/calibrations/{model}/{name}.parquet"
+
+
+def task(name: str, results: str | Path = RESULTS) -> str:
+    """Hashes of the documents of a task or perplexity text."""
+    return f"{results}/tasks/{name}.parquet"
+
+
+def overlap(model: str, calibration: str, task: str, results: str | Path = RESULTS) -> str:
+    """What says that a calibration holds no document of a task."""
+    return f"{results}/overlap/{model}/{calibration}/{task}.json"
 
 
 def activations(model: str, calibration: str, results: str | Path = RESULTS) -> str:
@@ -75,6 +93,11 @@ def benchmark(model: str, calibration: str, task: str, block: int | str, results
     return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
 
 
+def benchmark_samples(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
+    """The same job's single documents."""
+    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
+
+
 def efficiency(model: str, results: str | Path = RESULTS) -> str:
     """Size, speed and memory of a model's variants."""
     return f"{results}/efficiency/{model}.parquet"
@@ -88,6 +111,26 @@ def diagnosis(model: str, calibration: str, name: str, results: str | Path = RES
 def table(name: str, results: str | Path = RESULTS) -> str:
     """One gathered table."""
     return f"{results}/tables/{name}.parquet"
+
+
+def figure(name: str, results: str | Path = RESULTS) -> str:
+    """One figure."""
+    return f"{results}/figures/{name}.svg"
+
+
+def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
+    """Folder of a variant as a checkpoint."""
+    return f"{results}/exports/{variant}"
+
+
+def training(folder: str) -> str:
+    """The training curve in an adapter's folder, which a healing writes last."""
+    return f"{folder}/training.parquet"
+
+
+def adapter_weights(folder: str) -> list[str]:
+    """Weights and settings in an adapter's folder, as PEFT calls them."""
+    return [f"{folder}/adapter_model.safetensors", f"{folder}/adapter_config.json"]
 
 
 def variant_files(variant: Variant, results: str | Path = RESULTS) -> VariantFiles:

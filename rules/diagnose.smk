@@ -1,0 +1,32 @@
+# Needs: a model and a calibration. Gives: results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, what layers of the
+# unpruned model do, for the diagnoses that studies list.
+
+
+rule diagnose_layers:
+    input:
+        manifest=paths.manifest("{model}"),
+        calibration=paths.calibration("{model}", "{calibration}"),
+    output:
+        paths.diagnosis("{model}", "{calibration}", "{diagnosis}"),
+    log:
+        "logs/diagnose_layers/{model}/{calibration}/{diagnosis}.log",
+    benchmark:
+        "results/jobs/diagnose_layers/{model}/{calibration}/{diagnosis}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=lambda w: code_digest("diagnose_layers", f"lamina.diagnosis.{CONFIG.diagnoses[w.diagnosis].kind}"),
+        packages=lambda w: package_digest("diagnose_layers", f"lamina.diagnosis.{CONFIG.diagnoses[w.diagnosis].kind}"),
+        family=family,
+        options=lambda w: arguments.as_json(CONFIG.diagnoses[w.diagnosis].options()),
+        tokens=CONFIG.sweep.tokens,
+        names=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
+    shell:
+        'on_gpu python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --calibration {input.calibration}'
+        " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.names:q}"
+        " --code {params.code} --output {output} 2> {log}"

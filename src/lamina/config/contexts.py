@@ -1,0 +1,38 @@
+"""What a study asks of a model must fit into its context: texts, windows of perplexity, prompts of efficiency."""
+
+from collections.abc import Mapping
+
+from lamina.config.calibrations import Text
+from lamina.config.configuration import Configuration
+from lamina.config.studies import Prune, Study
+from lamina.models.context import check_fits, check_generation
+
+
+def check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
+    """Refuse what is longer than the context of a model that a study uses; `limits` are contexts by model, None where
+    they are not known here (a hub model, which its jobs check).
+
+    Questions that are longer are no error: they are cut from the left, as lm-eval does.
+
+    Raises
+    ------
+    LaminaError
+        Naming the key, its tokens, the model and its context.
+    """
+    for study in config.studies.values():
+        for model in study.models:
+            limit = limits.get(model)
+            _check_calibrations(config, study, model, limit)
+            if isinstance(study, Prune):
+                # The unpruned model is measured on every text, whichever the study names.
+                for name, text in config.benchmarks.perplexity.items():
+                    check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+                if efficiency := config.benchmarks.efficiency:
+                    check_generation(efficiency.prompt, efficiency.generate, limit, model)
+
+
+def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
+    for name in study.calibrations:
+        entry = config.calibrations[name]
+        if isinstance(entry, Text):
+            check_fits(f"calibrations.{name}.length", entry.length, limit, model)

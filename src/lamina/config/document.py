@@ -1,0 +1,188 @@
+"""What is written from the classes of the configuration: its README, the schema for editors, the record of defaults.
+
+`python -m lamina.config.document` writes them anew; a test says when that is due.
+"""
+
+import inspect
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import models_json_schema
+
+from lamina.config.configuration import Configuration
+from lamina.config.entry import ByKey, ByValue, Choice, Entry
+from lamina.config.explain import allowed
+from lamina.config.metrics import METRICS
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+README = REPOSITORY / "config/README.md"
+SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
+EARLIER = REPOSITORY / "tests/unit/earlier_options.json"
+
+# Sections whose entries go to jobs as options; the keys of the others are read one by one.
+_OPTIONS = ("models", "calibrations", "selectors", "recoveries", "healings", "diagnoses", "benchmarks")
+_HEAD = """\
+# Configuration
+
+A configuration names things (models, calibrations, selectors, recoveries, healings, diagnoses, benchmarks) and then
+the studies that combine them. Run one with `snakemake --cores 2 --configfile config/NAME.yaml`; without `--configfile`
+it is `config.yaml`.
+
+| file | study |
+|---|---|
+| `config.yaml` | the embedded reference model on its own tasks: no download, no GPU |
+| `tinystories.yaml` | a template for models and texts of your own |
+| `llama3-8b.yaml` | LLaMA-3-8B without a quarter of its layers, after arXiv 2605.14075 |
+| `reference.yaml` | how the embedded reference model is trained; not a study |
+
+Names are yours: letters, digits and `_ . + -`. `base` and `none` are taken. Paths count from the folder the run is
+started in, and `~` is your home.
+
+A configuration is checked completely before anything runs. An unknown key, a name that is not defined, a file that is
+not there or whose lines are no texts or questions, more documents than it holds, more tokens than a model's context, or
+more layers to remove than it can spare stops the run with a message that says what to write instead.
+
+Single values can be replaced on the command line; what is not named there stays:
+
+```
+snakemake --cores 2 --configfile config/tinystories.yaml --config 'models={stories: {source: /data/my_model}}'
+```
+
+A changed value reruns the jobs that read it and nothing else. An added model, calibration or task only adds jobs.
+
+In the tables below NAME is a name of yours, and a default of *needed* means that the key must be there. This page is
+written from `src/lamina/config` by `python -m lamina.config.document`; editors that know JSON schemas find the same in
+`workflow/schemas/config.schema.json`.
+"""
+_METRICS = """\
+Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
+passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
+
+| metric | pass | relevance of a unit |
+|---|---|---|
+"""
+
+
+class Part(NamedTuple):
+    """A class of the configuration and its dotted place."""
+
+    place: str
+    model: type[Entry]
+
+
+def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]:
+    """Every class of the configuration in the order of the keys; of a choice the base class."""
+    yield Part(place, model)
+    for key, field in model.model_fields.items():
+        inner = _entry(field)
+        if inner:
+            name = ".NAME" if get_origin(field.annotation) is dict else ""
+            yield from parts(inner, f"{place}.{key}{name}".lstrip("."))
+
+
+def leaves(model: type[Entry]) -> list[type[Entry]]:
+    """What an entry of a class may be."""
+    return list(model.__subclasses__()) if issubclass(model, Choice) else [model]
+
+
+def readme() -> str:
+    """The text of config/README.md."""
+    return _HEAD + "".join(_section(part) for part in parts())
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a configuration."""
+    bases = {part.model for part in parts() if issubclass(part.model, Choice)}
+    classes: list[type[Entry]] = [Configuration, *bases, *(leaf for base in bases for leaf in base.__subclasses__())]
+    named, whole = models_json_schema([(each, "validation") for each in classes])
+    places = {each: named[each, "validation"]["$ref"] for each in classes}
+    definitions = _untitled(whole["$defs"])
+
+    def definition(model: type[Entry]) -> dict[str, Any]:
+        found: dict[str, Any] = definitions[places[model].rsplit("/", 1)[1]]
+        return found
+
+    for base in sorted(bases, key=str):
+        for leaf in base.__subclasses__() if base.BY else []:
+            definition(leaf)["properties"][base.BY]["description"] = base.model_fields[base.BY].description
+            if issubclass(base, ByValue) and base.USUAL is None:
+                definition(leaf).setdefault("required", []).insert(0, base.BY)
+        either = [{"$ref": places[leaf]} for leaf in base.__subclasses__()]
+        definition(base).clear()
+        definition(base)["anyOf"] = either
+    opening = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "lamina configuration"}
+    top = {**opening, **definition(Configuration)}
+    definitions.pop(places[Configuration].rsplit("/", 1)[1])
+    return {**top, "$defs": definitions}
+
+
+def earlier() -> dict[str, dict[str, Any]]:
+    """The values that options leave out, by class."""
+    chosen = [part for part in parts() if part.place.split(".")[0] in _OPTIONS and part.place != "benchmarks"]
+    return {f"{part.place} {leaf.__name__}": leaf.earlier() for part in chosen for leaf in leaves(part.model)}
+
+
+def record(known: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The record of earlier values, with the new options added; what it holds already stays as it is."""
+    return {name: {**values, **known.get(name, {})} for name, values in {**known, **earlier()}.items()}
+
+
+def as_json(value: Any) -> str:
+    """As it stands in the repository."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def _entry(field: FieldInfo) -> type[Entry] | None:
+    """The class behind a key that holds one, or several by name."""
+    inside = [field.annotation, *get_args(field.annotation)]
+    return next((each for each in inside if isinstance(each, type) and issubclass(each, Entry)), None)
+
+
+def _section(part: Part) -> str:
+    model = part.model
+    text = f"\n## {part.place or 'Sections'}\n\n{inspect.getdoc(model)}\n\n{_table(model, list(model.model_fields))}"
+    if part.place.startswith("selectors"):
+        rows = [f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n" for metric in METRICS.values()]
+        text += "\n" + _METRICS + "".join(rows)
+    for leaf in model.__subclasses__() if issubclass(model, Choice) else []:
+        title = " and ".join(leaf.MARKS) if issubclass(leaf, ByKey) else f"{leaf.BY}: {leaf.title()}"
+        own = [key for key in leaf.model_fields if key not in model.model_fields]
+        text += f"\n### {title}\n\n{inspect.getdoc(leaf)}\n" + (f"\n{_table(leaf, own)}" if own else "")
+    return text
+
+
+def _table(model: type[Entry], keys: list[str]) -> str:
+    properties = model.model_json_schema()["properties"]
+    rows = ["| key | may be | default | meaning |", "|---|---|---|---|"]
+    for key in keys:
+        field, rule = model.model_fields[key], properties[key]
+        kind = "see below" if _entry(field) else allowed(rule)
+        default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{_shown(rule['default'])}`"
+        if issubclass(model, Choice) and key == model.BY:
+            kind = allowed({"enum": [leaf.title() for leaf in model.__subclasses__()]})
+        rows.append(f"| `{key}` | {kind} | {default} | {field.description} |")
+    return "\n".join(rows) + "\n"
+
+
+def _shown(default: Any) -> str:
+    return "{}" if isinstance(default, dict) else default if isinstance(default, str) else json.dumps(default)
+
+
+def _untitled(part: Any) -> Any:
+    """Without the titles that pydantic makes out of the names."""
+    if isinstance(part, list):
+        return [_untitled(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    return {key: _untitled(value) for key, value in part.items() if key != "title"}
+
+
+if __name__ == "__main__":
+    README.write_text(readme(), encoding="utf-8")
+    SCHEMA.parent.mkdir(exist_ok=True)
+    SCHEMA.write_text(as_json(schema()), encoding="utf-8")
+    known = json.loads(EARLIER.read_text(encoding="utf-8")) if EARLIER.is_file() else {}
+    EARLIER.write_text(as_json(record(known)), encoding="utf-8")

@@ -1,0 +1,76 @@
+"""The safetensors files of a model folder, by their headers alone. Torch-free, since the configuration asks too."""
+
+import json
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import LaminaError
+
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
+    """The tensors of each safetensors file of a model, in order of the files' names; empty where it has none.
+
+    Raises
+    ------
+    LaminaError
+        If one that the index names is missing, or one is damaged.
+    """
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LaminaError(f"{where}: {index} is damaged. Download or save the model again.") from error
+        missing = sorted(shard for shard in named if not (folder / shard).is_file())
+        if missing:
+            raise LaminaError(
+                f"{where}: {index.name} names {missing[0]}, which is not there ({len(missing)} of {len(named)} files "
+                "are missing). Download the model again, completely."
+            )
+    return {shard: _read_header(shard, where) for shard in sorted(folder.glob("*.safetensors"))}
+
+
+def _read_header(shard: Path, where: str) -> dict[str, Any]:
+    """Shape, dtype and place of the tensors in a safetensors file.
+
+    8 bytes of length (little-endian), a header in JSON, then the tensors without gaps; `data_offsets` count from the
+    end of the header.
+
+    Raises
+    ------
+    LaminaError
+        If the header is damaged, or the data does not have the length that it says.
+    """
+    size = shard.stat().st_size
+    with shard.open("rb") as file:
+        try:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > size:
+                raise ValueError
+            header = json.loads(file.read(length))
+            tensors = {key: value for key, value in header.items() if key != "__metadata__"}
+            places = sorted((*tensor["data_offsets"], key) for key, tensor in tensors.items())
+            needed = {key: prod(tensor["shape"]) * BYTES.get(tensor["dtype"], 0) for key, tensor in tensors.items()}
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LaminaError(
+                f"{where}: {shard} is not a complete safetensors file. Download or save the model again."
+            ) from error
+    end = 0
+    for start, stop, key in places:
+        if start != end or stop < start or needed[key] not in (0, stop - start):
+            raise LaminaError(
+                f"{where}: {shard} is damaged: its header puts tensor '{key}' at bytes {start} to {stop}, where it "
+                "does not fit. Download or save the model again."
+            )
+        end = stop
+    whole = 8 + length + end
+    if whole != size:
+        raise LaminaError(
+            f"{where}: {shard} is {'cut off' if size < whole else 'damaged'}: it has {size} bytes and its header says "
+            f"{whole}. Download or save the model again."
+        )
+    return tensors

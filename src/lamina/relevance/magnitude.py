@@ -1,0 +1,11 @@
+"""How large a unit's weights are. No sample is looked at."""
+
+import numpy as np
+
+from lamina.relevance.columns import Columns, Context
+
+
+def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+    """Sum of abs(w) over a unit's weights, (draws, units): no sample enters, so every draw is the same."""
+    value = np.nanmax(columns.values["magnitude"][1:], axis=1)
+    return np.broadcast_to(value, (len(weights), len(value)))

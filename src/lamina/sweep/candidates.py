@@ -1,0 +1,177 @@
+"""Candidates: models to be evaluated without building them, and the tree of streams that evaluates many in one pass.
+
+Layer by layer a candidate is a sequence of operations. Removing layer l changes nothing before l, so streams start as
+one and split at the first layer where their candidates' operations differ: the streams of a pass are a prefix tree.
+Nothing here computes with tensors; a tree says what a pass will do, and so what it will cost.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from lamina.models.surgery import parse
+from lamina.models.variant import Boundary, Patch
+
+HALVES = frozenset({"attention", "mlp"})
+
+
+class Operation(NamedTuple):
+    """What a stream does at one layer: be repaired, then run through it, maybe without some of its parts, or pass by.
+
+    A donor's layer instead of the model's own would be one more field.
+    """
+
+    patch: Patch | None = None
+    runs: bool = True
+    without: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """The base model without its `removed` units, repaired by `patches` at the boundaries of its removed runs.
+
+    `until` is the boundary behind which its stream is not needed (2: behind layer 1); None for a model to be scored.
+    Two candidates are equal if they remove the same and hold the same patches, not merely equal ones.
+    """
+
+    removed: frozenset[str] = frozenset()
+    patches: Mapping[Boundary, Patch] = field(default_factory=dict, hash=False)
+    until: int | None = None
+
+    def without(self, *units: str) -> "Candidate":
+        """This candidate less more units."""
+        return replace(self, removed=self.removed.union(units))
+
+    def operations(self, depth: int, halves_are_all: bool) -> list[Operation]:
+        """One operation per layer, and at the end one that runs nothing, for a patch behind the last layer.
+
+        `halves_are_all` says whether a layer without both halves does nothing, so that it is passed by.
+        """
+        parts: dict[int, set[str]] = {}
+        for layer, part in map(parse, self.removed):
+            parts.setdefault(layer, set()).add(part)
+        repairs = {end: patch for (_, end), patch in self.patches.items()}
+        found = []
+        for layer in range(depth + 1):
+            without = frozenset(parts.get(layer, ()))
+            runs = layer < depth and "layer" not in without and not (halves_are_all and without == HALVES)
+            found.append(Operation(repairs.get(layer), runs, without if runs else frozenset()))
+        return found
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What a unit in `layer` does to the stream of `model`: the candidates whose streams are compared behind the layer.
+
+    `before` is None where the unit reads what enters the layer.
+    """
+
+    model: Candidate
+    layer: int
+    before: Candidate | None
+    after: Candidate
+
+
+def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
+    """How to see what a unit does: a half's contribution is read off the stream that lacks the other half.
+
+    `parallel` says that both halves read the layer's input; else the MLP reads what attention left.
+    """
+    layer, part = parse(unit)
+    whole = replace(model, until=layer + 1)
+    without_attention, without_mlp = (whole.without(f"{layer}.{half}") for half in ("attention", "mlp"))
+    if part == "attention":
+        return Observation(model, layer, None, without_mlp)
+    if part == "mlp":
+        return Observation(model, layer, *((None, without_attention) if parallel else (without_mlp, whole)))
+    return Observation(model, layer, None, whole)
+
+
+class Branch(NamedTuple):
+    """A stream at one layer: the number of the stream it comes from, and its operation."""
+
+    source: int
+    operation: Operation
+
+
+class View(NamedTuple):
+    """Where an observation is made: its number, the branches to compare; `entering` if `before` is what entered."""
+
+    number: int
+    before: int
+    entering: bool
+    after: int
+
+
+@dataclass(frozen=True)
+class Level:
+    """One layer of a tree. `branches` are the streams behind it, the first `running` of them run through the layer.
+
+    `kept` are the branches that somebody needs further on. They are the streams of the next level, in this order.
+    """
+
+    branches: tuple[Branch, ...]
+    running: int
+    views: tuple[View, ...]
+    kept: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The streams of a pass: `levels[l]` for each layer l, one more for the boundary behind the last layer.
+
+    `leaves[i]` is the stream in which the i-th candidate arrives.
+    """
+
+    levels: tuple[Level, ...]
+    leaves: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        """Layers run, over all streams: the cost of one token."""
+        return sum(level.running for level in self.levels)
+
+
+def grow(
+    candidates: Sequence[Candidate], observations: Sequence[Observation], depth: int, halves_are_all: bool
+) -> Tree:
+    """The tree that takes `candidates` to the end, and makes the observations on the way."""
+    watched = [c for o in observations for c in (o.before, o.after) if c is not None]
+    everyone = list(dict.fromkeys([*candidates, *watched]))
+    operations = {candidate: candidate.operations(depth, halves_are_all) for candidate in everyone}
+    streams, levels = [everyone] if everyone else [], []
+    for layer in range(depth + 1):
+        running: list[tuple[Branch, list[Candidate]]] = []
+        forked: list[tuple[Branch, list[Candidate]]] = []
+        passing: list[tuple[Branch, list[Candidate]]] = []
+        for source, members in enumerate(streams):
+            groups: dict[Operation, list[Candidate]] = {}
+            for candidate in members:
+                groups.setdefault(operations[candidate][layer], []).append(candidate)
+            there = False
+            for operation, group in groups.items():
+                branch = (Branch(source, operation), group)
+                # The first that runs stays where its stream stands, so that nothing is copied without need.
+                (passing if not operation.runs else forked if there else running).append(branch)
+                there |= operation.runs
+        # What ends with the layer stands last, to be cut off.
+        forked.sort(key=lambda branch: all(candidate.until == layer + 1 for candidate in branch[1]))
+        found = running + forked + passing
+        place = {candidate: number for number, (_, group) in enumerate(found) for candidate in group}
+        views = [
+            View(
+                number,
+                place[seen.before or seen.after],
+                seen.before is None,
+                place[seen.after],
+            )
+            for number, seen in enumerate(observations)
+            if seen.layer == layer
+        ]
+        streams = [[candidate for candidate in group if candidate.until != layer + 1] for _, group in found]
+        kept = tuple(number for number, members in enumerate(streams) if members)
+        streams = [streams[number] for number in kept]
+        branches = tuple(branch for branch, _ in found)
+        levels.append(Level(branches, len(running) + len(forked), tuple(views), kept))
+    leaf = {candidate: number for number, members in enumerate(streams) for candidate in members}
+    return Tree(tuple(levels), tuple(leaf[candidate] for candidate in candidates))

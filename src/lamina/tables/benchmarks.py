@@ -1,0 +1,24 @@
+"""Table `benchmarks`, from tasks and perplexities."""
+
+from lamina.tables.columns import BOOL, FLOAT, INT, STRING, VARIANT, Columns
+
+GRAIN = "One row per variant, task and metric: a number measured on test data."
+
+COLUMNS: Columns = VARIANT | {
+    "task": (STRING, "lm-eval task or perplexity entry."),
+    "metric": (
+        STRING,
+        "acc, acc_norm, exact_match (0 to 1) or another of the task's, as metric,filter where it has filters; "
+        "perplexity (1 upwards), nll (nats per token) and nll_per_log_vocabulary (1 = guessing) of a text.",
+    ),
+    "value": (FLOAT, "The measured number; a perplexity that overflows is infinite."),
+    "stderr": (
+        FLOAT,
+        "Standard error of value over test documents, in the same unit; null where the task gives none, or for one "
+        "document.",
+    ),
+    "n_samples": (INT, "Number of test documents; for perplexity documents too, those with a token to score."),
+    "n_shot": (INT, "Number of examples in the prompt; 0 for perplexity."),
+    "higher_is_better": (BOOL, "False for perplexity and nll; null where the task does not say."),
+    "task_version": (STRING, "Version of the task file; window and stride of a perplexity."),
+}

@@ -1,0 +1,22 @@
+"""Table `calibrations`, from the metadata of the tokenised samples."""
+
+from lamina.tables.columns import CALIBRATION, FLOAT, INT, STRING, Columns
+
+GRAIN = (
+    "One row per model and calibration: the samples on which units are scored and patches fitted, tokenised for that "
+    "model. Never test data."
+)
+
+COLUMNS: Columns = CALIBRATION | {
+    "kind": (STRING, "choices (multiple choice), generated (answer under teacher forcing), text, or mixed."),
+    "n_samples": (INT, "Number of samples."),
+    "n_tokens": (INT, "Tokens of context and gold answer, summed over the samples; wrong choices are not counted."),
+    "chance_accuracy": (
+        FLOAT,
+        "Accuracy of guessing, 0 to 1: mean over samples of 1 / number of choices; 1 / vocabulary for text; 0 for "
+        "generated answers.",
+    ),
+    "source": (STRING, "lm-eval task (several: comma-separated), text or file the samples come from."),
+    "split": (STRING, "Split of the source that was sampled; null for a file of choices or a text without splits."),
+    "seed": (INT, "Seed of the sampling."),
+}

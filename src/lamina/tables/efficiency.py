@@ -1,0 +1,55 @@
+"""Table `efficiency`, from timed runs against the base model."""
+
+from lamina.tables.columns import FLOAT, INT, STRING, VARIANT, Columns
+
+GRAIN = (
+    "One row per timed variant: size, speed and memory, with ratios to the base model measured in turn with it. Of "
+    "variants that cost the same (same kind and number of units, same recovery, same number of runs) one is timed, "
+    "without its healing, which is merged into the weights; the view variants gives its numbers to all of them."
+)
+
+COLUMNS: Columns = VARIANT | {
+    "runs": (
+        INT,
+        "Runs of removed layers: contiguous layers are one. A patch adds one product per run. Null in tables of "
+        "earlier versions.",
+    ),
+    "device": (STRING, "Device the run was timed on."),
+    "dtype": (STRING, "Floating point type of the weights."),
+    "prompt": (INT, "Length of the prompt, in tokens."),
+    "generate": (INT, "Number of tokens generated after the prompt."),
+    "batch": (INT, "Number of sequences at once."),
+    "repeats": (INT, "Number of timed repetitions, each of the base model and of the variant."),
+    "parameters": (INT, "Number of parameters, patch included, tied ones once."),
+    "parameters_ratio": (FLOAT, "parameters relative to the base model, 0 to about 1."),
+    "weights_bytes": (INT, "Size of those parameters in memory, in bytes."),
+    "weights_bytes_ratio": (FLOAT, "weights_bytes relative to the base model."),
+    "kv_bytes_per_token": (INT, "Key-value cache per token and sequence, in bytes."),
+    "kv_bytes_per_token_ratio": (FLOAT, "kv_bytes_per_token relative to the base model."),
+    "latency_ms": (
+        FLOAT,
+        "Time of the prompt alone (prefill, up to the first new token), in milliseconds: the fastest of a few in each "
+        "repetition, median over repetitions.",
+    ),
+    "latency_ratio": (FLOAT, "latency_ms relative to the base model, median over repetitions; below 1 is faster."),
+    "latency_ratio_stderr": (FLOAT, "Standard error of latency_ratio over the repetitions; null for a single one."),
+    "tokens_per_second": (
+        FLOAT,
+        "Tokens generated per second after the first, all sequences of the batch together, median over repetitions; "
+        "not a number where one token is generated.",
+    ),
+    "tokens_per_second_ratio": (
+        FLOAT,
+        "tokens_per_second relative to the base model, median over repetitions; above 1 is faster.",
+    ),
+    "tokens_per_second_ratio_stderr": (
+        FLOAT,
+        "Standard error of tokens_per_second_ratio over the repetitions; null for a single one.",
+    ),
+    "peak_memory_bytes": (
+        INT,
+        "Weights plus the most GPU memory that a repetition took above what was held before it, in bytes; null on a "
+        "CPU.",
+    ),
+    "peak_memory_ratio": (FLOAT, "peak_memory_bytes relative to the base model; null on a CPU."),
+}

@@ -1,0 +1,34 @@
+"""Table `patches`, from the fits of recoveries."""
+
+from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, VARIANT, Columns
+
+GRAIN = (
+    "One row per variant and boundary: how well a training-free recovery was fitted. Errors are Frobenius norms "
+    "relative to that of the target unless a name says mae; they are those of an operator that has not seen the "
+    "held-out samples, while the patch that is used is fitted on all of them."
+)
+
+COLUMNS: Columns = VARIANT | {
+    "healing": (STRING, "Always none: patches are fitted before healing."),
+    "boundary": (STRING, "The removed run as start-end in base numbering: layers start to end - 1 are gone."),
+    "start": (INT, "First removed layer of the run; the patch acts on the stream entering it."),
+    "end": (INT, "First layer after the run."),
+    "ridge": (FLOAT, "Regularisation strength, relative to the mean eigenvalue of the Gram matrix; null without one."),
+    "ridge_at_edge": (BOOL, "Whether the choice fell on an edge of the grid, so that a better one may lie outside."),
+    "rank": (INT, "Largest rank that the operator may have: the hidden size C unless the recovery limits it."),
+    "fit_error_before": (FLOAT, "Relative error at the boundary without the patch, on the samples not held out."),
+    "fit_error": (FLOAT, "Relative error with the patch, on the samples not held out."),
+    "heldout_error_before": (FLOAT, "Relative error without the patch, on the held-out samples."),
+    "heldout_error": (FLOAT, "Relative error with the patch, on the held-out samples."),
+    "mae_before": (FLOAT, "Mean absolute error without the patch, in activation units, on the held-out samples."),
+    "mae_after": (FLOAT, "Mean absolute error with the patch, in activation units, on the held-out samples."),
+    "channel_mae_before": (CHANNELS, "mae_before of each of the C channels."),
+    "channel_mae_after": (CHANNELS, "mae_after of each of the C channels."),
+    "antisymmetric_share": (
+        FLOAT,
+        "Share of the squared Frobenius norm of M in (M - M^T) / 2, 0 to 1: what no symmetric patch can reach.",
+    ),
+    "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
+    "n_samples": (INT, "Number of calibration samples, held-out ones included."),
+    "n_tokens": (INT, "Tokens of context and gold answer of those samples."),
+}

@@ -1,0 +1,21 @@
+"""Table `plans`, from the plan files."""
+
+from lamina.tables.columns import FLOAT, INT, SELECTION, STRING, Columns
+
+GRAIN = (
+    "One row per plan and unit: what a selector removes at a size, in order. A refused plan has one row, in which all "
+    "but its key and the reason is null."
+)
+
+COLUMNS: Columns = SELECTION | {
+    "unit": (STRING, "Unit removed: 12, 12.attention or 12.mlp."),
+    "position": (INT, "Place in the order of removal, from 1."),
+    "score": (
+        FLOAT,
+        "Score for which the unit was picked, in the unit of the metric; of a block, that of the whole run; null where "
+        "the strategy has none.",
+    ),
+    "accuracy_before": (FLOAT, "Accuracy on the calibration before the unit went, 0 to 1; null where not measured."),
+    "accuracy_after": (FLOAT, "Accuracy on the calibration after the unit went, 0 to 1; null where not measured."),
+    "refused": (STRING, "Why there is no plan, and the remedy; null for a plan."),
+}

@@ -1,0 +1,38 @@
+"""Table `relevance`, computed from sweeps."""
+
+from lamina.tables.columns import FLOAT, INT, STRING, SWEPT, Columns
+
+GRAIN = "One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval."
+
+COLUMNS: Columns = SWEPT | {
+    "metric": (
+        STRING,
+        "Metric: accuracy (1 = all above chance lost, 0 = none, negative = better without), perplexity, output_*, "
+        "cosine, angular, taylor, magnitude.",
+    ),
+    "unit": (STRING, "Unit: 12, 12.attention or 12.mlp."),
+    "layer": (INT, "Layer of the unit, 0 to L - 1, numbered in the base model."),
+    "component": (STRING, "Kind of unit: layer, attention or mlp."),
+    "score": (FLOAT, "Relevance in the unit of the metric; null where undefined (see reason)."),
+    "ci_low": (
+        FLOAT,
+        "Lower end of the 95 % interval of score: bootstrap over samples; rule of three where no answer changed.",
+    ),
+    "ci_high": (FLOAT, "Upper end of the 95 % interval of score."),
+    "n_samples": (
+        INT,
+        "Number of samples behind score: fewer than the calibration has where a budget let the unit leave early; 0 for "
+        "magnitude, which looks at weights only.",
+    ),
+    "n_not_finite": (
+        INT,
+        "Samples on which the scores without the unit were not finite; their answers count as wrong. Null in tables of "
+        "earlier versions.",
+    ),
+    "rank": (
+        INT,
+        "Place of the unit in the ranking of its sweep, 1 = least relevant, goes first; among equals the deeper one. "
+        "Units that left early come after those that saw more samples. Null where the unpruned model is at chance.",
+    ),
+    "reason": (STRING, "Why score is null, and what the ranking fell back to; null in the ordinary case."),
+}

@@ -1,0 +1,68 @@
+"""Table `sweeps`, from the passes that measure units."""
+
+from lamina.tables.columns import BOOL, FLOAT, INT, STRING, SWEPT, Columns
+
+GRAIN = (
+    "One row per sample and unit: what the model does on a calibration sample when one more unit is skipped. Unit none "
+    "is the model before that removal. A pass that does not measure a column leaves it null; a number that is not "
+    "finite is infinite, or a wrong answer, and never null. The weights pass has one row per unit, as sample 0."
+)
+
+COLUMNS: Columns = SWEPT | {
+    "unit": (STRING, "Unit skipped: 12, 12.attention or 12.mlp; none for nothing skipped."),
+    "sample": (INT, "Index of the sample in the calibration, from 0."),
+    "correct": (
+        BOOL,
+        "Whether the gold choice had the highest log-likelihood; generated: whether every gold token was the argmax; "
+        "text: whether the last token was. False where scores are not finite.",
+    ),
+    "correct_norm": (
+        BOOL,
+        "The same with log-likelihoods divided by the length of the choice (acc_norm); null without choices.",
+    ),
+    "nll": (
+        FLOAT,
+        "Negative log-likelihood of the gold answer, summed over its tokens, in nats; infinite if not finite.",
+    ),
+    "n_tokens": (INT, "Scored tokens: those of the gold answer alone. Mean nll per token is sum(nll) / sum(n_tokens)."),
+    "gold_margin": (
+        FLOAT,
+        "Log-likelihood of the gold answer minus that of the best other choice, in nats; positive where correct; null "
+        "without choices; minus infinity if not finite.",
+    ),
+    "output_cosine": (
+        FLOAT,
+        "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored positions of all "
+        "choices; infinite if not finite.",
+    ),
+    "output_norm": (
+        FLOAT,
+        "Euclidean distance of the logits from those of the unpruned model, mean as for output_cosine.",
+    ),
+    "output_js": (
+        FLOAT,
+        "Jensen-Shannon divergence of the next-token distributions from the unpruned model's, in nats, 0 to ln 2, mean "
+        "as for output_cosine.",
+    ),
+    "output_kl": (
+        FLOAT,
+        "KL(unpruned model || without the unit) of the next-token distributions, in nats, mean as for output_cosine.",
+    ),
+    "cosine": (
+        FLOAT,
+        "1 - cos between the stream before and after the unit, 0 to 2, mean over the tokens of context and gold "
+        "answer; null for unit none.",
+    ),
+    "angular_last": (
+        FLOAT,
+        "Angle between the stream before and after the unit at the last of those tokens, divided by pi, 0 to 1; null "
+        "for unit none.",
+    ),
+    "taylor": (
+        FLOAT,
+        "The sample's share of the sum over the unit's weights w of abs(w * gradient), the gradient being the "
+        "calibration's mean: the mean over samples is that sum.",
+    ),
+    "magnitude": (FLOAT, "Sum of abs(w) over the weights w of the unit; the same for every sample."),
+    "chosen": (BOOL, "Whether the budget of an early-leaving sweep settled on this unit to go; null in full sweeps."),
+}

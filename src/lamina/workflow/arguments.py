@@ -1,0 +1,118 @@
+"""What rules hand to scripts: options as JSON, command lines of stages, and the modules that a script imports by name.
+
+`w` is a job's wildcards. Everything follows from the configuration and the wildcards alone, so that it can be a param
+and a change of it makes stale what read it, and only that.
+"""
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS, Metric
+from lamina.workflow import inputs, studies
+
+# The selector's options that a budget reads.
+_BUDGET = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
+
+
+def as_json(value: Mapping[str, Any]) -> str:
+    """The text of a param, the same however its keys were ordered."""
+    return json.dumps(value, sort_keys=True)
+
+
+def command(**values: Any) -> str:
+    """Command-line options, quoted; those without a value are left out. One string per job keeps large runs quick."""
+    given = {name: str(value) for name, value in values.items() if value is not None}
+    return " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items())
+
+
+def keys(w: Any) -> str:
+    """The key columns of a sweep, plan or relevance table."""
+    selector = w.selector.split("/")[0]
+    removed = int(w.removed)
+    return as_json({"model": w.model, "calibration": w.calibration, "selector": selector, "removed": removed})
+
+
+def sweep(config: Configuration, w: Any) -> str:
+    """What one block of a sweep measures."""
+    pass_, units, budget = studies.sweep_settings(config, w.selector)
+    early = None
+    if budget != "full":
+        selector = config.selectors[w.selector]
+        early = {name: getattr(selector, name) for name in _BUDGET}
+        early |= {"score": config.calibrations[w.calibration].score, "step": int(w.removed) + 1}
+    return command(
+        **{"pass": pass_},
+        plan=inputs.sweep_plan(w) or None,
+        units=units,
+        budget=early and as_json(early),
+        block=w.block,
+        blocks=studies.sweep_blocks(config, w.selector),
+        tokens=config.sweep.tokens,
+        keys=keys(w),
+    )
+
+
+def sweep_modules(config: Configuration, w: Any) -> list[str]:
+    """What a sweep imports by name: the pass over the weights, or what lets units leave early."""
+    pass_, _, budget = studies.sweep_settings(config, w.selector)
+    if pass_ in studies.OVER_WEIGHTS:
+        return ["lamina.sweep.weights"]
+    return [] if budget == "full" else [f"lamina.search.{budget}"]
+
+
+def score(config: Configuration, w: Any) -> str:
+    """How a sweep is turned into scores of every metric that it measures."""
+    return command(
+        score=config.calibrations[w.calibration].score,
+        seed=config.seed,
+        metrics=",".join(metric.name for metric in measured(config, w)),
+        keys=keys(w),
+    )
+
+
+def score_modules(config: Configuration, w: Any) -> list[str]:
+    """The metrics that a sweep measures, imported by name."""
+    return [f"lamina.relevance.{metric.name}" for metric in measured(config, w)]
+
+
+def prune(config: Configuration, w: Any) -> str:
+    """How a plan is made."""
+    return command(
+        selector=as_json(config.selectors[w.selector].options()),
+        keys=keys(w),
+        score=config.calibrations[w.calibration].score,
+        **inputs.step_evidence(config, w),
+    )
+
+
+def prune_modules(config: Configuration, w: Any) -> list[str]:
+    """A plan's strategy and its one metric, imported by name."""
+    selector = config.selectors[w.selector]
+    metric = [f"lamina.relevance.{selector.metric}"] if selector.metric else []
+    return [f"lamina.search.{selector.strategy}", *metric]
+
+
+def table_modules(tables: Iterable[str]) -> list[str]:
+    """Where tables are described, and what they are written with."""
+    return ["lamina.tables.columns", "lamina.tables.store", *(f"lamina.tables.{table}" for table in sorted(tables))]
+
+
+def measured(config: Configuration, w: Any) -> list[Metric]:
+    """The metrics that a sweep measures."""
+    pass_, _, _ = studies.sweep_settings(config, w.selector)
+    return [metric for metric in METRICS.values() if metric.pass_ in studies.carried(pass_)]
+
+
+def own_metric(config: Configuration, w: Any) -> Metric | None:
+    """The metric that a selector decides by, if it looks at one."""
+    name = config.selectors[w.selector].metric
+    return METRICS[name] if name else None
+
+
+def early_metric(config: Configuration, w: Any) -> Metric | None:
+    """The metric by which units leave a sweep early, if they may."""
+    _, _, budget = studies.sweep_settings(config, w.selector)
+    return None if budget == "full" else own_metric(config, w)

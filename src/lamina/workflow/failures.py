@@ -1,0 +1,50 @@
+"""What went wrong first in a run, for its last lines: with `--keep-going` the cause stands far above them."""
+
+import re
+import sys
+from pathlib import Path
+
+_FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
+_LONGEST = 20  # lines of a message; more is a log
+
+
+def first_failure(run_log: str | Path) -> str | None:
+    """The rule that failed first, the message of its job and where to read on; None if no job failed for good.
+
+    A job that failed and succeeded when it was tried again does not count. The message is what begins with `lamina:` in
+    the job's own log, or the last line of a traceback.
+
+    Parameters
+    ----------
+    run_log
+        The log of Snakemake; the logs named in it are looked up from the current folder.
+    """
+    text = Path(run_log).read_text(encoding="utf-8", errors="replace")
+    for failed in _FAILED.finditer(text):
+        facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
+        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", text[failed.end() :], re.MULTILINE):
+            continue
+        logs = [
+            Path(name)
+            for name in facts.get("log", "").removesuffix(" (check log file(s) for error details)").split(", ")
+        ]
+        found = next((message for message in map(_message, logs) if message), None)
+        said = found or "its job ended without a word, as one does that is killed or runs out of memory."
+        return f"\nThe first failure, in rule {failed[1]}:\n{said}\nMore in {', '.join(map(str, logs))}"
+    return None
+
+
+def _message(log: Path) -> str | None:
+    if not log.is_file():
+        return None
+    lines = log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()
+    ours = [number for number, line in enumerate(lines) if line.startswith("lamina: ")]
+    if ours:
+        return "\n".join(lines[ours[-1] :][:_LONGEST])
+    # A job's first line says where it runs, which is no reason.
+    return next((line for line in reversed(lines) if line.strip() and not line.startswith("host=")), None)
+
+
+def tell(run_log: str | Path) -> None:
+    """Write the first failure to standard error."""
+    print(first_failure(run_log) or "", file=sys.stderr)

@@ -1,0 +1,152 @@
+"""The files that jobs read, from the configuration and a job's wildcards `w`."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lamina.config.calibrations import corpus_file
+from lamina.config.configuration import Configuration
+from lamina.errors import LaminaError
+from lamina.variant import Variant
+from lamina.workflow import paths, studies
+
+_TASKS = Path("workflow/tasks")
+
+
+def tested(config: Configuration, task: str) -> Any:
+    """The entry of a benchmark, which is a task or a perplexity text."""
+    benchmarks = config.benchmarks
+    return benchmarks.tasks[task] if task in benchmarks.tasks else benchmarks.perplexity[task]
+
+
+def local_files(name: str, entry: Any) -> list[str]:
+    """Local files behind a task, text or file of questions, so that editing them makes stale what reads them."""
+    if choices := getattr(entry, "choices", None):
+        return [choices]
+    if text := getattr(entry, "text", None):
+        return [corpus_file(text, getattr(entry, "split", None))]
+    definition = _TASKS / f"{name}.yaml"
+    if not definition.is_file():
+        return []
+    data = yaml.safe_load(definition.read_text(encoding="utf-8")).get("dataset_kwargs", {}).get("data_files", {})
+    return [str(definition), *data.values()]
+
+
+def calibration_files(config: Configuration, w: Any) -> list[str]:
+    """Local files behind a calibration."""
+    entry = config.calibrations[w.calibration]
+    names = getattr(entry, "tasks", None) or [getattr(entry, "task", None)]
+    return [file for name in names for file in local_files(name, entry)]
+
+
+def key(w: Any) -> str:
+    """What a job's plan is made for."""
+    return f"{w.model}/{w.calibration}/{w.selector}"
+
+
+def variant(w: Any) -> Variant:
+    """The variant that a job's wildcards spell out."""
+    return Variant.of({**w, "removed": int(w.removed)})
+
+
+def sweep_plan(w: Any) -> str | None:
+    """The plan that says which units are gone before a sweep; none for the unpruned model."""
+    return paths.plan(key(w), w.removed) if int(w.removed) else None
+
+
+def sweep_blocks(config: Configuration, w: Any) -> list[str]:
+    """The files of a sweep's jobs."""
+    return [paths.sweep_block(key(w), w.removed, block) for block in range(studies.sweep_blocks(config, w.selector))]
+
+
+def step_evidence(config: Configuration, w: Any) -> dict[str, str]:
+    """What a plan is made from, by strategy, under the names that the script gives it."""
+    selector = config.selectors[w.selector]
+    if selector.strategy == "block":
+        return {"activations": paths.activations(w.model, w.calibration)}
+    pass_ = studies.step_pass(config, w.selector)
+    if pass_ is None:
+        return {}
+    stepwise = selector.strategy == "iterative"
+    before = int(w.removed) - 1 if stepwise else 0
+    shared = before == 0 and selector.budget == "full"
+    swept = f"{w.model}/{w.calibration}/base/{pass_}/{selector.units}" if shared else key(w)
+    evidence = {"sweep": paths.sweep(swept, before)}
+    return evidence | ({"previous": paths.plan(key(w), before)} if stepwise and before else {})
+
+
+def variants(listed: list[Variant]) -> list[str]:
+    """The files behind variants. An adapter counts as there once its training curve is, which is written last."""
+    found = set()
+    for each in listed:
+        files = paths.variant_files(each)
+        found |= {files.plan, files.patch, files.adapter and paths.training(files.adapter)}
+    return sorted(file for file in found if file)
+
+
+def overlap_gate(w: Any) -> str:
+    """A variant is benchmarked only on what its calibration does not hold."""
+    if w.calibration == "none":
+        return paths.task(w.task)
+    return paths.overlap(w.model, w.calibration, w.task)
+
+
+def export(config: Configuration, w: Any) -> dict[str, Any]:
+    """What a variant is exported from, by name. Its card shows benchmarks that are there; none is started for it.
+
+    Raises
+    ------
+    LaminaError
+        If no study fits the variant's recovery to its size.
+    """
+    v, files = variant(w), paths.variant_files(variant(w))
+    if files.patch and v.removed not in studies.sizes(config, v.model, v.calibration, v.selector, v.recovery):
+        raise LaminaError(
+            f"no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
+            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study."
+        )
+    measured = [
+        paths.benchmark(*block)
+        for block in studies.benchmark_blocks(config)
+        if block[0] == v.model and block[1] in (v.calibration, "none")
+    ]
+    found = {
+        "manifest": paths.manifest(v.model),
+        "plan": files.plan,
+        "patch": files.patch,
+        "adapter": files.adapter and paths.adapter_weights(files.adapter),
+        "benchmarks": [file for file in measured if Path(file).exists()],
+    }
+    return {name: file for name, file in found.items() if file is not None}
+
+
+def table_parts(config: Configuration, table: str) -> list[str]:
+    """The files that one table is gathered from: exactly those that the configuration asks for."""
+    match table:
+        case "models":
+            return [paths.manifest(model) for model in config.models]
+        case "calibrations":
+            return [paths.calibration(*place) for place in studies.captures(config)]
+        case "activations":
+            return [paths.activations(*place) for place in studies.captures(config)]
+        case "sweeps" | "relevance":
+            of = paths.sweep if table == "sweeps" else paths.relevance
+            return [of("/".join(place), removed) for *place, removed in studies.sweeps(config)]
+        case "plans":
+            return [paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)]
+        case "patches":
+            fitted = {(v.key, v.recovery) for v in studies.variants(config) if v.recovery != "none"}
+            return [paths.patch_table(*place) for place in sorted(fitted)]
+        case "training":
+            healed = {paths.variant_files(v).adapter for v in studies.variants(config)}
+            return sorted(paths.training(folder) for folder in healed if folder)
+        case "benchmarks":
+            return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)]
+        case "benchmark_samples":
+            return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)]
+        case "efficiency":
+            return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
+        case "diagnoses":
+            return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
+    raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.workflow.inputs.")

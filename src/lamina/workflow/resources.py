@@ -1,0 +1,53 @@
+"""Threads, memory and time of jobs, from the model's manifest and the attempt."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
+
+_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def threads(cores: int | None, alone: bool = False) -> int:
+    """Threads of a GPU stage.
+
+    Parameters
+    ----------
+    cores
+        Of the machine that jobs share with Snakemake; None where a cluster runs them, whose nodes' cores do not count.
+    alone
+        Whether the job has the machine to itself, as timing wants it. Otherwise two share the cores, which are what
+        computes where there is no GPU.
+    """
+    if cores is None:
+        return CLUSTER_THREADS
+    return cores if alone else max(1, cores // 2)
+
+
+def weights_gb(manifest: str | Path) -> float:
+    """Gigabytes of a model's weights in the type it is loaded with.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the model is not prepared yet; Snakemake asks again once it is.
+    """
+    model = json.loads(Path(manifest).read_text(encoding="utf-8"))
+    size = _BYTES.get(model["dtype"])
+    return float(model["parameters"] * size if size else model["weights_bytes"]) / 1e9
+
+
+def memory(wildcards: Any, input: Any, attempt: int) -> int:
+    """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them."""
+    return round(attempt * (3000 + 2000 * weights_gb(input.manifest)))
+
+
+def minutes(wildcards: Any, input: Any, attempt: int) -> int:
+    """Time limit: loading and measuring grow with the weights, benchmarks with the files of their variants."""
+    return minutes_of(len(input.get("variants", [])), input.manifest, attempt)
+
+
+def minutes_of(variants: int, manifest: str | Path, attempt: int) -> int:
+    """The same where a job reads the files of more variants than it measures."""
+    return round(attempt * (20 + 6 * weights_gb(manifest) * (1 + variants / 4)))

@@ -1,0 +1,185 @@
+"""What jobs read and are told, for the wildcards of a job."""
+
+import json
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lamina.config.configuration import Configuration
+from lamina.config.load import load
+from lamina.errors import LaminaError
+from lamina.workflow import arguments, inputs, studies
+from tests.unit.configurations import Raw, minimal, workplace
+
+PLACE = "results/{}/small/recall/accuracy/removed={}"
+
+
+class Wildcards(SimpleNamespace):
+    """As Snakemake has them: by attribute and as a mapping."""
+
+    def keys(self) -> Any:
+        return vars(self).keys()
+
+    def __getitem__(self, name: str) -> Any:
+        return getattr(self, name)
+
+
+def wildcards(selector: str = "accuracy", removed: int = 0, **more: Any) -> Any:
+    return Wildcards(model="small", calibration="recall", selector=selector, removed=str(removed), **more)
+
+
+def parsed(line: str) -> dict[str, str]:
+    words = shlex.split(line)
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)}
+
+
+@pytest.fixture
+def raw() -> Raw:
+    raw = minimal()
+    raw["selectors"] |= {
+        "once": {"metric": "accuracy", "strategy": "one_shot"},
+        "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
+        "taylor": {"metric": "taylor"},
+    }
+    return raw
+
+
+@pytest.fixture
+def config(raw: Raw, tmp_path: Path) -> Configuration:
+    return load(raw, workplace(tmp_path))
+
+
+def test_a_command_line_survives_a_shell_and_leaves_out_what_is_not_given() -> None:
+    line = arguments.command(text="it's {a} $b", number=0, nothing=None)
+    assert shlex.split(line) == ["--text", "it's {a} $b", "--number", "0"]
+
+
+def test_a_full_sweep_is_told_its_pass_and_nothing_of_its_selector(config: Configuration) -> None:
+    told = parsed(arguments.sweep(config, wildcards("base/removal/layer", block="1")))
+    assert told["pass"] == "removal" and told["units"] == "layer" and told["block"] == "1"
+    assert "budget" not in told and "plan" not in told
+    assert json.loads(told["keys"]) == {"model": "small", "calibration": "recall", "selector": "base", "removed": 0}
+    later = parsed(arguments.sweep(config, wildcards("accuracy", 2, block="0")))
+    assert later == told | {
+        "block": "0",
+        "plan": PLACE.format("plans", 2) + ".json",
+        "keys": later["keys"],
+    }
+
+
+def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configuration) -> None:
+    budget = json.loads(parsed(arguments.sweep(config, wildcards("race", 1, block="0")))["budget"])
+    assert budget == {
+        "budget": "race",
+        "metric": "output_js",
+        "protect": [0],
+        "confidence": 0.95,
+        "tolerance": 0.02,
+        "seed": 0,
+        "score": "acc_norm",
+        "step": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("selector", "modules"),
+    [
+        ("base/removal/layer", []),
+        ("base/gradient/layer", ["lamina.sweep.weights"]),
+        ("accuracy", []),
+        ("race", ["lamina.search.race"]),
+        ("taylor", ["lamina.sweep.weights"]),
+    ],
+)
+def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: list[str]) -> None:
+    assert arguments.sweep_modules(config, wildcards(selector)) == modules
+
+
+def test_a_sweep_depends_on_a_metrics_entry_only_where_units_leave_by_it(config: Configuration) -> None:
+    found = {name: arguments.early_metric(config, wildcards(name)) for name in ("accuracy", "race", "base/removal/mlp")}
+    assert found["race"] is not None and found["race"].name == "output_js"
+    assert found["accuracy"] is None and found["base/removal/mlp"] is None
+
+
+def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration) -> None:
+    told = parsed(arguments.score(config, wildcards("base/removal/layer")))
+    assert {"accuracy", "perplexity", "output_kl", "cosine", "angular"} <= set(told["metrics"].split(","))
+    assert "taylor" not in told["metrics"] and told["score"] == "acc_norm"
+    assert parsed(arguments.score(config, wildcards("base/stream/layer")))["metrics"] == "cosine,angular"
+    assert parsed(arguments.score(config, wildcards("base/gradient/layer")))["metrics"] == "taylor,magnitude"
+    modules = arguments.score_modules(config, wildcards("base/stream/layer"))
+    assert modules == ["lamina.relevance.cosine", "lamina.relevance.angular"]
+
+
+def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configuration) -> None:
+    assert arguments.prune_modules(config, wildcards("cosine", 1)) == [
+        "lamina.search.iterative",
+        "lamina.relevance.cosine",
+    ]
+    assert arguments.prune_modules(config, wildcards("random", 1)) == ["lamina.search.random"]
+    told = parsed(arguments.prune(config, wildcards("cosine", 1)))
+    assert json.loads(told["selector"]) == {"strategy": "iterative", "metric": "cosine", "protect": [0, -1]}
+    assert "relevance" not in told
+
+
+def test_the_evidence_of_a_step(config: Configuration) -> None:
+    base = "results/sweeps/small/recall/base/removal/layer/removed=0.parquet"
+    assert inputs.step_evidence(config, wildcards("accuracy", 1)) == {"sweep": base}
+    assert inputs.step_evidence(config, wildcards("once", 3)) == {"sweep": base}
+    assert inputs.step_evidence(config, wildcards("accuracy", 3)) == {
+        "sweep": PLACE.format("sweeps", 2) + ".parquet",
+        "previous": PLACE.format("plans", 2) + ".json",
+    }
+    assert inputs.step_evidence(config, wildcards("race", 1))["sweep"].startswith("results/sweeps/small/recall/race/")
+    assert inputs.step_evidence(config, wildcards("angular", 2)) == {
+        "activations": "results/activations/small/recall.parquet"
+    }
+    assert inputs.step_evidence(config, wildcards("random", 2)) == {}
+
+
+def test_variants_are_read_from_the_files_that_make_them(config: Configuration) -> None:
+    listed = [v for v in studies.variants(config) if v.removed == 1]
+    assert inputs.variants(listed) == [
+        "results/adapters/small/recall/accuracy/removed=1/ghost/lora/training.parquet",
+        "results/adapters/small/recall/accuracy/removed=1/none/lora/training.parquet",
+        "results/patches/small/recall/accuracy/ghost.safetensors",
+        "results/plans/small/recall/accuracy/removed=1.json",
+    ]
+
+
+def test_a_benchmark_waits_for_the_check_of_its_calibration() -> None:
+    assert inputs.overlap_gate(Wildcards(model="m", calibration="none", task="t")) == "results/tasks/t.parquet"
+    assert inputs.overlap_gate(Wildcards(model="m", calibration="c", task="t")) == "results/overlap/m/c/t.json"
+
+
+def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    files = {name: inputs.calibration_files(config, Wildcards(calibration=name)) for name in config.calibrations}
+    assert "workflow/tasks/microworld_recall.yaml" in files["recall"]
+    assert "workflow/tasks/microworld_facts.yaml" in files["mixture"] and len(files["mixture"]) > len(files["recall"])
+    assert files["corpus"] == ["resources/reference/data/corpus_train.jsonl"]
+    assert files["mine"] == ["mine.jsonl"]
+    assert inputs.local_files("mine", inputs.tested(config, "mine")) == ["mine_test.jsonl"]
+    assert inputs.local_files("corpus_test", inputs.tested(config, "corpus_test")) == [
+        "resources/reference/data/corpus_test.jsonl"
+    ]
+
+
+def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configuration) -> None:
+    assert inputs.table_parts(config, "patches") == ["results/patches/small/recall/accuracy/ghost.parquet"]
+    assert inputs.table_parts(config, "diagnoses") == []
+    assert inputs.table_parts(config, "efficiency") == []
+    assert len(inputs.table_parts(config, "training")) == 4
+    assert inputs.table_parts(config, "relevance") == [
+        file.replace("/sweeps/", "/relevance/") for file in inputs.table_parts(config, "sweeps")
+    ]
+
+
+def test_an_export_names_the_patch_that_no_study_fits(config: Configuration) -> None:
+    with pytest.raises(LaminaError, match="no study fits recovery 'ghost' to removed=5 of small/recall/accuracy"):
+        inputs.export(config, wildcards("accuracy", 5, recovery="ghost", healing="none"))
+    files = inputs.export(config, wildcards("accuracy", 1, recovery="ghost", healing="lora"))
+    assert set(files) == {"manifest", "plan", "patch", "adapter", "benchmarks"} and files["benchmarks"] == []

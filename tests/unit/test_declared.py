@@ -1,0 +1,41 @@
+"""What modules declare is read without importing them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lamina.workflow.declared import declared
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "some/package"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text('import not_there\n\nTABLES = ("a", "b")\n')
+    (folder / "two.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
+    (folder / "three.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
+    (folder / "none.py").write_text("def f():\n    TABLES = ()\n")
+    assert declared("some.package", "TABLES", tmp_path) == {"one": ("a", "b"), "two": ("c",), "three": "long text"}
+
+
+def test_figures_read_tables_that_there_are() -> None:
+    tables, figures = declared("lamina.tables", "GRAIN"), declared("lamina.figures", "TABLES")
+    assert figures and {table for read in figures.values() for table in read} <= tables.keys()
+
+
+def test_the_lists_of_rules_are_those_of_the_library() -> None:
+    from lamina.tables import store
+
+    assert set(declared("lamina.tables", "GRAIN")) == set(store.TABLES)
+
+
+def test_what_rules_import_is_light() -> None:
+    """A dry run and every job of a cluster read the Snakefile: neither torch nor pyarrow belongs there."""
+    modules = "arguments, commands, declared, digest, failures, inputs, paths, resources, studies"
+    code = (
+        f"import sys; from lamina.workflow import {modules}; import lamina.config.load, lamina.models.manifest; "
+        "print(*sorted({'torch', 'transformers', 'numpy', 'pyarrow', 'matplotlib', 'lm_eval'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

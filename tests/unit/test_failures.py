@@ -1,0 +1,74 @@
+"""The last lines of a run say what went wrong first, and what to do."""
+
+from pathlib import Path
+
+import pytest
+
+from lamina.workflow.failures import first_failure
+
+ERROR = """[Sat Nov 21 21:40:18 2026]
+Error in rule {rule}:
+    message: None
+    jobid: {job}
+    output: results/out.parquet
+    log: {log} (check log file(s) for error details)
+    shell:
+        python x.py 2> log
+        (command exited with non-zero exit code)
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with logs of two failed jobs, and the place of Snakemake's log."""
+    monkeypatch.chdir(tmp_path)
+    Path("one.log").write_text("host=node1 CUDA_VISIBLE_DEVICES=0\na warning\nlamina: models.m: no.\nWrite yes.\n")
+    Path("two.log").write_text("Traceback (most recent call last):\n  File x\nKeyError: 'dtype'\n\n")
+    Path("three.log").write_text("host=node1 CUDA_VISIBLE_DEVICES=0\n")
+    return tmp_path / "run.log"
+
+
+def error(rule: str, job: int, log: str) -> str:
+    return ERROR.format(rule=rule, job=job, log=log)
+
+
+def test_the_first_message_is_repeated_with_its_remedy(run: Path) -> None:
+    run.write_text("Select jobs\n" + error("prepare_model", 3, "one.log") + error("fit_patch", 4, "two.log"))
+    said = first_failure(run)
+    assert said == "\nThe first failure, in rule prepare_model:\nlamina: models.m: no.\nWrite yes.\nMore in one.log"
+
+
+def test_a_bug_is_told_by_the_last_line_of_its_traceback(run: Path) -> None:
+    run.write_text(error("fit_patch", 4, "two.log"))
+    assert "KeyError: 'dtype'" in str(first_failure(run))
+
+
+def test_a_job_that_was_tried_again_and_succeeded_did_not_fail(run: Path) -> None:
+    run.write_text(
+        error("prepare_model", 3, "one.log")
+        + "Trying to restart job 3.\n"
+        + error("fit_patch", 31, "two.log")
+        + "Finished jobid: 3 (Rule: prepare_model)\n"
+    )
+    assert "rule fit_patch" in str(first_failure(run))
+    run.write_text(error("prepare_model", 3, "one.log") + "Finished jobid: 3 (Rule: prepare_model)\n")
+    assert first_failure(run) is None
+
+
+def test_a_job_of_a_cluster_is_told_by_its_own_log_or_else_the_clusters(run: Path) -> None:
+    Path("slurm.log").write_text("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0.\n")
+    run.write_text(error("sweep_units", 7, "one.log, slurm.log"))
+    assert "lamina: models.m: no." in str(first_failure(run))
+    run.write_text(error("sweep_units", 7, "three.log, slurm.log"))
+    assert "oom_kill" in str(first_failure(run))
+
+
+@pytest.mark.parametrize("log", ["three.log", "never_written.log"])
+def test_a_job_that_says_nothing_is_called_killed(run: Path, log: str) -> None:
+    run.write_text(error("sweep_units", 7, log))
+    assert "killed" in str(first_failure(run)) and log in str(first_failure(run))
+
+
+def test_a_run_without_a_failed_job_has_nothing_to_say(run: Path) -> None:
+    run.write_text("Building DAG of jobs...\nMissingInputException\n")
+    assert first_failure(run) is None

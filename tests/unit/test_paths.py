@@ -1,0 +1,47 @@
+"""Where files stand: one grammar for rules, with wildcards, and for scripts, with names."""
+
+import re
+
+from lamina.variant import Variant
+from lamina.workflow import paths
+
+HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
+
+
+def test_a_variant_is_made_of_its_plan_its_patch_and_its_adapter() -> None:
+    files = paths.variant_files(HEALED)
+    assert files.plan == "results/plans/m/c/s/removed=3.json"
+    assert files.patch == "results/patches/m/c/s/ghost.safetensors"
+    assert files.adapter == "results/adapters/m/c/s/removed=3/ghost/lora"
+
+
+def test_what_a_variant_lacks_has_no_file() -> None:
+    files = paths.variant_files(Variant("m", "c", "s", 3))
+    assert (files.plan, files.patch, files.adapter) == ("results/plans/m/c/s/removed=3.json", None, None)
+    assert paths.variant_files(Variant.base("m")) == paths.VariantFiles(None, None, None)
+
+
+def test_results_may_stand_elsewhere() -> None:
+    assert paths.variant_files(HEALED, "/data/run").plan == "/data/run/plans/m/c/s/removed=3.json"
+
+
+def test_wildcards_stand_where_names_do() -> None:
+    """What a rule writes for a key is what another reads for it."""
+    pattern = paths.plan(paths.KEY, "{removed}")
+    assert pattern.format(model="m", calibration="c", selector="s", removed=3) == paths.plan("m/c/s", 3)
+    folder = paths.adapter(paths.KEY, "{removed}", "{recovery}", "{healing}")
+    filled = folder.format(**HEALED.row())
+    assert filled == paths.variant_files(HEALED).adapter
+
+
+def test_an_export_stands_under_the_variants_own_name() -> None:
+    assert paths.export(HEALED) == f"results/exports/{HEALED}"
+    assert Variant.parse(paths.export(HEALED).removeprefix("results/exports/")) == HEALED
+
+
+def test_wildcards_allow_names_of_the_configuration_and_no_others() -> None:
+    pattern = re.compile(paths.any_of(["a.b", "c+"], r"base/\w+"))
+    assert [bool(pattern.fullmatch(text)) for text in ("a.b", "axb", "c+", "cc", "base/x")] == [
+        *(True, False, True, False, True)
+    ]
+    assert not re.fullmatch(paths.any_of([]), "")
