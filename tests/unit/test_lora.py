@@ -93,6 +93,41 @@ def test_validation_samples_are_never_trained_on() -> None:
     assert len(validation) == 15 and not {s.index for s in training} & {s.index for s in validation}
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_what_is_validated_is_the_saved_variant_in_its_dtype(family: str, tmp_path: Path) -> None:
+    base = tiny.model(family)
+    for parameter in base.parameters():
+        parameter.data = parameter.data.bfloat16()
+    before = [parameter.clone() for parameter in base.parameters()]
+    # Updates of about the spacing of bfloat16: merged, many of them round away.
+    options = Lora(**{**FAST, "learning_rate": 1e-3})
+    adapted, rows = lora.heal(materialise(base, PLAN), samples(), options)
+    lora.save(adapted, tmp_path)
+    _, validation = lora._split(samples(), options.seed)
+    healed = materialise(base, PLAN, None, tmp_path)
+    (chosen,) = (row for row in rows if row["chosen"])
+    assert chosen["epoch"] > 0 and next(healed.parameters()).dtype == torch.bfloat16
+    assert chosen["validation_loss"] == lora._validate(healed, validation, 10_000)
+    assert rows[0]["validation_loss"] == lora._validate(materialise(base, PLAN), validation, 10_000)
+    # The adapter beside the weights says something else.
+    assert chosen["validation_loss"] != lora._validate(adapted, validation, 10_000)
+    assert all(map(torch.equal, base.parameters(), before))
+
+
+def test_validation_keeps_to_its_memory_bound_and_to_its_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, widths = tiny.model(), []
+    layers_of(model)[0].register_forward_pre_hook(
+        lambda module, args: widths.append(args[0].shape[0] * args[0].shape[1])
+    )
+    losses = [lora._validate(model, samples(), positions) for positions in (10_000, 30, 1)]
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+    assert widths[0] > 300 and max(widths[1:-48]) <= 30 and max(widths[-48:]) <= 9
+    widths.clear()
+    monkeypatch.setattr(lora, "_positions", lambda model: 40)
+    lora.heal(materialise(model, PLAN), samples(), Lora(**{**FAST, "epochs": 1}))
+    assert widths and max(widths) <= 40
+
+
 def test_only_the_gold_continuation_counts_except_in_texts() -> None:
     sample = samples(1)[0]
     ids, first = lora._tokens(sample)

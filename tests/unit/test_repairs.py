@@ -1,0 +1,201 @@
+"""A repair is one module and one class of options: a made-up one goes from its fit to a stock checkpoint."""
+
+import gc
+import json
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import lamina
+import lamina.recovery
+from lamina.config import recoveries
+from lamina.config.entry import option
+from lamina.data import calibrations
+from lamina.data.calibrations import Row, Sample
+from lamina.evaluation import variants
+from lamina.models import modeling_lamina
+from lamina.models.structure import layers_of
+from lamina.models.variant import materialise, share
+from lamina.recovery import ghost, protocol
+from lamina.tables import store
+from lamina.variant import Variant
+from lamina.workflow import paths
+from tests.unit import tiny
+from tests.unit.test_families import base_folder, plan_of
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+PRUNED = Variant("tiny", "words", "cosine", 1)
+SCALED = Variant("tiny", "words", "cosine", 1, "mine")
+
+# Makes the MLP before the removed run louder, by as much as the run made the stream.
+MODULE = """
+import torch
+from lamina.models.structure import layers_of
+from lamina.models.variant import own
+from lamina.recovery.protocol import Fit
+from lamina.streams import moments
+
+
+def collect(model, sequences, boundaries, options, seed):
+    return moments.collect(model, sequences, boundaries, seed)
+
+
+def fit(statistics, options):
+    both = statistics.fit.plus(statistics.heldout)
+    scale = options.strength * both.output_norm() / float(both.xx.trace()) ** 0.5
+    tensors = {"scale": torch.tensor([scale])}
+    return Fit(tensors, tensors, {"parameters": 0, **statistics.counts()})
+
+
+def apply(variant, place, tensors):
+    own(layers_of(variant)[place.position - 1].mlp.down_proj, "weight").mul_(tensors["scale"])
+
+
+def as_patch(tensors):
+    return None
+"""
+
+
+@pytest.fixture
+def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The made-up repair: a module `lamina.recovery.scaled`, and its options."""
+    (tmp_path / "scaled.py").write_text(MODULE)
+    monkeypatch.setattr(lamina.recovery, "__path__", [*lamina.recovery.__path__, str(tmp_path)])
+
+    class Scaled(recoveries.Recovery):
+        """Louder."""
+
+        method: Literal["scaled"] = "scaled"
+        strength: float = option("Factor on top.", 1.0, gt=0)
+
+    yield
+    del Scaled, sys.modules["lamina.recovery.scaled"], lamina.recovery.scaled  # type: ignore[attr-defined]
+    gc.collect()
+    assert [each.title() for each in recoveries.Recovery.__subclasses__()].count("scaled") == 0
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A model, a calibration and plans of two sizes, as the workflow leaves them."""
+    results, folder = tmp_path / "results", base_folder(tmp_path / "base")
+    tiny.model().save_pretrained(folder)
+    manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
+    manifest |= {"trust_remote_code": False, "weights_sha256": "0"}
+    store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
+    rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
+    samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
+    calibrations.write(paths.calibration("tiny", "words", results), calibrations.build(samples, tiny.VOCABULARY))
+    for units in (["2"], ["2", "4"]):
+        store.write_text(paths.plan(PRUNED.key, len(units), results), json.dumps(plan_of(units)))
+    return results
+
+
+def script(name: str, **options: Any) -> None:
+    """Run a script of the workflow as its rule does."""
+    given = []
+    for key, value in options.items():
+        given += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
+    before, sys.argv = sys.argv, [name, *given]
+    try:
+        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+    finally:
+        sys.argv = before
+
+
+def fitted(results: Path, name: str, **options: Any) -> list[dict[str, Any]]:
+    """Fit both sizes; the rows of the table."""
+    script(
+        "fit_patch",
+        manifest=paths.manifest("tiny", results),
+        calibration=paths.calibration("tiny", "words", results),
+        plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
+        recovery=name,
+        options=json.dumps(options),
+        output=paths.patch(PRUNED.key, name, results),
+        table=paths.patch_table(PRUNED.key, name, results),
+    )
+    return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
+
+
+@torch.no_grad()
+def logits(model: Any) -> torch.Tensor:
+    return model(input_ids=tiny.tokens(), use_cache=False).logits
+
+
+def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoint(
+    results: Path, tmp_path: Path, scaled: None
+) -> None:
+    rows = fitted(results, "mine", method="scaled", strength=1.5)
+    assert [(row["removed"], row["boundary"]) for row in rows] == [(1, "2-3"), (2, "2-3"), (2, "4-5")]
+    assert rows[0]["n_samples"] == 30 and rows[0]["parameters"] == 0
+    assert rows[0]["mae_after"] is None and rows[0]["ridge"] is None and rows[0]["antisymmetric_share"] is None
+
+    base = tiny.model()
+    before = logits(base)
+    parts = variants.read(SCALED, results)
+    variant = materialise(base, parts.plan, parts.patches)
+    assert torch.equal(logits(base), before)
+    with torch.no_grad():
+        sequences = calibrations.read(paths.calibration("tiny", "words", results)).sequences()
+        streams = [tiny.stream(base, torch.tensor([ids]), layers_of(base)) for ids in sequences]
+        norms = [torch.cat([stream[place][0] for stream in streams]).norm() for place in (2, 3)]
+        expected = tiny.model()
+        layers_of(expected)[1].mlp.down_proj.weight.mul_(1.5 * norms[1] / norms[0])
+        del layers_of(expected)[2]
+    torch.testing.assert_close(logits(variant), logits(expected), atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits(variant), logits(materialise(base, parts.plan)), atol=1e-2)
+    assert not modeling_lamina.describe(variant)["patches"]
+
+    script(
+        "export_variant",
+        variant=SCALED,
+        manifest=paths.manifest("tiny", results),
+        results=results,
+        output=tmp_path / "export",
+    )
+    again = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
+    torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
+    assert not (tmp_path / "export/modeling_lamina.py").exists()
+    assert "folded into the weights" in (tmp_path / "export/README.md").read_text().replace("\n", " ")
+    named, _ = lamina.load(str(SCALED), results, device="cpu")
+    torch.testing.assert_close(logits(named), logits(variant), atol=1e-6, rtol=1e-6)
+
+
+def test_two_runs_are_repaired_at_their_places_in_the_cut_model(results: Path, scaled: None) -> None:
+    fitted(results, "mine", method="scaled")
+    parts = variants.read(Variant("tiny", "words", "cosine", 2, "mine"), results)
+    variant, base = materialise(tiny.model(), parts.plan, parts.patches), tiny.model()
+    # Layers 0, 1 and 3 are left; those before the runs at 2 and 4 are 1 and 3.
+    ratios = [
+        float((ours.mlp.down_proj.weight / layers_of(base)[number].mlp.down_proj.weight).detach().mean())
+        for ours, number in zip(layers_of(variant), (0, 1, 3), strict=True)
+    ]
+    scales = [float(fit.tensors["scale"]) for _, fit in sorted(parts.patches.items())]
+    assert ratios == pytest.approx([1.0, *scales], rel=1e-5) and 1.0 not in scales
+
+
+def test_ghost_is_a_repair_like_any_other_and_its_patch_is_what_it_does(results: Path) -> None:
+    found: protocol.Repair = ghost
+    assert protocol.method("ghost") is found
+    rows = fitted(results, "ghost", method="ghost")
+    assert all(row["mae_after"] < row["mae_before"] and row["parameters"] == 32 * 32 for row in rows)
+    base, parts = tiny.model(), variants.read(Variant("tiny", "words", "cosine", 2, "ghost"), results)
+    applied = materialise(base, parts.plan, parts.patches)
+    as_patches = {boundary: fit.as_patch() for boundary, fit in parts.patches.items()}
+    assert torch.equal(logits(applied), logits(materialise(base, parts.plan, as_patches)))
+    assert len(modeling_lamina.describe(applied)["patches"]) == 2
+
+
+def test_what_a_repair_changes_is_its_own_copy(results: Path, scaled: None) -> None:
+    fitted(results, "mine", method="scaled")
+    base, parts = tiny.model(), variants.read(SCALED, results)
+    variant = materialise(share(base), parts.plan, parts.patches)
+    held = {parameter.data_ptr() for parameter in base.parameters()}
+    fresh = [name for name, parameter in variant.named_parameters() if parameter.data_ptr() not in held]
+    assert fresh == ["model.layers.1.mlp.down_proj.weight"]
