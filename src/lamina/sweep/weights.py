@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import parse, remove
-from lamina.models.variant import share
+from lamina.models.variant import assert_finite, share
 from lamina.streams.batches import by_length, padded
 
 # A backward pass keeps what every layer computed, about this many times a forward pass's memory.
@@ -67,6 +67,11 @@ def taylor(
 
     The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens. Gradients are summed
     over the calibration in float32, whatever the dtype of the weights, and each leaves memory once it has been added.
+
+    Raises
+    ------
+    LaminaError
+        If the loss of a sample is NaN.
     """
     cut = remove(share(model), list(removed)) if removed else model
     weights = {unit: _weights(model, unit) for unit in units}
@@ -137,4 +142,6 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     # Padding stands on the right, where a causal model does not look, and has no label.
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
     each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    return each.sum(dim=1) / (labels != -100).sum(dim=1)
+    losses: torch.Tensor = each.sum(dim=1) / (labels != -100).sum(dim=1)
+    assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")
+    return losses
