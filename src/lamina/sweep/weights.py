@@ -65,8 +65,7 @@ def taylor(
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64; the mean over samples is the score.
 
-    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens. Gradients are summed
-    over the calibration in float32, whatever the dtype of the weights, and each leaves memory once it has been added.
+    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens.
 
     Raises
     ------
@@ -76,10 +75,7 @@ def taylor(
     cut = remove(share(model), list(removed)) if removed else model
     weights = {unit: _weights(model, unit) for unit in units}
     wanted = [weight for group in weights.values() for weight in group]
-    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
-    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
-        with _gradients(cut, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
-            _losses(cut, [samples[number] for number in group]).sum().backward()
+    sums = summed_gradients(cut, samples, wanted, tokens)
     # What a gradient is multiplied by: w · sign(w · ḡ).
     signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
     unit_of = {weight: unit for unit, group in weights.items() for weight in group}
@@ -93,6 +89,17 @@ def taylor(
         with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
     return shares
+
+
+def summed_gradients(
+    model: PreTrainedModel, samples: Sequence[Sample], wanted: Sequence[nn.Parameter], tokens: int
+) -> dict[nn.Parameter, torch.Tensor]:
+    """Gradient of the samples' losses by each wanted weight, summed in float32 whatever the dtype of the weights."""
+    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
+    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
+        with _gradients(model, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
+            _losses(model, [samples[number] for number in group]).sum().backward()
+    return sums
 
 
 @contextmanager
