@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,10 +29,13 @@ from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.surgery import remove
 from lamina.models.variant import share
 from lamina.search import exact, race
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
 from lamina.sweep import engine, packing
+from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores
 
-BUDGET = {"score": "acc_norm", "confidence": 0.95, "tolerance": 0.01}
+BUDGET = {"confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20
 
 
@@ -50,7 +54,6 @@ class Ways:
 
     def __init__(self, case: Case, tokens: int) -> None:
         self.case, self.tokens = case, tokens
-        self.budget = BUDGET | {"metric": case.metric}
         self.chance = chance_accuracy(case.samples, case.model.config.vocab_size)
         longest = max(len(row.context + row.continuation) for sample in case.samples for row in sample.rows)
         self.lm = HFLM(
@@ -74,8 +77,8 @@ class Ways:
         depth = engine.layer_count(self.case.model)
         for _ in range(self.case.steps):
             units = engine.all_units(depth, "layer", removed)
-            scores = Scores([engine.CURRENT, *units], self.case.samples)
-            for number, unit in enumerate(scores.units):
+            scores = Scores(self.case.samples, [engine.CURRENT, *units])
+            for number, unit in enumerate(scores.names):
                 gone = removed + [unit] * (unit != engine.CURRENT)
                 self.lm._model = remove(share(self.case.model), gone) if gone else self.case.model
                 answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
@@ -91,52 +94,61 @@ class Ways:
 
     def full(self, outputs: bool = False) -> Result:
         """Every unit on every sample."""
-        numbers = range(len(self.case.samples))
-        return self._sessions(lambda session, units, step: session.measure(numbers, units), outputs)
+
+        def measure(session: engine.Session, units: list[str], removed: list[str]) -> None:
+            session.sweep(units, removed)
+
+        return self._sessions(measure, outputs)
 
     def exact(self, seed: int = 0) -> Result:
         """Units leave once they cannot be the minimum."""
-        return self._sessions(
-            lambda session, units, step: exact.run(
-                session, units, self.budget | {"seed": seed, "step": step}, self.chance
-            )
-        )
+        return self._budget(exact, seed)
 
     def race(self, seed: int = 0) -> Result:
         """Units leave once a sequential test is sure."""
-        return self._sessions(
-            lambda session, units, step: race.run(
-                session, units, self.budget | {"seed": seed, "step": step}, self.chance
-            )
-        )
+        return self._budget(race, seed)
 
-    def _sessions(self, measure: Callable[[engine.Session, list[str], int], None], outputs: bool = False) -> Result:
+    def _budget(self, budget: ModuleType, seed: int) -> Result:
+        def measure(session: engine.Session, units: list[str], removed: list[str]) -> str | None:
+            current = Candidate(frozenset(removed))
+            named = {current.without(unit): unit for unit in units}
+            observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
+            loss = loss_of(self.case.metric, "acc_norm")
+            evaluator = Evaluator(session, loss, [current], named | {current: engine.CURRENT}, observed)
+            options = BUDGET | {"seed": seed, "step": len(removed) + 1}
+            chosen = budget.run(evaluator, list(named), options, self.chance)
+            return named[chosen] if chosen else None
+
+        return self._sessions(measure)
+
+    def _sessions(
+        self, measure: Callable[[engine.Session, list[str], list[str]], str | None], outputs: bool = False
+    ) -> Result:
         removed: list[str] = []
         first, done, count = None, 0.0, 0
-        for step in range(1, self.case.steps + 1):
+        for _ in range(self.case.steps):
             units = engine.all_units(engine.layer_count(self.case.model), "layer", removed)
-            with engine.opened(
-                self.case.model, self.case.samples, units, removed, tokens=self.tokens, outputs=outputs
-            ) as session:
-                measure(session, units, step)
+            with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
+                chosen = measure(session, units, removed)
             first, done = first or session.scores, done + session.layer_tokens
-            count += int(session.scores.seen[1:].sum())
-            removed.append(self.least(session.scores))
+            count += int(session.scores.seen.sum() - session.scores.seen[session.scores.index[engine.CURRENT]].sum())
+            removed.append(chosen or self.least(session.scores))
         assert first is not None
         return Result(removed, first, done, count)
 
     def least(self, scores: Scores) -> str:
         """The unit that goes next: of those that saw most, the one that is missed least, then the deepest."""
         right = np.zeros(scores.seen.shape)
+        everyone = range(len(scores.names))
         for number, sample in enumerate(scores.samples):
             if self.case.metric == "perplexity":
                 right[:, number] = scores.loglikelihood[:, scores.offsets[number] + sample.gold]
             else:
-                right[:, number] = scores.correct(range(len(scores.units)), number, normalised=True)
+                right[:, number] = scores.correct(everyone, number, normalised=True)
         seen = scores.seen.sum(axis=1)
-        places = range(1, len(scores.units))
-        best = max(places, key=lambda place: (seen[place], right[place][scores.seen[place]].sum(), place))
-        return scores.units[best]
+        places = {int(unit): place for unit, place in scores.index.items() if unit != engine.CURRENT}
+        best = max(places, key=lambda n: (seen[places[n]], right[places[n]][scores.seen[places[n]]].sum(), n))
+        return str(best)
 
     def bound(self) -> float:
         """Layer-tokens of the naive loop over those of the engine with nothing padded."""
@@ -151,7 +163,7 @@ class Ways:
         """Accuracy without each unit, as the metric counts it."""
         kind = "correct_norm" if self.case.samples[0].kind == "choices" else "correct"
         numbers = range(len(self.case.samples))
-        return {unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers])) for unit in scores.units[1:]}
+        return {unit: float(np.mean([scores.sample(unit, n)[kind] for n in numbers])) for unit in scores.names[1:]}
 
 
 def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int, bool]]:
@@ -167,11 +179,11 @@ def predictions(samples: Sequence[Sample], scores: np.ndarray) -> list[tuple[int
 
 def same_predictions(samples: Sequence[Sample], mine: Scores, theirs: Scores) -> bool:
     """Whether both choose alike wherever both measured and nothing nearly ties."""
-    for unit in range(len(mine.units)):
+    for unit, place in mine.index.items():
         pairs = zip(
-            predictions(samples, mine.loglikelihood[unit]),
-            predictions(samples, theirs.loglikelihood[unit]),
-            mine.seen[unit],
+            predictions(samples, mine.loglikelihood[place]),
+            predictions(samples, theirs.loglikelihood[theirs.index[unit]]),
+            mine.seen[place],
             strict=True,
         )
         if not all(a == b for (a, tie), (b, _), seen in pairs if seen and not tie):
@@ -204,8 +216,9 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
         if name == "naive":
             continue
         result, ratios = results[name], [a / b for a, b in zip(seconds["naive"], seconds[name], strict=True)]
-        seen = result.scores.rows_seen
-        difference = np.abs(result.scores.loglikelihood - naive.scores.loglikelihood)
+        mine, theirs = result.scores, naive.scores
+        order = [theirs.index[unit] for unit in mine.names]
+        difference = np.abs(mine.loglikelihood - theirs.loglikelihood[order])
         counted = ways.bound() if name in ("engine", "all_metrics") else naive.layer_tokens / result.layer_tokens
         record = {
             "case": case.name,
@@ -216,7 +229,7 @@ def measure(case: Case, repeats: int, tokens: int) -> list[dict[str, Any]]:
             "bound": round(counted, 2),
             "same_predictions": same_predictions(case.samples, result.scores, naive.scores),
             "same_plan": result.removed == naive.removed,
-            "max_loglik_diff": float(max(difference[u, seen(u)].max(initial=0.0) for u in range(len(difference)))),
+            "max_loglik_diff": float(max(row[mine.rows_seen(u)].max(initial=0.0) for u, row in enumerate(difference))),
             "evaluations_saved": round(naive.evaluations / result.evaluations, 2),
             "repeats": repeats,
             "samples": len(case.samples),

@@ -62,6 +62,27 @@ def test_the_model_is_left_as_it_was() -> None:
         assert torch.equal(weight, before[name][1])
 
 
+def test_gradients_of_half_precision_are_summed_in_float32() -> None:
+    """Against a loop over the same bfloat16 gradients, added in float64; summed in bfloat16 the small ones are lost."""
+    model, samples = tiny.model().to(torch.bfloat16), random_samples(4, count=60, kinds=("text", "choices"))
+    units = {unit: list(model.model.layers[int(unit)].parameters()) for unit in ("0", "3")}
+    wanted = [weight for group in units.values() for weight in group]
+    each = []
+    for sample in samples:
+        sequence, first = torch.tensor([sample.sequence()]), len(sample.rows[sample.gold].context)
+        scores = model(sequence).logits[0, :-1].float().log_softmax(-1)
+        loss = -scores[range(len(scores)), sequence[0, 1:]][first - 1 :].mean()
+        each.append([gradient.double() for gradient in torch.autograd.grad(loss, wanted)])
+    expected = {weight: sum(parts) for weight, parts in zip(wanted, zip(*each, strict=True), strict=True)}
+    sums = weights.summed_gradients(model, samples, wanted, tokens=1)
+    for weight, total in expected.items():
+        assert float((sums[weight] - total).norm() / total.norm()) < 1e-6
+    shares = weights.taylor(model, samples, list(units), [], tokens=1)
+    for unit, group in units.items():
+        score = sum(float((weight.detach().double() * expected[weight]).abs().sum()) for weight in group)
+        assert float(shares[unit].mean()) == pytest.approx(score / len(samples), rel=1e-6)
+
+
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_family_has_both(family: str) -> None:
     rows = weights.rows(tiny.model(family), random_samples(3, count=3), ["0", "4"], [], "gradient", 400)

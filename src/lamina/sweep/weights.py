@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import parse, remove
-from lamina.models.variant import share
+from lamina.models.variant import assert_finite, share
 from lamina.streams.batches import by_length, padded
 
 # A backward pass keeps what every layer computed, about this many times a forward pass's memory.
@@ -65,16 +65,17 @@ def taylor(
 ) -> dict[str, torch.Tensor]:
     """Each sample's share of each unit's Taylor relevance, (samples,) float64; the mean over samples is the score.
 
-    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens. Gradients are summed
-    over the calibration in float32, whatever the dtype of the weights, and each leaves memory once it has been added.
+    The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens.
+
+    Raises
+    ------
+    LaminaError
+        If the loss of a sample is NaN.
     """
     cut = remove(share(model), list(removed)) if removed else model
     weights = {unit: _weights(model, unit) for unit in units}
     wanted = [weight for group in weights.values() for weight in group]
-    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
-    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
-        with _gradients(cut, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
-            _losses(cut, [samples[number] for number in group]).sum().backward()
+    sums = summed_gradients(cut, samples, wanted, tokens)
     # What a gradient is multiplied by: w · sign(w · ḡ).
     signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
     unit_of = {weight: unit for unit, group in weights.items() for weight in group}
@@ -88,6 +89,17 @@ def taylor(
         with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
     return shares
+
+
+def summed_gradients(
+    model: PreTrainedModel, samples: Sequence[Sample], wanted: Sequence[nn.Parameter], tokens: int
+) -> dict[nn.Parameter, torch.Tensor]:
+    """Gradient of the samples' losses by each wanted weight, summed in float32 whatever the dtype of the weights."""
+    sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
+    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
+        with _gradients(model, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
+            _losses(model, [samples[number] for number in group]).sum().backward()
+    return sums
 
 
 @contextmanager
@@ -137,4 +149,6 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     # Padding stands on the right, where a causal model does not look, and has no label.
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
     each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    return each.sum(dim=1) / (labels != -100).sum(dim=1)
+    losses: torch.Tensor = each.sum(dim=1) / (labels != -100).sum(dim=1)
+    assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")
+    return losses
