@@ -94,8 +94,8 @@ class Project:
         with (self.folder / file).open("a") as end:
             end.write(text)
 
-    def with_config(self, change: dict[str, Any], name: str = "changed") -> Path:
-        """The configuration with nested values replaced, beside it."""
+    def configure(self, change: dict[str, Any]) -> None:
+        """Replace nested values in the configuration."""
 
         def merge(into: dict[str, Any], values: dict[str, Any]) -> None:
             for key, value in values.items():
@@ -106,9 +106,7 @@ class Project:
 
         config = yaml.safe_load(self.config.read_text())
         merge(config, change)
-        path = self.config.with_name(f"{name}.yaml")
-        path.write_text(yaml.safe_dump(config))
-        return path
+        self.config.write_text(yaml.safe_dump(config))
 
     @contextmanager
     def restored(self) -> Iterator["Project"]:

@@ -70,7 +70,8 @@ def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> No
         "recoveries": {"new": {"method": "made_up"}},
         "studies": {"prune": {"recoveries": ["none", "ghost", "new"]}},
     }
-    jobs = restored.stale(restored.with_config(change))
+    restored.configure(change)
+    jobs = restored.stale()
     assert of(jobs, "fit_patch", "recovery") == {"new"}
     assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
 
@@ -87,7 +88,8 @@ def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> 
         "selectors": {"new": {"strategy": "made_up"}},
         "studies": {"prune": {"selectors": ["accuracy", "cosine", "new"]}},
     }
-    jobs = restored.stale(restored.with_config(change))
+    restored.configure(change)
+    jobs = restored.stale()
     assert of(jobs, "prune_step", "selector") == of(jobs, "fit_patch", "selector") == {"new"}
     assert not rules(jobs) & {"sweep_units", "capture_activations", "score_relevance", "heal_variant"}
 
@@ -101,7 +103,8 @@ def test_a_diagnosis_reruns_nothing_until_a_study_lists_it(restored: Project) ->
     )
     assert restored.stale() == []
     change = {"diagnoses": {"new": {"kind": "made_up"}}, "studies": {"maps": {"diagnoses": ["new"]}}}
-    jobs = restored.stale(restored.with_config(change))
+    restored.configure(change)
+    jobs = restored.stale()
     assert rules(jobs) - GATHERING == {"diagnose_layers"}
     assert of(jobs, "diagnose_layers", "diagnosis") == {"new"}
 
@@ -133,7 +136,8 @@ def test_another_default_reruns_the_jobs_that_took_the_earlier_one(restored: Pro
     restored.edit(file, '"Whether the operator has a bias (is affine).", False', '"Whether it has a bias.", True')
     restored.edit(file, anchor, f'    EARLIER = {{"bias": False}}\n\n{anchor}')
     assert of(restored.stale(), "fit_patch", "recovery") == {"ghost"}
-    assert restored.stale(restored.with_config({"recoveries": {"ghost": {"bias": False}}})) == []
+    restored.configure({"recoveries": {"ghost": {"bias": False}}})
+    assert restored.stale() == []
 
 
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:

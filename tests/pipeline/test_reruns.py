@@ -57,5 +57,6 @@ def test_edited_code(moved: Project, load: None, change: str) -> None:
 @pytest.mark.parametrize("change", CONFIGURED)
 def test_changed_configurations(moved: Project, load: None, change: str) -> None:
     with moved.restored():
-        reported(Project(moved.folder, moved.with_config(CONFIGURED[change])), "--cores", "4")
+        moved.configure(CONFIGURED[change])
+        reported(moved, "--cores", "4")
     reported(moved, "--cores", "4")
