@@ -1,5 +1,8 @@
 """One finished run of the tiny study, shared by the tests that look at it."""
 
+import shutil
+from collections.abc import Iterator
+
 import pytest
 
 from tests.pipeline.project import Project, copy_project
@@ -9,5 +12,22 @@ from tests.pipeline.project import Project, copy_project
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The tiny study, run to the end in a copy of the project."""
     project = copy_project(tmp_path_factory.mktemp("tiny"), "tests/configs/tiny.yaml")
+    project.run()
+    return project
+
+
+@pytest.fixture
+def restored(finished: Project) -> Iterator[Project]:
+    """The finished study, whose code a test may edit: it is given back as it was."""
+    with finished.restored():
+        yield finished
+
+
+@pytest.fixture(scope="module")
+def moved(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The finished study in a folder of its own, for tests that run it again; only its report was made anew."""
+    folder = tmp_path_factory.mktemp("moved") / "clone"
+    shutil.copytree(finished.folder, folder, symlinks=True)
+    project = Project(folder, folder / finished.config.relative_to(finished.folder))
     project.run()
     return project

@@ -5,11 +5,14 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PARTS = (
@@ -85,6 +88,43 @@ class Project:
         text = path.read_text()
         assert old in text, f"{file} does not hold {old!r}"
         path.write_text(text.replace(old, new))
+
+    def add(self, file: str, text: str) -> None:
+        """Write text at the end of a file of the copy, which need not be there."""
+        with (self.folder / file).open("a") as end:
+            end.write(text)
+
+    def configure(self, change: dict[str, Any]) -> None:
+        """Replace nested values in the configuration."""
+
+        def merge(into: dict[str, Any], values: dict[str, Any]) -> None:
+            for key, value in values.items():
+                if isinstance(value, dict) and isinstance(into.get(key), dict):
+                    merge(into[key], value)
+                else:
+                    into[key] = value
+
+        config = yaml.safe_load(self.config.read_text())
+        merge(config, change)
+        self.config.write_text(yaml.safe_dump(config))
+
+    @contextmanager
+    def restored(self) -> Iterator["Project"]:
+        """Undo afterwards what was written into the code and the configurations."""
+        before = {path: path.read_bytes() for path in self._sources()}
+        try:
+            yield self
+        finally:
+            for path in self._sources():
+                if path not in before:
+                    path.unlink()
+                elif path.read_bytes() != before[path]:
+                    path.write_bytes(before[path])
+
+    def _sources(self) -> list[Path]:
+        parts = [self.folder / part for part in PARTS if part != "resources"]
+        files = [path for part in parts for path in ([part] if part.is_file() else part.rglob("*")) if path.is_file()]
+        return [path for path in files if "__pycache__" not in path.parts]
 
 
 def parse_jobs(output: str) -> list[Job]:

@@ -1,40 +1,26 @@
 """Stale means stale: real dry runs after a full run say exactly which jobs a change makes necessary."""
 
-from pathlib import Path
-
 import pytest
-import yaml
 
-from tests.pipeline.project import Project
+from tests.pipeline.project import Job, Project
 
-GATHERING = {
-    "all",
-    "gather_table",
-    "gather_jobs",
-    "build_database",
-    "plot_figure",
-    "collect_facts",
-    "render_report",
-    "check_refusals",
+# What follows from any new row, and from what is drawn and written of it.
+REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
+GATHERING = REPORTING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
+LOADING = {
+    *("capture_activations", "sweep_units", "fit_patch", "heal_variant"),
+    *("benchmark_task", "benchmark_perplexity", "benchmark_efficiency"),
 }
-EXPENSIVE = {"sweep_units", "capture_activations", "fit_patch", "heal_variant", "benchmark_efficiency"}
+EDIT = "\nEDITED = True\n"
 
 
-def changed(project: Project, tmp_path: Path, change: dict) -> Path:
-    """The study's configuration with nested values replaced."""
+def rules(jobs: list[Job]) -> set[str]:
+    return {job.rule for job in jobs}
 
-    def merge(into: dict, values: dict) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict) and isinstance(into.get(key), dict):
-                merge(into[key], value)
-            else:
-                into[key] = value
 
-    config = yaml.safe_load(project.config.read_text())
-    merge(config, change)
-    path = tmp_path / "changed.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
+def of(jobs: list[Job], rule: str, wildcard: str) -> set[str]:
+    """The values of a wildcard in the jobs of a rule."""
+    return {job.wildcards[wildcard] for job in jobs if job.rule == rule}
 
 
 def test_a_second_run_has_nothing_to_do(finished: Project) -> None:
@@ -42,46 +28,202 @@ def test_a_second_run_has_nothing_to_do(finished: Project) -> None:
 
 
 def test_touching_any_file_reruns_nothing(finished: Project) -> None:
-    for part in ("resources", "src", "workflow", "rules", "sql", "config"):
+    for part in ("resources", "src", "workflow", "rules", "sql", "config", "envs"):
         for path in (finished.folder / part).rglob("*"):
             if path.is_file():
                 path.touch()
     assert finished.stale() == []
 
 
-def test_a_new_limit_reruns_that_calibration_and_what_follows_only(finished: Project, tmp_path: Path) -> None:
-    jobs = finished.stale(changed(finished, tmp_path, {"calibrations": {"recall": {"limit": 41}}}))
+# Changes of the configuration.
+
+
+def test_a_new_limit_reruns_that_calibration_and_what_follows_only(restored: Project) -> None:
+    restored.configure({"calibrations": {"recall": {"limit": 41}}})
+    jobs = restored.stale()
     measured = [job for job in jobs if job.rule not in GATHERING and job.rule != "benchmark_efficiency"]
     assert {job.rule for job in measured} >= {"prepare_calibration", "sweep_units", "fit_patch", "benchmark_task"}
     assert {job.wildcards["calibration"] for job in measured} == {"recall"}
 
 
-def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(finished: Project, tmp_path: Path) -> None:
-    change = {"benchmarks": {"tasks": {"microworld_facts": {"limit": 50}}}}
-    jobs = finished.stale(changed(finished, tmp_path, change))
+def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(restored: Project) -> None:
+    restored.configure({"benchmarks": {"tasks": {"microworld_facts": {"limit": 50}}}})
+    jobs = restored.stale()
     measured = [job for job in jobs if job.rule not in GATHERING]
     assert {job.rule for job in measured} == {"prepare_task", "check_overlap", "benchmark_task"}
     assert {job.wildcards["task"] for job in measured} == {"microworld_facts"}
 
 
-@pytest.fixture
-def restored(finished: Project):
-    """Give the edited file back as it was."""
-    path = finished.folder / "src/lamina/recovery/ghost.py"
-    text = path.read_text()
-    yield finished
-    path.write_text(text)
+def test_an_option_that_is_written_out_with_its_default_reruns_nothing(restored: Project) -> None:
+    change = {
+        "recoveries": {"ghost": {"ridge": "validated", "bias": False}},
+        "selectors": {"cosine": {"budget": "full"}},
+    }
+    restored.configure(change)
+    assert restored.stale() == []
 
 
-def test_editing_a_recovery_reruns_its_patches_and_no_sweep(restored: Project) -> None:
-    restored.edit("src/lamina/recovery/ghost.py", "import torch\n", "import torch\n\nEDITED = True\n")
+def test_a_new_option_of_a_recovery_reruns_its_patches_and_what_follows(restored: Project) -> None:
+    restored.configure({"recoveries": {"ghost": {"bias": True}}})
     jobs = restored.stale()
-    rules = {job.rule for job in jobs}
-    assert "fit_patch" in rules and "benchmark_task" in rules
-    assert not rules & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "prepare_calibration"}
-    assert {job.wildcards["recovery"] for job in jobs if job.rule == "heal_variant"} == {"ghost"}
+    assert rules(jobs) - GATHERING == {
+        *("fit_patch", "heal_variant", "benchmark_task", "benchmark_perplexity", "benchmark_efficiency")
+    }
+    assert of(jobs, "heal_variant", "recovery") == {"ghost"}
 
 
-def test_a_comment_in_the_library_reruns_nothing(restored: Project) -> None:
-    restored.edit("src/lamina/recovery/ghost.py", "import torch\n", "import torch  # the tensors\n")
+def test_another_way_of_scoring_reruns_plans_and_no_sweep_of_the_base(restored: Project) -> None:
+    restored.configure({"calibrations": {"recall": {"score": "acc"}}})
+    jobs = restored.stale()
+    assert {"score_relevance", "prune_step"} <= rules(jobs)
+    assert not rules(jobs) & {"prepare_calibration", "capture_activations"}
+    assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
+
+
+def test_a_diagnosis_adds_its_job_and_a_table(restored: Project) -> None:
+    change = {"diagnoses": {"spread": {"kind": "variance"}}, "studies": {"maps": {"diagnoses": ["spread"]}}}
+    restored.configure(change)
+    jobs = restored.stale()
+    assert rules(jobs) - GATHERING == {"diagnose_layers"}
+    assert of(jobs, "gather_table", "table") == {"diagnoses"}
+
+
+# Changes of the code.
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("src/lamina/recovery/ghost.py", "src/lamina/sweep/engine.py", "src/lamina/tables/store.py"),
+        *("workflow/scripts/sweep_units.py", "workflow/scripts/gather_table.py", "src/lamina/models/surgery.py"),
+    ],
+)
+def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
+    restored.add(file, "\n# A remark.\n")
+    assert restored.stale() == []
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("src/lamina/errors.py", "src/lamina/variant.py", "src/lamina/config/load.py"),
+        *("src/lamina/workflow/paths.py", "src/lamina/search/race.py", "src/lamina/search/deepest.py"),
+    ],
+)
+def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, file: str) -> None:
+    """Messages, the configuration's classes, rules' helpers, and methods that no entry names."""
+    restored.add(file, EDIT)
+    assert restored.stale() == []
+
+
+def test_editing_a_recovery_reruns_its_patches_and_what_follows(restored: Project) -> None:
+    restored.add("src/lamina/recovery/ghost.py", EDIT)
+    jobs = restored.stale()
+    assert {"fit_patch", "benchmark_task"} <= rules(jobs)
+    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "prepare_calibration"}
+    assert of(jobs, "heal_variant", "recovery") == {"ghost"}
+
+
+def test_editing_a_healing_reruns_adapters_and_their_benchmarks(restored: Project) -> None:
+    restored.add("src/lamina/healing/lora.py", EDIT)
+    jobs = restored.stale()
+    assert "heal_variant" in rules(jobs)
+    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "fit_patch", "prepare_calibration"}
+    assert of(jobs, "benchmark_task", "calibration") <= {"recall"}
+
+
+def test_editing_a_strategy_reruns_its_plans_and_what_follows(restored: Project) -> None:
+    restored.add("src/lamina/search/iterative.py", EDIT)
+    jobs = restored.stale()
+    assert {"prune_step", "fit_patch", "benchmark_task"} <= rules(jobs)
+    assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
+
+
+def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -> None:
+    restored.add("src/lamina/relevance/cosine.py", EDIT)
+    jobs = restored.stale()
+    assert of(jobs, "prune_step", "selector") == {"cosine"}
+    assert of(jobs, "fit_patch", "selector") == {"cosine"}
+    assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
+
+
+def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restored: Project) -> None:
+    restored.add("src/lamina/relevance/perplexity.py", EDIT)
+    jobs = restored.stale()
+    assert rules(jobs) <= GATHERING | {"score_relevance"} and "score_relevance" in rules(jobs)
+    assert of(jobs, "gather_table", "table") == {"relevance"}
+
+
+# Tables, views, figures, the report.
+
+
+@pytest.mark.parametrize("table", ["sweeps", "plans", "benchmarks", "patches", "models"])
+def test_a_new_column_reruns_its_table_and_the_report(restored: Project, table: str) -> None:
+    restored.add(
+        f"src/lamina/tables/{table}.py", 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
+    )
+    jobs = restored.stale()
+    assert rules(jobs) <= GATHERING
+    assert of(jobs, "gather_table", "table") == {table}
+
+
+def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
+    restored.add("sql/views.sql", "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n")
+    assert rules(restored.stale()) == REPORTING - {"collect_facts"} | {"build_database", "plot_figure"}
+
+
+def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:
+    restored.add("src/lamina/figures/repair_bars.py", EDIT)
+    jobs = restored.stale()
+    assert rules(jobs) == REPORTING - {"collect_facts"} | {"plot_figure"}
+    assert of(jobs, "plot_figure", "figure") == {"repair_bars"}
+
+
+def test_a_new_version_of_lamina_is_told_by_the_report(restored: Project) -> None:
+    restored.add("src/lamina/version.py", 'VERSION = "9.9.9"\n')
+    assert rules(restored.stale()) == REPORTING
+
+
+# Registries and packages.
+
+
+def test_a_new_family_reruns_nothing(restored: Project) -> None:
+    restored.add("src/lamina/models/families.py", 'FAMILIES["made_up"] = replace(_LLAMA, name="made_up")\n')
+    assert restored.stale() == []
+
+
+def test_a_familys_own_entry_reruns_what_loads_its_models(restored: Project) -> None:
+    restored.add("src/lamina/models/families.py", 'FAMILIES["llama"] = replace(_LLAMA, mlp=("other",))\n')
+    jobs = restored.stale()
+    assert rules(jobs) >= LOADING
+    assert not rules(jobs) & {"prepare_model", "prepare_calibration", "prepare_task"}
+
+
+@pytest.mark.parametrize(
+    ("package", "spared"),
+    [
+        *(("ruff", None), ("matplotlib", None), ("duckdb", None), ("snakemake", None), ("pydantic", None)),
+        ("peft", {"prepare_calibration", "capture_activations", "sweep_units", "prune_step", "score_relevance"}),
+    ],
+)
+def test_a_new_version_reruns_only_what_imports_the_package(
+    restored: Project, package: str, spared: set[str] | None
+) -> None:
+    restored.edit("requirements.lock", f"\n{package}==", f"\n{package}==99.")
+    jobs = restored.stale()
+    if spared is None:
+        assert jobs == []
+    else:
+        assert "heal_variant" in rules(jobs) and not rules(jobs) & spared
+
+
+def test_a_new_version_of_torch_reruns_what_computes_with_it(restored: Project) -> None:
+    restored.edit("requirements.lock", "\ntorch==", "\ntorch==99.")
+    assert rules(restored.stale()) >= LOADING
+
+
+def test_a_change_that_is_taken_back_leaves_nothing_stale(restored: Project) -> None:
+    restored.configure({"seed": 1})
+    assert rules(restored.stale()) >= {"prepare_calibration", "score_relevance", "fit_patch"}
+    restored.configure({"seed": 0})
     assert restored.stale() == []

@@ -1,0 +1,155 @@
+"""Adding to lamina touches one module and one class, and reruns what a reader of docs/extending.md expects.
+
+Each test writes a made-up thing into a copy of the finished study and asks dry runs, or runs it.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.project import Project
+from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
+
+METRIC = '        Metric("made_up", "removal", "nll", "made up"),\n'
+FIGURE = '''"""A made-up figure."""
+
+import duckdb
+from matplotlib.figure import Figure
+
+from lamina.figures import style
+
+TITLE = "Made up"
+PLACE = 99
+TABLES = ("models",)
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Nothing."""
+    return style.empty("made up")
+'''
+
+
+def add_class(project: Project, section: str, text: str) -> None:
+    """A class of a method before the last line of its section, which makes the reader of options."""
+    file = f"src/lamina/config/{section}.py"
+    project.edit(file, "\n\nread = ", f"\n\n{text}\n\nread = ")
+
+
+def add_twin(project: Project, package: str, of_module: str) -> None:
+    """A module `made_up` that does what another does."""
+    folder = project.folder / "src/lamina" / package
+    (folder / "made_up.py").write_text((folder / f"{of_module}.py").read_text())
+
+
+def add_metric(project: Project) -> None:
+    add_twin(project, "relevance", "perplexity")
+    file = "src/lamina/config/metrics.py"
+    text = (project.folder / file).read_text()
+    line = next(line for line in text.splitlines(keepends=True) if 'Metric("perplexity"' in line)
+    project.edit(file, line, line + METRIC)
+
+
+def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Project) -> None:
+    add_metric(restored)
+    jobs = restored.stale()
+    assert rules(jobs) == GATHERING | {"score_relevance"}
+    assert of(jobs, "gather_table", "table") == {"relevance"}
+    assert not {s for s in of(jobs, "score_relevance", "selector") if s.startswith("base/stream")}
+
+
+def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
+    add_twin(restored, "recovery", "ghost")
+    add_class(
+        restored,
+        "recoveries",
+        'class MadeUp(Recovery):\n    """Made up."""\n\n    method: Literal["made_up"] = "made_up"\n'
+        '    strength: float = option("Made up.", 1.0)\n',
+    )
+    assert restored.stale() == []
+    change = {
+        "recoveries": {"new": {"method": "made_up"}},
+        "studies": {"prune": {"recoveries": ["none", "ghost", "new"]}},
+    }
+    restored.configure(change)
+    jobs = restored.stale()
+    assert of(jobs, "fit_patch", "recovery") == {"new"}
+    assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
+
+
+def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
+    add_twin(restored, "search", "deepest")
+    add_class(
+        restored,
+        "selectors",
+        'class MadeUp(Selector):\n    """Made up."""\n\n    strategy: Literal["made_up"] = "made_up"\n',
+    )
+    assert restored.stale() == []
+    change = {
+        "selectors": {"new": {"strategy": "made_up"}},
+        "studies": {"prune": {"selectors": ["accuracy", "cosine", "new"]}},
+    }
+    restored.configure(change)
+    jobs = restored.stale()
+    assert of(jobs, "prune_step", "selector") == of(jobs, "fit_patch", "selector") == {"new"}
+    assert not rules(jobs) & {"sweep_units", "capture_activations", "score_relevance", "heal_variant"}
+
+
+def test_a_diagnosis_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
+    add_twin(restored, "diagnosis", "variance")
+    add_class(
+        restored,
+        "diagnoses",
+        'class MadeUp(Diagnosis):\n    """Made up."""\n\n    kind: Literal["made_up"] = "made_up"\n',
+    )
+    assert restored.stale() == []
+    change = {"diagnoses": {"new": {"kind": "made_up"}}, "studies": {"maps": {"diagnoses": ["new"]}}}
+    restored.configure(change)
+    jobs = restored.stale()
+    assert rules(jobs) - GATHERING == {"diagnose_layers"}
+    assert of(jobs, "diagnose_layers", "diagnosis") == {"new"}
+
+
+def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
+    restored.add("src/lamina/figures/made_up.py", FIGURE)
+    jobs = restored.stale()
+    assert rules(jobs) <= REPORTING | {"plot_figure", "build_database"}
+    assert of(jobs, "plot_figure", "figure") == {"made_up"}
+
+
+@pytest.mark.parametrize(
+    ("section", "anchor"),
+    [
+        ("recoveries", '    method: Literal["ghost"] = "ghost"\n'),
+        ("healings", '    method: Literal["lora"] = "lora"\n'),
+        ("selectors", '    strategy: Literal["iterative"] = "iterative"\n'),
+        ("calibrations", '    task: Filled = option("Name of one lm-eval task.")\n'),
+    ],
+)
+def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str, anchor: str) -> None:
+    line = '    made_up: int = option("Made up.", 3)\n'
+    restored.edit(f"src/lamina/config/{section}.py", anchor, anchor + line)
+    assert restored.stale() == []
+
+
+def test_another_default_reruns_the_jobs_that_took_the_earlier_one(restored: Project) -> None:
+    file, anchor = "src/lamina/config/recoveries.py", '    method: Literal["ghost"] = "ghost"\n'
+    restored.edit(file, '"Whether the operator has a bias (is affine).", False', '"Whether it has a bias.", True')
+    restored.edit(file, anchor, f'    EARLIER = {{"bias": False}}\n\n{anchor}')
+    assert of(restored.stale(), "fit_patch", "recovery") == {"ghost"}
+    restored.configure({"recoveries": {"ghost": {"bias": False}}})
+    assert restored.stale() == []
+
+
+def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
+    with moved.restored():
+        add_metric(moved)
+        moved.add("src/lamina/figures/made_up.py", FIGURE)
+        moved.run()
+        made, known = (
+            moved.query(f"SELECT selector, removed, unit, score FROM relevance WHERE metric = '{metric}' ORDER BY ALL")
+            for metric in ("made_up", "perplexity")
+        )
+        assert made and made == known
+        assert (moved.folder / "results/figures/made_up.svg").is_file()
+        assert "Made up" in Path(moved.folder / "results/report.html").read_text()
+    moved.run()

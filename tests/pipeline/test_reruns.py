@@ -1,0 +1,62 @@
+"""A changed study is run again and ends with a report, also on a machine that is busy with other things."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.pipeline.project import Project
+
+VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
+COLUMN = 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
+# Each begins at another stage, and so takes other tables away while the rest of the graph runs.
+CONFIGURED = {
+    "text": {"benchmarks": {"perplexity": {"corpus_test": {"documents": "0:19"}}}},
+    "timing": {"benchmarks": {"efficiency": {"repeats": 3}}},
+    "study": {"studies": {"prune": {"removed": [1]}}},
+    "diagnosis": {"diagnoses": {"spread": {"kind": "variance"}}, "studies": {"maps": {"diagnoses": ["spread"]}}},
+}
+EDITED = {
+    "view": ("sql/views.sql", VIEW),
+    "column": ("src/lamina/tables/efficiency.py", COLUMN),
+    "figure": ("src/lamina/figures/repair_bars.py", "\nEDITED = True\n"),
+    "metric": ("src/lamina/relevance/perplexity.py", "\nEDITED = True\n"),
+    "version": ("src/lamina/version.py", 'VERSION = "9.9.9"\n'),
+}
+
+
+@pytest.fixture
+def load() -> Iterator[None]:
+    """More busy processes than there are cores, so that jobs come to an end in other orders than usual."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    yield
+    for process in busy:
+        process.kill()
+        process.wait()
+
+
+def reported(project: Project, *arguments: str) -> None:
+    """Run to the end; a new report must be there and nothing left to do."""
+    report = project.folder / "results/report.html"
+    before = report.stat().st_mtime_ns
+    project.run(*arguments)
+    assert report.stat().st_mtime_ns > before
+    assert (project.folder / "results/refusals.txt").is_file()
+    assert project.stale() == []
+
+
+@pytest.mark.parametrize("change", EDITED)
+def test_edited_code(moved: Project, load: None, change: str) -> None:
+    with moved.restored():
+        moved.add(*EDITED[change])
+        reported(moved, "--cores", "4")
+    reported(moved, "--cores", "4")
+
+
+@pytest.mark.parametrize("change", CONFIGURED)
+def test_changed_configurations(moved: Project, load: None, change: str) -> None:
+    with moved.restored():
+        moved.configure(CONFIGURED[change])
+        reported(moved, "--cores", "4")
+    reported(moved, "--cores", "4")
