@@ -164,6 +164,33 @@ def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
     )
 
 
+def random_moments(rows: int, seed: int, rank: int = 24) -> moments.Moments:
+    """Of random rows, correlated and not centred, of which 8 channels are copies."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(rank, 24, generator=torch.Generator().manual_seed(9)).double()
+    x = torch.randn(rows, rank, generator=generator).double() @ mixing + 0.5
+    x = torch.cat([x, x[:, :8]], 1)
+    d = x @ torch.randn(32, 32, generator=torch.Generator().manual_seed(8)).double() / 8 + 0.3
+    d = d + 0.5 * torch.randn(rows, 32, generator=generator).double()
+    return moments.Moments(x.T @ x, x.T @ d, x.sum(0), d.sum(0), d.square().sum(), float(rows), rows)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rank", [None, 5])
+@pytest.mark.parametrize("rows", [20, 60, 5000])
+def test_the_errors_of_the_grid_are_those_of_the_operators(bias: bool, rank: int | None, rows: int) -> None:
+    seen, unseen = random_moments(rows, 0), random_moments(rows // 4 + 2, 1)
+    options = Ghost(bias=bias, rank=rank)
+    regression = ghost.Regression(seen, options)
+    quick = regression.errors(unseen, ghost.GRID)
+    slow = [unseen.residual_norm(*regression.solve(ridge)) for ridge in ghost.GRID]
+    # Ridges far below the rounding of the Gram matrix let it through, in both forms.
+    clear = [number for number, ridge in enumerate(ghost.GRID) if ridge == 0 or ridge > 1e-9]
+    np.testing.assert_allclose([quick[n] for n in clear], [slow[n] for n in clear], rtol=1e-9)
+    np.testing.assert_allclose(quick, slow, rtol=1e-3)
+    assert ghost.fit(moments.Statistics(seen, unseen, 2), options).facts["ridge"] == ghost.GRID[np.argmin(slow)]
+
+
 def linear_model() -> torch.nn.Module:
     """A model whose layer 2 adds a linear function of its input."""
     model = tiny.model()
