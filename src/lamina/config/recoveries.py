@@ -52,4 +52,13 @@ class Ghost(Recovery):
     rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
 
 
+class LinearPatch(Recovery):
+    """One scale per channel of the residual stream where a run of layers went, after arXiv 2505.24680."""
+
+    method: Literal["linearpatch"] = "linearpatch"
+    form: Literal["diag", "rotated"] = option(
+        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
+    )
+
+
 read = Recovery.from_options
