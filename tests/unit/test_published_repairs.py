@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.recoveries import LinearPatch
+from lamina.config.recoveries import LinearPatch, ReplaceMe
+from lamina.errors import LaminaError
 from lamina.models import export
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary, materialise
@@ -69,6 +70,32 @@ def error(samples: list[tuple[float, list[np.ndarray]]], end: int, predicted: li
     return float(np.sqrt(left / sum(weight * (h[end] ** 2).sum() for weight, h in samples)))
 
 
+def hooked(model: PreTrainedModel, changes: dict[int, Any], modules: dict[nn.Module, Any]) -> torch.Tensor:
+    """Logits of the unpruned model whose layers give `change(entering stream)`, and modules `change(their output)`."""
+
+    def instead(change: Any) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+            stream = change(args[0] if args else kwargs["hidden_states"])
+            return (stream, *output[1:]) if isinstance(output, tuple) else stream
+
+        return hook
+
+    def after(change: Any) -> Any:
+        return lambda module, args, output: change(output)
+
+    layers = layers_of(model)
+    handles = [layers[n].register_forward_hook(instead(change), with_kwargs=True) for n, change in changes.items()]
+    handles += [module.register_forward_hook(after(change)) for module, change in modules.items()]
+    found = logits(model)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+def same(stream: torch.Tensor) -> torch.Tensor:
+    return stream
+
+
 @pytest.mark.parametrize("form", ["diag", "rotated"])
 @pytest.mark.parametrize("channels", [32, 24])
 def test_linearpatch_is_the_mean_ratio_of_the_samples_after_the_rotation(form: str, channels: int) -> None:
@@ -111,29 +138,107 @@ def test_linearpatch_acts_at_the_boundary_and_comes_back_from_its_export(family:
     model = tiny.model(family)
     variant = repaired(model, ["1", "3", "4"], LinearPatch(), [(1, 2), (3, 5)])
     fit = fits(model, LinearPatch(), [(1, 2), (3, 5)])
-
-    def scaling(boundary: Boundary) -> Any:
-        operator = fit[boundary].tensors["operator"] + torch.eye(32)
-
-        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-            stream = args[0] if args else kwargs["hidden_states"]
-            kept = stream if boundary is None else stream @ operator
-            return (kept, *output[1:]) if isinstance(output, tuple) else kept
-
-        return hook
-
-    def skipping(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
-        stream = args[0] if args else kwargs["hidden_states"]
-        return (stream, *output[1:]) if isinstance(output, tuple) else stream
-
-    layers = layers_of(model)
-    handles = [layers[1].register_forward_hook(scaling((1, 2)), with_kwargs=True)]
-    handles.append(layers[3].register_forward_hook(skipping, with_kwargs=True))
-    handles.append(layers[4].register_forward_hook(scaling((3, 5)), with_kwargs=True))
-    expected = logits(model)
-    for handle in handles:
-        handle.remove()
+    scaled = {b: found.tensors["operator"] + torch.eye(32) for b, found in fit.items()}
+    changes = {1: lambda h: h @ scaled[1, 2], 3: same, 4: lambda h: h @ scaled[3, 5]}
+    expected = hooked(model, changes, {})
     torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
     assert export.save(variant, tmp_path / "export") == "code"
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export", trust_remote_code=True)
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
+
+
+# The module whose output an MLP adds to the stream.
+DOWN = {
+    "gpt2": "mlp.c_proj",
+    "opt": "fc2",
+    **dict.fromkeys(("bloom", "falcon", "gpt_neox"), "mlp.dense_4h_to_h"),
+    **dict.fromkeys(("bitnet", "llama", "mistral", "phi3", "qwen2", "qwen3"), "mlp.down_proj"),
+}
+NORMED = ("gemma2", "gemma3_text", "olmo2")
+
+
+def mlp_outputs(model: PreTrainedModel, family: str, layer: int) -> list[np.ndarray]:
+    """A (T, C) of every sample: one forward each."""
+    found: list[np.ndarray] = []
+    module = layers_of(model)[layer].get_submodule(DOWN[family])
+    handle = module.register_forward_hook(
+        lambda module, args, output: found.append(output.detach().clone().reshape(-1, 32).double().numpy())
+    )
+    with torch.no_grad():
+        for source in sources():
+            for ids in source.sequences:
+                model(input_ids=torch.tensor([ids]), use_cache=False)
+    handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("family", sorted(DOWN))
+def test_replaceme_is_the_least_squares_map_of_the_mlp_before_the_run(family: str) -> None:
+    model = tiny.model(family)
+    every, given = streams(model), mlp_outputs(model, family, 1)
+    root = np.concatenate([np.full((len(a), 1), weight**0.5) for a, (weight, _) in zip(given, every, strict=True)])
+    a, gap = np.concatenate(given), np.concatenate([h[4] - h[2] for _, h in every])
+    penalty = np.sqrt(1e-3 * ((root * a) ** 2).sum() / 32) * np.eye(32)
+    # Towards I: the ridge weighs T - I, as further rows of which the map leaves nothing.
+    system, target = np.vstack([root * a, penalty]), np.vstack([root * (a + gap), penalty])
+    expected, *_ = np.linalg.lstsq(system, target, rcond=None)
+    fit = fits(model, ReplaceMe(ridge=1e-3), [(2, 4)])[2, 4]
+    ours = a @ (fit.tensors["operator"].double().numpy() + np.eye(32))
+    assert relative(ours, a @ expected) < 1e-5
+    assert fit.facts["parameters"] == 0 and protocol.method("replaceme").as_patch(fit.tensors) is None
+
+
+def test_errors_of_replaceme_are_those_at_the_boundary() -> None:
+    model = tiny.model()
+    fit = fits(model, ReplaceMe(), [(2, 4)])[2, 4]
+    operator = fit.validated["operator"].double().numpy()
+    flags = [out for source in sources() for out in over.split(len(source.sequences), 0)]
+    for held, name in ((False, "fit_error"), (True, "heldout_error")):
+        samples = streams(model, held)
+        a = [part for part, out in zip(mlp_outputs(model, "llama", 1), flags, strict=True) if out == held]
+        guess = [h[2] + part @ operator for (_, h), part in zip(samples, a, strict=True)]
+        assert fit.facts[name] == pytest.approx(error(samples, 4, guess), rel=1e-4)
+        assert fit.facts[f"{name}_before"] == pytest.approx(error(samples, 4, [h[2] for _, h in samples]), rel=1e-4)
+    assert fit.facts["heldout_error"] < fit.facts["heldout_error_before"]
+
+
+@pytest.mark.parametrize("family", sorted(DOWN))
+def test_replaceme_folds_into_a_stock_checkpoint_that_generates(family: str, tmp_path: Path) -> None:
+    model, runs = tiny.model(family), [(1, 2), (3, 5)]
+    before, variant = logits(model), repaired(model, ["1", "3", "4"], ReplaceMe(), runs)
+    assert torch.equal(logits(model), before)
+    operators = {start: fit.tensors["operator"] for (start, _), fit in fits(model, ReplaceMe(), runs).items()}
+    modules = {start: layers_of(model)[start - 1].get_submodule(DOWN[family]) for start in operators}
+    changes = {modules[1]: lambda a: a + a @ operators[1], modules[3]: lambda a: a + a @ operators[3]}
+    expected = hooked(model, {1: same, 3: same, 4: same}, changes)
+    torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits(materialise(model, {"units": ["1", "3", "4"]})), expected, atol=1e-2)
+    stock(variant, tmp_path / "export")
+
+
+def stock(variant: PreTrainedModel, folder: Path) -> None:
+    """The variant is a stock checkpoint, which comes back with the same logits and generates with the cache."""
+    assert export.save(variant, folder) == "stock"
+    again = AutoModelForCausalLM.from_pretrained(folder).eval()
+    torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)
+    ids, ways = tiny.tokens(1, 6), {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 3, "eos_token_id": None}
+    cached, uncached = (again.generate(ids, use_cache=cache, **ways) for cache in (True, False))
+    assert torch.equal(cached, uncached)
+
+
+@pytest.mark.parametrize("family", [*NORMED, "mixtral"])
+def test_replaceme_is_refused_where_the_mlp_output_does_not_reach_the_stream_as_it_is(family: str) -> None:
+    with pytest.raises(LaminaError, match=f"'{family}' has .*ghost or linearpatch"):
+        fits(tiny.model(family), ReplaceMe(), [(2, 4)])
+
+
+def test_replaceme_is_refused_where_a_norm_stands_on_the_stream_and_where_no_mlp_is_before_the_run() -> None:
+    post = tiny.model("opt", do_layer_norm_before=False)
+    with pytest.raises(LaminaError, match="'opt' has a norm"):
+        fits(post, ReplaceMe(), [(2, 4)])
+    with pytest.raises(LaminaError, match=r"before layer 0 there is none.*protect: \[0\]"):
+        fits(tiny.model(), ReplaceMe(), [(0, 2)])
+    quantised = tiny.model("bitnet")
+    quantised.config.quantization_config = {"quant_method": "bitnet"}
+    with pytest.raises(LaminaError, match="'bitnet' is quantised"):
+        fits(quantised, ReplaceMe(), [(2, 4)])

@@ -81,6 +81,47 @@ def projection_paths(model: PreTrainedModel) -> list[str]:
     return found
 
 
+def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
+    """The linear map of a layer's MLP whose output is added to the residual stream.
+
+    Raises
+    ------
+    LaminaError
+        If the family has none, or something stands between it and the stream.
+    """
+    family = family_of(model)
+    if not family.projections:
+        raise _unfoldable(family, "has no one linear map that leads from the MLP to the stream, as far as is known")
+    refuse_norms_on_stream(model)
+    if getattr(text_config(model), "quantization_config", None) is not None:
+        raise _unfoldable(family, "is quantised, and would round what is folded into its weights")
+    holder = layers_of(model)[layer]
+    if len(family.mlp) == 1:
+        holder = holder.get_submodule(family.mlp[0])
+    return holder.get_submodule(family.projections[-1])
+
+
+def refuse_norms_on_stream(model: PreTrainedModel) -> None:
+    """Refuse a model in which the output of a sub-layer is not added to the stream as it is.
+
+    Raises
+    ------
+    LaminaError
+        If a norm stands behind the sub-layers or on the stream itself.
+    """
+    family = family_of(model)
+    behind = any(getattr(layer, "post_feedforward_layernorm", None) is not None for layer in layers_of(model))
+    if behind or family.stream_norm:
+        raise _unfoldable(family, "has a norm between the MLP and the stream, which undoes what is folded into weights")
+
+
+def _unfoldable(family: Family, reason: str) -> LaminaError:
+    return LaminaError(
+        f"the model family '{family.name}' {reason}. Use a recovery that acts on the stream "
+        "itself: ghost or linearpatch."
+    )
+
+
 def _recognise(model: PreTrainedModel, config: PretrainedConfig) -> Family:
     """A family for a model that is not listed: its one module list with as many entries as the configuration says."""
     depth = getattr(config, "num_hidden_layers", None)
