@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.recoveries import LinearPatch, ReplaceMe
+from lamina.config.recoveries import LinearPatch, PruneComp, ReplaceMe
 from lamina.errors import LaminaError
 from lamina.models import export
 from lamina.models.structure import layers_of
@@ -242,3 +242,89 @@ def test_replaceme_is_refused_where_a_norm_stands_on_the_stream_and_where_no_mlp
     quantised.config.quantization_config = {"quant_method": "bitnet"}
     with pytest.raises(LaminaError, match="'bitnet' is quantised"):
         fits(quantised, ReplaceMe(), [(2, 4)])
+
+
+# Models that tie their embeddings by default, and what they hold beside it.
+UNTIED = {family: {"tie_word_embeddings": False} for family in ("gpt2", "opt", "falcon")}
+# The module whose output attention adds to the stream, and the embeddings.
+SCALED = {
+    "gpt2": ("attn.c_proj", ("transformer.wte", "transformer.wpe")),
+    "opt": ("self_attn.out_proj", ("model.decoder.embed_tokens", "model.decoder.embed_positions")),
+    "falcon": ("self_attention.dense", ("transformer.word_embeddings",)),
+    "gpt_neox": ("attention.dense", ("gpt_neox.embed_in",)),
+    **dict.fromkeys(
+        ("bitnet", "llama", "mistral", "phi3", "qwen2", "qwen3"), ("self_attn.o_proj", ("model.embed_tokens",))
+    ),
+}
+
+
+def test_prune_comp_is_the_mean_growth_of_the_stream() -> None:
+    model = tiny.model()
+
+    def scale(samples: Any) -> float:
+        ratios = [float((np.abs(h[4]).mean(0) / np.abs(h[1]).mean(0)).mean()) for _, h in samples]
+        return float(np.average(ratios, weights=[weight for weight, _ in samples]))
+
+    fit = fits(model, PruneComp(), [(1, 4)])[1, 4]
+    assert fit.tensors["scale"].tolist() == pytest.approx([scale(streams(model))] * 32, rel=1e-5)
+    seen = scale(streams(model, held=False))
+    assert fit.validated["scale"].tolist() == pytest.approx([seen] * 32, rel=1e-5)
+    samples = streams(model, held=True)
+    assert fit.facts["heldout_error"] == pytest.approx(error(samples, 4, [seen * h[1] for _, h in samples]), rel=1e-4)
+    assert fit.facts["parameters"] == 0
+
+
+@pytest.mark.parametrize("family", sorted(SCALED))
+def test_prune_comp_folds_into_all_that_writes_to_the_stream_before_each_run(family: str, tmp_path: Path) -> None:
+    model, runs = tiny.model(family, **UNTIED.get(family, {})), [(1, 2), (3, 5)]
+    before, variant = logits(model), repaired(model, ["1", "3", "4"], PruneComp(), runs)
+    assert torch.equal(logits(model), before)
+    found = {start: float(fit.tensors["scale"][0]) for (start, _), fit in fits(model, PruneComp(), runs).items()}
+    attention, embeddings = SCALED[family]
+    # What comes before both runs is multiplied twice.
+    factors = {model.get_submodule(path): found[1] * found[3] for path in embeddings}
+    for number, factor in ((0, found[1] * found[3]), (2, found[3])):
+        layer = layers_of(model)[number]
+        factors |= {layer.get_submodule(path): factor for path in (attention, DOWN[family])}
+    changes = {module: lambda output, factor=factor: output * factor for module, factor in factors.items()}
+    expected = hooked(model, {1: same, 3: same, 4: same}, changes)
+    torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(logits(materialise(model, {"units": ["1", "3", "4"]})), expected, atol=1e-2)
+    stock(variant, tmp_path / "export")
+
+
+def test_prune_comp_is_a_multiple_of_the_stream_inside_a_pass() -> None:
+    """Norms divide it out again, but for their epsilon, which is small beside a stream of ordinary size."""
+    model = tiny.model(rms_norm_eps=1e-12)
+    plan, fit = {"units": ["2", "3"]}, fits(model, PruneComp(), [(2, 4)])[2, 4]
+    folded, patched = (
+        materialise(model, plan, {(2, 4): repair})
+        for repair in (Fitted("prune_comp", fit.tensors), protocol.method("prune_comp").as_patch(fit.tensors))
+    )
+    torch.testing.assert_close(logits(folded), logits(patched), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "reason"),
+    [
+        *[(family, {}, "norm between the MLP and the stream") for family in NORMED],
+        ("opt", {"do_layer_norm_before": False, "tie_word_embeddings": False}, "norm between the MLP and the stream"),
+        ("bloom", {"tie_word_embeddings": False}, "norm behind the embedding"),
+        ("gpt2", {}, "ties the embedding"),
+        ("falcon", {}, "ties the embedding"),
+        ("llama", {"tie_word_embeddings": True}, "ties the embedding"),
+        ("mixtral", {}, "no one linear map that leads from the MLP"),
+    ],
+)
+def test_prune_comp_is_refused_where_it_cannot_be_folded(family: str, changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(LaminaError, match=f"'{family}' .*{reason}.*ghost or linearpatch"):
+        fits(tiny.model(family, **changes), PruneComp(), [(2, 4)])
+
+
+def test_prune_comp_needs_no_layer_before_the_run() -> None:
+    model = tiny.model()
+    fit = fits(model, PruneComp(), [(0, 2)])[0, 2]
+    variant = materialise(model, {"units": ["0", "1"]}, {(0, 2): Fitted("prune_comp", fit.tensors)})
+    held = {parameter.data_ptr() for parameter in model.parameters()}
+    fresh = [name for name, parameter in variant.named_parameters() if parameter.data_ptr() not in held]
+    assert fresh == ["model.embed_tokens.weight"]

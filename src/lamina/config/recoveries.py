@@ -73,4 +73,12 @@ class ReplaceMe(Recovery):
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
 
 
+class PruneComp(Recovery):
+    """One number that makes the stream as large as it was, folded into all weights before a run, after
+    arXiv 2507.18212.
+    """
+
+    method: Literal["prune_comp"] = "prune_comp"
+
+
 read = Recovery.from_options

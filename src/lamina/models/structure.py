@@ -101,6 +101,34 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     return holder.get_submodule(family.projections[-1])
 
 
+def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
+    """Everything that adds to the stream entering layer `before`: embeddings, and both sub-layers of each layer so far.
+
+    Multiplied by a number, with their biases, they multiply that stream by it, up to the epsilon of the norms.
+
+    Raises
+    ------
+    LaminaError
+        If the family has more that does, or a norm that undoes it, or an embedding that is the head as well.
+    """
+    family, config, layers = family_of(model), text_config(model), layers_of(model)
+    refuse_norms_on_stream(model)
+    container = module_at(model, family.layers.rpartition(".")[0])
+    final = str(family.final_norm).rpartition(".")[2]
+    if any("norm" in name and name != final for name, _ in container.named_children()):
+        raise _unfoldable(family, "has a norm behind the embedding, which undoes what is folded into it")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if config.tie_word_embeddings or (head is not None and head.weight is embedding.weight):
+        raise _unfoldable(family, "ties the embedding here to the output projection, and one cannot be scaled alone")
+    if not family.attention or not family.attention_output:
+        raise _unfoldable(family, "has no one linear map that leads from attention to the stream, as far as is known")
+    path = f"{family.attention}.{family.attention_output}"
+    # Learned positions are the embeddings beside that of the tokens.
+    embeddings = [module for module in container.modules() if isinstance(module, nn.Embedding)]
+    outputs = [part for n in range(before) for part in (layers[n].get_submodule(path), down_projection(model, n))]
+    return [*embeddings, *outputs]
+
+
 def refuse_norms_on_stream(model: PreTrainedModel) -> None:
     """Refuse a model in which the output of a sub-layer is not added to the stream as it is.
 

@@ -41,6 +41,10 @@ class Channels:
         """Sums of both splits together."""
         return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
 
+    def mean_ratios(self) -> torch.Tensor:
+        """The mean over samples, (C,)."""
+        return self.ratios / self.samples
+
     def error(self, scale: torch.Tensor | float) -> float:
         """‖Y - X diag(scale)‖ / ‖Y‖: a rotation changes neither norm."""
         square = (self.yy - 2 * scale * self.xy + scale**2 * self.xx).sum()
@@ -76,20 +80,22 @@ def collect(
 def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
     """The mean ratio of every channel; there is nothing to choose, so held-out samples only measure."""
     seen, unseen = statistics.fit, statistics.heldout
-    both = seen.plus(unseen)
-    scale = seen.ratios / seen.samples
+    scale = seen.mean_ratios()
     return Fit(
-        tensors=_tensors(both.ratios / both.samples, options),
+        tensors=_tensors(seen.plus(unseen).mean_ratios(), options),
         validated=_tensors(scale, options),
-        facts={
-            "fit_error_before": seen.error(1.0),
-            "fit_error": seen.error(scale),
-            "heldout_error_before": unseen.error(1.0),
-            "heldout_error": unseen.error(scale),
-            "parameters": len(scale) ** 2,
-            **statistics.counts(),
-        },
+        facts={**errors(seen, unseen, scale), "parameters": len(scale) ** 2, **statistics.counts()},
     )
+
+
+def errors(seen: Channels, unseen: Channels, scale: torch.Tensor | float) -> dict[str, float]:
+    """The relative errors of table `patches` for a scale (C,) or one number."""
+    return {
+        "fit_error_before": seen.error(1.0),
+        "fit_error": seen.error(scale),
+        "heldout_error_before": unseen.error(1.0),
+        "heldout_error": unseen.error(scale),
+    }
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
