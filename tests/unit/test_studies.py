@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "small").mkdir()
     (tmp_path / "small/config.json").write_text('{"num_hidden_layers": 8}')
     for name in ("mine.jsonl", "mine_test.jsonl"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text('{"query": "a", "choices": ["b", "c"], "gold": 0}\n')
     return tmp_path
 
 

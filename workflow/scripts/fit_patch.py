@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, nargs="+", required=True, help="plan JSON files, one per size")
     parser.add_argument("--recovery", required=True, help="name of the recovery in the configuration")
     parser.add_argument("--options", type=json.loads, required=True, help="its options, as JSON")
+    parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True, help=".safetensors")
     parser.add_argument("--table", type=Path, required=True, help=".parquet of table patches")
@@ -34,16 +35,19 @@ def main() -> None:
     if plans:
         method = protocol.method(options.method)
         model = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
-        sequences = calibrations.read(arguments.calibration).sequences()
+        own = plans[0]["calibration"]
+        files = {own: arguments.calibration, **dict(entry.split("=", 1) for entry in arguments.data)}
+        weights = options.weights(own)
+        sources = [protocol.Source(calibrations.read(files[name]).sequences(), weights[name]) for name in weights]
         wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
         every = sorted({boundary for part in wanted for boundary in part})
         fits = {
             boundary: method.fit(statistics, options)
-            for boundary, statistics in method.collect(model, sequences, every, options, arguments.seed)
+            for boundary, statistics in method.collect(model, sources, every, options, arguments.seed)
         }
         validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
         linear = {boundary: found for boundary, found in validated.items() if found is not None}
-        errors = moments.absolute_errors(model, sequences, linear, arguments.seed) if linear else {}
+        errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
         for plan, part in zip(plans, wanted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
             keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}

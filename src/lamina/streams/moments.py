@@ -1,23 +1,25 @@
 """Streaming statistics of the residual stream at the boundaries of a run, from which linear repairs are fitted.
 
-X = h_start and Y = h_end of the unpruned model, one row per real token. Only sums over tokens are kept, in float64;
-no activation outlives its batch.
+X = h_start and Y = h_end of the unpruned model, one row per real token; a row of a source with weight w counts w times,
+as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64; no activation outlives its batch.
 """
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.errors import LaminaError
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch
+from lamina.recovery.protocol import Source
+from lamina.streams import sources as over
 from lamina.streams import taps
+from lamina.streams.sources import split as split
 
-HELDOUT_SHARE = 0.2
 # Rows turned into float64 at a time: at C = 4096 a chunk is 128 MiB.
 _CHUNK = 4096
 
@@ -31,7 +33,9 @@ class Moments:
     xx, xd : XᵀX and XᵀD, (C, C). `xx` is shared between boundaries with the same start.
     x, d : column sums, (C,).
     dd : sum of squares of D, scalar.
+    weight : sum of the weights of the rows, by which means are taken.
     tokens : number of rows.
+    yy : sum of squares of Y where X is something else than the stream at the start of the run, scalar.
     """
 
     xx: torch.Tensor
@@ -39,7 +43,9 @@ class Moments:
     x: torch.Tensor
     d: torch.Tensor
     dd: torch.Tensor
+    weight: float = 0.0
     tokens: int = 0
+    yy: torch.Tensor | None = None
 
     def plus(self, other: "Moments") -> "Moments":
         """Moments of both splits together."""
@@ -49,28 +55,49 @@ class Moments:
             self.x + other.x,
             self.d + other.d,
             self.dd + other.dd,
+            self.weight + other.weight,
             self.tokens + other.tokens,
+            None if self.yy is None or other.yy is None else self.yy + other.yy,
         )
+
+    def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
+        """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
+        xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x) + self.weight * torch.outer(x, x)
+        xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d) + self.weight * torch.outer(x, d)
+        dd = self.dd - 2 * d @ self.d + self.weight * d @ d
+        return Moments(xx, xd, self.x - self.weight * x, self.d - self.weight * d, dd, self.weight, self.tokens)
 
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
-        square = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        square = self.yy if self.yy is not None else torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
         return float(square.clamp_min(0).sqrt())
 
     def residual_norm(self, operator: torch.Tensor, bias: torch.Tensor | None = None) -> float:
         """‖D - X M - 1 b‖ of an operator M (C, C) and bias b (C,), without the tokens themselves."""
         square = self.dd - 2 * (operator * self.xd).sum() + (operator * (self.xx @ operator)).sum()
         if bias is not None:
-            square = square - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias + self.tokens * (bias @ bias)
+            square = square - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias + self.weight * (bias @ bias)
         return float(square.clamp_min(0).sqrt())
 
 
-@dataclass
-class Statistics:
-    """What a recovery is fitted on: the moments of the fit samples and of the held-out samples."""
+class Sums(Protocol):
+    """Sums over the tokens of one split, of whatever a recovery needs."""
 
-    fit: Moments
-    heldout: Moments
+    tokens: int
+
+    def plus(self, other: Self) -> Self:
+        """Sums of both splits together."""
+
+
+S = TypeVar("S", bound=Sums)
+
+
+@dataclass
+class Statistics(Generic[S]):
+    """What a recovery is fitted on: sums over the fit samples and over the held-out samples."""
+
+    fit: S
+    heldout: S
     n_samples: int
 
     def counts(self) -> dict[str, int]:
@@ -86,43 +113,26 @@ class AbsoluteErrors:
     after: torch.Tensor
 
 
-def split(count: int, seed: int, share: float = HELDOUT_SHARE) -> list[bool]:
-    """For each of `count` samples, whether it is held out: a seeded share, at least one of each.
-
-    Raises
-    ------
-    LaminaError
-        If there are fewer than two samples.
-    """
-    if count < 2:
-        raise LaminaError(
-            f"a patch needs at least 2 calibration samples, to fit on one and check on the other; there is {count}. "
-            "Raise the calibration's limit."
-        )
-    held = max(1, round(count * share))
-    chosen = set(random.Random(seed).sample(range(count), held))
-    return [number in chosen for number in range(count)]
-
-
 def collect(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
     tokens: int = 16384,
     memory: int = 8 << 30,
-) -> Iterator[tuple[Boundary, Statistics]]:
+    regressors: Mapping[int, nn.Module] | None = None,
+) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
-    One forward pass serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the
-    moments of one pass are given up before the next.
+    Of each source a share of the samples is held out. One forward pass serves all boundaries whose moments fit into
+    `memory` bytes together. Fit each as it comes: the moments of one pass are given up before the next. With
+    `regressors`, X is what the module of a boundary's start gives out and not the stream there.
     """
-    held = split(len(sequences), seed)
     channels = int(text_config(model).hidden_size)
     per_pass = max(1, memory // (4 * 8 * channels * channels))
     wanted = sorted(set(boundaries))
     for first in range(0, len(wanted), per_pass):
-        found = _one_pass(model, sequences, wanted[first : first + per_pass], held, tokens, channels)
+        found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors)
         while found:
             boundary = next(iter(found))
             yield boundary, found.pop(boundary)
@@ -130,27 +140,31 @@ def collect(
 
 def _one_pass(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     boundaries: Sequence[Boundary],
-    held: Sequence[bool],
+    seed: int,
     tokens: int,
     channels: int,
-) -> dict[Boundary, Statistics]:
+    regressors: Mapping[int, nn.Module] | None,
+) -> dict[Boundary, Statistics[Moments]]:
     fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
-    flags = torch.tensor(held, device=model.device)
+    starts = sorted({start for start, _ in boundaries}) if regressors else []
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        out = flags[batch.samples][:, None]
-        _accumulate(fit, boundaries, streams, batch.real & ~out)
-        _accumulate(heldout, boundaries, streams, batch.real & out)
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        inputs = dict(zip(starts, batch.outputs, strict=True))
+        _accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
+        _accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
 
-    taps.run(model, sequences, [place for boundary in boundaries for place in boundary], add, tokens)
-    return {boundary: Statistics(fit[boundary], heldout[boundary], len(sequences)) for boundary in boundaries}
+    places = [place for boundary in boundaries for place in boundary]
+    modules = [regressors[start] for start in starts] if regressors else []
+    over.run(model, sources, places, add, seed, tokens, modules)
+    samples = sum(len(source.sequences) for source in sources)
+    return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
 
 
 def absolute_errors(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
     tokens: int = 16384,
@@ -159,31 +173,40 @@ def absolute_errors(
 
     `patches` are those fitted without the held-out samples of the same `seed`.
     """
-    flags = split(len(sequences), seed)
-    held = [sequence for sequence, flag in zip(sequences, flags, strict=True) if flag]
-    totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0] for boundary in patches}
-
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        for (start, end), patch in patches.items():
-            for x, y in _rows(streams[start], streams[end], batch.real):
-                error = y - x
-                left = error - x @ patch.operator.double().to(x.device)
-                if patch.bias is not None:
-                    left = left - patch.bias.double().to(x.device)
-                total = totals[start, end]
-                total[0] = total[0] + error.abs().sum(0)
-                total[1] = total[1] + left.abs().sum(0)
-                total[2] += len(x)
-
-    taps.run(model, held, [place for boundary in patches for place in boundary], add, tokens)
+    totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0.0] for boundary in patches}
+    for source in sources:
+        flags = split(len(source.sequences), seed)
+        held = [sequence for sequence, flag in zip(source.sequences, flags, strict=True) if flag]
+        places = [place for boundary in patches for place in boundary]
+        taps.run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens)
     return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
 
 
-def _rows(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The wanted tokens of two streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
+def _add_errors(
+    totals: Mapping[Boundary, list[Any]],
+    patches: Mapping[Boundary, Patch],
+    weight: float,
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+) -> None:
+    """Add a batch's errors before and after, and its weight, to `totals`."""
+    for (start, end), patch in patches.items():
+        for x, y in _rows(streams[start], streams[end], wanted=batch.real):
+            error = y - x
+            left = error - x @ patch.operator.double().to(x.device)
+            if patch.bias is not None:
+                left = left - patch.bias.double().to(x.device)
+            total = totals[start, end]
+            total[0] = total[0] + weight * error.abs().sum(0)
+            total[1] = total[1] + weight * left.abs().sum(0)
+            total[2] += weight * len(x)
+
+
+def _rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
     for line, place in zip(*(part.split(_CHUNK) for part in wanted.nonzero(as_tuple=True)), strict=True):
         if len(line):
-            yield x[line, place].double(), y[line, place].double()
+            yield [stream[line, place].double() for stream in streams]
 
 
 def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
@@ -199,22 +222,26 @@ def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> d
 
 def _accumulate(
     sums: Mapping[Boundary, Moments],
-    boundaries: Sequence[Boundary],
     streams: Mapping[int, torch.Tensor],
+    inputs: Mapping[int, torch.Tensor],
     wanted: torch.Tensor,
+    weight: float,
 ) -> None:
-    """Add the tokens (lines, T) that are `wanted` of a batch."""
+    """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
     seen: set[int] = set()
-    for start, end in boundaries:
-        moments = sums[start, end]
-        for x, y in _rows(streams[start], streams[end], wanted):
-            d = y - x
+    for (start, end), moments in sums.items():
+        for x, *parts in _rows(inputs.get(start, streams[start]), streams[start], streams[end], wanted=wanted):
+            d = parts[1] - parts[0]
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.
-                moments.xx.addmm_(x.T, x)
-                moments.x.add_(x.sum(0))
-            moments.xd.addmm_(x.T, d)
-            moments.d.add_(d.sum(0))
-            moments.dd.add_(d.square().sum())
+                moments.xx.addmm_(x.T, x, alpha=weight)
+                moments.x.add_(x.sum(0), alpha=weight)
+            moments.xd.addmm_(x.T, d, alpha=weight)
+            moments.d.add_(d.sum(0), alpha=weight)
+            moments.dd.add_(d.square().sum(), alpha=weight)
+            if inputs:
+                square = weight * parts[1].square().sum()
+                moments.yy = square if moments.yy is None else moments.yy + square
+            moments.weight += weight * len(x)
             moments.tokens += len(x)
         seen.add(start)

@@ -95,6 +95,13 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
     return [f"lamina.search.{selector.strategy}", *metric]
 
 
+def recover(config: Configuration, w: Any) -> str:
+    """How a recovery is fitted; what it reads beside the variant's own calibration goes by name."""
+    data = [f"{name}={file}" for name, file in inputs.added_data(config, w).items()]
+    told = command(recovery=w.recovery, options=as_json(config.recoveries[w.recovery].options()), seed=config.seed)
+    return " ".join([told, "--data", *map(shlex.quote, data)] if data else [told])
+
+
 def table_modules(tables: Iterable[str]) -> list[str]:
     """Where tables are described, and what they are written with."""
     return ["lamina.tables.columns", "lamina.tables.store", *(f"lamina.tables.{table}" for table in sorted(tables))]

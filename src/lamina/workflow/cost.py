@@ -113,11 +113,13 @@ def estimate(
         stage.add(work, naive, flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
-        tokens, stage = calibrations[place[:2]], stages["recover"]
-        stage.jobs += 1
-        # One pass for the Gram matrices, one for the absolute errors.
-        work = 2.0 * tokens.stream * depth[place[0]]
-        stage.add(work, work, flops(place[0], tokens))
+        model, own, _, recovery = place
+        stages["recover"].jobs += 1
+        for calibration in studies.fitted_on(config, own, recovery):
+            tokens = calibrations[model, calibration]
+            # One pass for the Gram matrices, one for the absolute errors.
+            work = 2.0 * tokens.stream * depth[model]
+            stages["recover"].add(work, work, flops(model, tokens))
     for variant in (v for v in variants if v.healing != "none"):
         tokens, stage = calibrations[variant.model, variant.calibration], stages["heal"]
         settings: Any = config.healings[variant.healing]  # every method trains for epochs

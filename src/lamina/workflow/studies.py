@@ -150,6 +150,17 @@ def captures(config: Configuration) -> list[tuple[str, str]]:
     return sorted({(m, c) for study in config.studies.values() for m in study.models for c in study.calibrations})
 
 
+def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[str]:
+    """Calibrations that a variant's recovery is fitted on, its own first."""
+    return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
+
+
+def calibrations(config: Configuration) -> list[tuple[str, str]]:
+    """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
+    mended = {(v.model, name) for v in variants(config) for name in fitted_on(config, v.calibration, v.recovery)}
+    return sorted({*captures(config), *mended})
+
+
 def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
     """(model, calibration, diagnosis) of every diagnosis that a study lists."""
     return sorted(
