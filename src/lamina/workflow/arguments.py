@@ -48,6 +48,7 @@ def sweep(config: Configuration, w: Any) -> str:
         plan=inputs.sweep_plan(w) or None,
         units=units,
         budget=early and as_json(early),
+        recovery=loop(config, w),
         block=w.block,
         blocks=studies.sweep_blocks(config, w.selector),
         tokens=config.sweep.tokens,
@@ -55,12 +56,25 @@ def sweep(config: Configuration, w: Any) -> str:
     )
 
 
+def loop(config: Configuration, w: Any) -> str | None:
+    """The recovery that is in place in a sweep; None if nothing is repaired."""
+    name = studies.looped(config, w.selector)
+    if name is None:
+        return None
+    selector, entry = config.selectors[w.selector], config.recoveries[name]
+    # A strategy that draws nothing has no seed of its own.
+    seed = selector.seed if "seed" in type(selector).model_fields else config.seed
+    return as_json({"name": name, "options": entry.options(), "protect": selector.protect, "seed": seed})
+
+
 def sweep_modules(config: Configuration, w: Any) -> list[str]:
-    """What a sweep imports by name: the pass over the weights, or what lets units leave early."""
+    """What a sweep imports by name: the pass over the weights, what lets units leave early, the repair in the loop."""
     pass_, _, budget = studies.sweep_settings(config, w.selector)
     if pass_ in studies.OVER_WEIGHTS:
         return ["lamina.sweep.weights"]
-    return [] if budget == "full" else [f"lamina.search.{budget}"]
+    early = [] if budget == "full" else [f"lamina.search.{budget}"]
+    name = studies.looped(config, w.selector)
+    return early + (["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name else [])
 
 
 def score(config: Configuration, w: Any) -> str:

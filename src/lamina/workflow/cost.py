@@ -110,6 +110,9 @@ def estimate(
         pass_, kind, _ = studies.sweep_settings(config, selector)
         stage.jobs += studies.sweep_blocks(config, selector)
         work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if studies.looped(config, selector):
+            # The unpruned model's streams, to which the patches are fitted.
+            work, naive = work + tokens.stream * depth[model], naive + tokens.stream * depth[model]
         stage.add(work, naive, flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):

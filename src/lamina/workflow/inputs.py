@@ -70,7 +70,7 @@ def step_evidence(config: Configuration, w: Any) -> dict[str, str]:
         return {}
     stepwise = selector.strategy == "iterative"
     before = int(w.removed) - 1 if stepwise else 0
-    shared = before == 0 and selector.budget == "full"
+    shared = before == 0 and studies.starts_shared(config, w.selector)
     swept = f"{w.model}/{w.calibration}/base/{pass_}/{selector.units}" if shared else key(w)
     evidence = {"sweep": paths.sweep(swept, before)}
     return evidence | ({"previous": paths.plan(key(w), before)} if stepwise and before else {})

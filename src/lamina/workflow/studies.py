@@ -95,14 +95,25 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         pass_, entry = step_pass(config, selector), config.selectors[selector]
         if pass_ is None:
             continue
-        shared = entry.budget == "full"
+        shared = starts_shared(config, selector)
         if shared:
             base.add((model, calibration, entry.units, pass_))
-        if entry.strategy == "iterative":
-            steps |= {(model, calibration, selector, step) for step in range(int(shared), removed)}
+        last = removed if entry.strategy == "iterative" else 1
+        steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
     if not carried:
         base -= {(m, c, units, _CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in _CARRIED}
     return sorted({(m, c, f"base/{pass_}/{units}", 0) for m, c, units, pass_ in base} | steps)
+
+
+def starts_shared(config: Configuration, selector: str) -> bool:
+    """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
+    entry = config.selectors[selector]
+    return entry.budget == "full" and entry.recovery is None
+
+
+def looped(config: Configuration, selector: str) -> str | None:
+    """The recovery that is in place in the sweeps under a selector, which may be `base/{pass}/{units}`."""
+    return None if selector.startswith("base/") else config.selectors[selector].recovery
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
