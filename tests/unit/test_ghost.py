@@ -12,6 +12,7 @@ from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.variant import materialise
 from lamina.recovery import ghost, patch
+from lamina.recovery.protocol import Source
 from lamina.recovery.report import antisymmetric_share, boundaries, row
 from lamina.streams import moments
 from lamina.tables import store
@@ -27,8 +28,8 @@ def sequences(seed: int = 0) -> list[list[int]]:
     return [torch.randint(4, tiny.VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
 
 
-def collect(*arguments: Any, **options: Any) -> dict[tuple[int, int], moments.Statistics]:
-    return dict(moments.collect(*arguments, **options))
+def collect(model: Any, texts: Any, *arguments: Any, **options: Any) -> dict[tuple[int, int], moments.Statistics]:
+    return dict(moments.collect(model, [Source(texts)], *arguments, **options))
 
 
 def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
@@ -101,7 +102,7 @@ def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
         x, y = h[1], h[4]
         assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
         assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
-    errors = moments.absolute_errors(model, texts, {(1, 4): ghost.as_patch(fit.validated)}, seed=7)[1, 4]
+    errors = moments.absolute_errors(model, [Source(texts)], {(1, 4): ghost.as_patch(fit.validated)}, seed=7)[1, 4]
     np.testing.assert_allclose(errors.before, np.abs(y - x).mean(0), rtol=1e-4)
     np.testing.assert_allclose(errors.after, np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
 
@@ -198,7 +199,7 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     model, texts = tiny.model(), sequences()
     statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
     fit = ghost.fit(statistics, Ghost())
-    errors = moments.absolute_errors(model, texts, {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
+    errors = moments.absolute_errors(model, [Source(texts)], {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
     written = row(Variant("m", "c", "s", 1, "ghost"), (1, 2), fit, ghost.as_patch(fit.tensors), errors)
     store.from_rows("patches", [written])
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)

@@ -42,8 +42,8 @@ from lamina.recovery.protocol import Fit
 from lamina.streams import moments
 
 
-def collect(model, sequences, boundaries, options, seed):
-    return moments.collect(model, sequences, boundaries, seed)
+def collect(model, sources, boundaries, options, seed):
+    return moments.collect(model, sources, boundaries, seed)
 
 
 def fit(statistics, options):

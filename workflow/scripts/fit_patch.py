@@ -34,16 +34,16 @@ def main() -> None:
     if plans:
         method = protocol.method(options.method)
         model = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
-        sequences = calibrations.read(arguments.calibration).sequences()
+        sources = [protocol.Source(calibrations.read(arguments.calibration).sequences())]
         wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
         every = sorted({boundary for part in wanted for boundary in part})
         fits = {
             boundary: method.fit(statistics, options)
-            for boundary, statistics in method.collect(model, sequences, every, options, arguments.seed)
+            for boundary, statistics in method.collect(model, sources, every, options, arguments.seed)
         }
         validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
         linear = {boundary: found for boundary, found in validated.items() if found is not None}
-        errors = moments.absolute_errors(model, sequences, linear, arguments.seed) if linear else {}
+        errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
         for plan, part in zip(plans, wanted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
             keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
 from lamina.models.variant import Boundary, Patch, Place
-from lamina.recovery.protocol import Fit, Tensors
+from lamina.recovery.protocol import Fit, Source, Tensors
 from lamina.streams import moments
 from lamina.streams.moments import Moments, Statistics
 
@@ -23,13 +23,13 @@ GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
 
 def collect(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     options: Ghost,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics]]:
     """Moments of the unpruned stream, fit and held-out samples apart."""
-    return moments.collect(model, sequences, boundaries, seed)
+    return moments.collect(model, sources, boundaries, seed)
 
 
 def fit(statistics: Statistics, options: Ghost) -> Fit:
@@ -82,10 +82,10 @@ def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, tor
 def _solve(sums: Moments, grid: Sequence[float], options: Ghost) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Operator (C, C) and bias (C,) in float64 for every λ, from one eigendecomposition of XᵀX."""
     gram, cross = sums.xx, sums.xd
-    mean_x, mean_d = sums.x / sums.tokens, sums.d / sums.tokens
+    mean_x, mean_d = sums.x / sums.weight, sums.d / sums.weight
     if options.bias:
-        gram = gram - sums.tokens * torch.outer(mean_x, mean_x)
-        cross = cross - sums.tokens * torch.outer(mean_x, mean_d)
+        gram = gram - sums.weight * torch.outer(mean_x, mean_x)
+        cross = cross - sums.weight * torch.outer(mean_x, mean_d)
     values, vectors = torch.linalg.eigh(gram)
     values = values.clamp_min(0)
     # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.

@@ -19,6 +19,14 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
+class Source:
+    """Token sequences of one calibration, each of whose tokens counts `weight` times."""
+
+    sequences: Sequence[Sequence[int]]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class Fit:
     """What `fit` returns for one boundary.
 
@@ -46,12 +54,15 @@ class Repair(Protocol):
     def collect(
         self,
         model: PreTrainedModel,
-        sequences: Sequence[Sequence[int]],
+        sources: Sequence[Source],
         boundaries: Sequence[Boundary],
         options: Any,
         seed: int,
     ) -> Iterator[tuple[Boundary, Any]]:
-        """The statistics that `fit` needs, boundary by boundary, from the unpruned model; `seed` holds samples out."""
+        """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
+
+        The variant's own calibration is the first source; `seed` holds samples out, a share of each.
+        """
 
     def fit(self, statistics: Any, options: Any) -> Fit:
         """Fit one boundary."""

@@ -1,12 +1,13 @@
 """Streaming statistics of the residual stream at the boundaries of a run, from which linear repairs are fitted.
 
-X = h_start and Y = h_end of the unpruned model, one row per real token. Only sums over tokens are kept, in float64;
-no activation outlives its batch.
+X = h_start and Y = h_end of the unpruned model, one row per real token; a row of a source with weight w counts w times,
+as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64; no activation outlives its batch.
 """
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch
+from lamina.recovery.protocol import Source
 from lamina.streams import taps
 
 HELDOUT_SHARE = 0.2
@@ -31,6 +33,7 @@ class Moments:
     xx, xd : XᵀX and XᵀD, (C, C). `xx` is shared between boundaries with the same start.
     x, d : column sums, (C,).
     dd : sum of squares of D, scalar.
+    weight : sum of the weights of the rows, by which means are taken.
     tokens : number of rows.
     """
 
@@ -39,6 +42,7 @@ class Moments:
     x: torch.Tensor
     d: torch.Tensor
     dd: torch.Tensor
+    weight: float = 0.0
     tokens: int = 0
 
     def plus(self, other: "Moments") -> "Moments":
@@ -49,6 +53,7 @@ class Moments:
             self.x + other.x,
             self.d + other.d,
             self.dd + other.dd,
+            self.weight + other.weight,
             self.tokens + other.tokens,
         )
 
@@ -61,7 +66,7 @@ class Moments:
         """‖D - X M - 1 b‖ of an operator M (C, C) and bias b (C,), without the tokens themselves."""
         square = self.dd - 2 * (operator * self.xd).sum() + (operator * (self.xx @ operator)).sum()
         if bias is not None:
-            square = square - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias + self.tokens * (bias @ bias)
+            square = square - 2 * bias @ self.d + 2 * (self.x @ operator) @ bias + self.weight * (bias @ bias)
         return float(square.clamp_min(0).sqrt())
 
 
@@ -106,7 +111,7 @@ def split(count: int, seed: int, share: float = HELDOUT_SHARE) -> list[bool]:
 
 def collect(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
     tokens: int = 16384,
@@ -114,15 +119,16 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
+    Of each source a share of the samples is held out.
     One forward pass serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the
     moments of one pass are given up before the next.
     """
-    held = split(len(sequences), seed)
+    held = [split(len(source.sequences), seed) for source in sources]
     channels = int(text_config(model).hidden_size)
     per_pass = max(1, memory // (4 * 8 * channels * channels))
     wanted = sorted(set(boundaries))
     for first in range(0, len(wanted), per_pass):
-        found = _one_pass(model, sequences, wanted[first : first + per_pass], held, tokens, channels)
+        found = _one_pass(model, sources, wanted[first : first + per_pass], held, tokens, channels)
         while found:
             boundary = next(iter(found))
             yield boundary, found.pop(boundary)
@@ -130,27 +136,38 @@ def collect(
 
 def _one_pass(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     boundaries: Sequence[Boundary],
-    held: Sequence[bool],
+    held: Sequence[Sequence[bool]],
     tokens: int,
     channels: int,
 ) -> dict[Boundary, Statistics]:
     fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
-    flags = torch.tensor(held, device=model.device)
+    places = [place for boundary in boundaries for place in boundary]
+    for source, flags in zip(sources, held, strict=True):
+        out = torch.tensor(flags, device=model.device)
+        taps.run(model, source.sequences, places, partial(_add, fit, heldout, out, source.weight), tokens)
+    samples = sum(len(source.sequences) for source in sources)
+    return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
 
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        out = flags[batch.samples][:, None]
-        _accumulate(fit, boundaries, streams, batch.real & ~out)
-        _accumulate(heldout, boundaries, streams, batch.real & out)
 
-    taps.run(model, sequences, [place for boundary in boundaries for place in boundary], add, tokens)
-    return {boundary: Statistics(fit[boundary], heldout[boundary], len(sequences)) for boundary in boundaries}
+def _add(
+    fit: Mapping[Boundary, Moments],
+    heldout: Mapping[Boundary, Moments],
+    out: torch.Tensor,
+    weight: float,
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+) -> None:
+    """Add a batch to the sums; `out` tells which samples are held out."""
+    unseen = out[batch.samples][:, None]
+    _accumulate(fit, streams, batch.real & ~unseen, weight)
+    _accumulate(heldout, streams, batch.real & unseen, weight)
 
 
 def absolute_errors(
     model: PreTrainedModel,
-    sequences: Sequence[Sequence[int]],
+    sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
     tokens: int = 16384,
@@ -159,24 +176,33 @@ def absolute_errors(
 
     `patches` are those fitted without the held-out samples of the same `seed`.
     """
-    flags = split(len(sequences), seed)
-    held = [sequence for sequence, flag in zip(sequences, flags, strict=True) if flag]
-    totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0] for boundary in patches}
-
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        for (start, end), patch in patches.items():
-            for x, y in _rows(streams[start], streams[end], batch.real):
-                error = y - x
-                left = error - x @ patch.operator.double().to(x.device)
-                if patch.bias is not None:
-                    left = left - patch.bias.double().to(x.device)
-                total = totals[start, end]
-                total[0] = total[0] + error.abs().sum(0)
-                total[1] = total[1] + left.abs().sum(0)
-                total[2] += len(x)
-
-    taps.run(model, held, [place for boundary in patches for place in boundary], add, tokens)
+    totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0.0] for boundary in patches}
+    places = [place for boundary in patches for place in boundary]
+    for source in sources:
+        flags = split(len(source.sequences), seed)
+        held = [sequence for sequence, flag in zip(source.sequences, flags, strict=True) if flag]
+        taps.run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens)
     return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
+
+
+def _add_errors(
+    totals: Mapping[Boundary, list[Any]],
+    patches: Mapping[Boundary, Patch],
+    weight: float,
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+) -> None:
+    """Add a batch's errors before and after, and its weight, to `totals`."""
+    for (start, end), patch in patches.items():
+        for x, y in _rows(streams[start], streams[end], batch.real):
+            error = y - x
+            left = error - x @ patch.operator.double().to(x.device)
+            if patch.bias is not None:
+                left = left - patch.bias.double().to(x.device)
+            total = totals[start, end]
+            total[0] = total[0] + weight * error.abs().sum(0)
+            total[1] = total[1] + weight * left.abs().sum(0)
+            total[2] += weight * len(x)
 
 
 def _rows(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -198,23 +224,20 @@ def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> d
 
 
 def _accumulate(
-    sums: Mapping[Boundary, Moments],
-    boundaries: Sequence[Boundary],
-    streams: Mapping[int, torch.Tensor],
-    wanted: torch.Tensor,
+    sums: Mapping[Boundary, Moments], streams: Mapping[int, torch.Tensor], wanted: torch.Tensor, weight: float
 ) -> None:
-    """Add the tokens (lines, T) that are `wanted` of a batch."""
+    """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times."""
     seen: set[int] = set()
-    for start, end in boundaries:
-        moments = sums[start, end]
+    for (start, end), moments in sums.items():
         for x, y in _rows(streams[start], streams[end], wanted):
             d = y - x
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.
-                moments.xx.addmm_(x.T, x)
-                moments.x.add_(x.sum(0))
-            moments.xd.addmm_(x.T, d)
-            moments.d.add_(d.sum(0))
-            moments.dd.add_(d.square().sum())
+                moments.xx.addmm_(x.T, x, alpha=weight)
+                moments.x.add_(x.sum(0), alpha=weight)
+            moments.xd.addmm_(x.T, d, alpha=weight)
+            moments.d.add_(d.sum(0), alpha=weight)
+            moments.dd.add_(d.square().sum(), alpha=weight)
+            moments.weight += weight * len(x)
             moments.tokens += len(x)
         seen.add(start)
