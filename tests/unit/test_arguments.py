@@ -12,7 +12,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.workflow import arguments, inputs, studies
-from tests.unit.configurations import Raw, minimal, workplace
+from tests.unit.configurations import Raw, minimal, put, workplace
 
 PLACE = "results/{}/small/recall/accuracy/removed={}"
 
@@ -43,6 +43,9 @@ def raw() -> Raw:
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
         "taylor": {"metric": "taylor"},
+        "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "recovery": "ghost"},
+        "looped_race": {"metric": "accuracy", "budget": "race", "recovery": "ghost"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
     }
     return raw
 
@@ -84,6 +87,18 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
     }
 
 
+def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_path: Path) -> None:
+    config = load(put(put(raw, "seed", 7), "recoveries.ghost.rank", 8), workplace(tmp_path))
+    told = parsed(arguments.sweep(config, wildcards("looped", 1, block="0")))
+    options = {"method": "ghost", "rank": 8}
+    assert json.loads(told["recovery"]) == {"name": "ghost", "options": options, "protect": [0], "seed": 4}
+    assert "budget" not in told
+    # What has no seed of its own draws the folds with the top-level one.
+    assert json.loads(parsed(arguments.sweep(config, wildcards("looped_once", block="0")))["recovery"])["seed"] == 7
+    for selector in ("accuracy", "race", "base/removal/layer"):
+        assert "recovery" not in parsed(arguments.sweep(config, wildcards(selector, block="0")))
+
+
 @pytest.mark.parametrize(
     ("selector", "modules"),
     [
@@ -91,6 +106,8 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
         ("base/gradient/layer", ["lamina.sweep.weights"]),
         ("accuracy", []),
         ("race", ["lamina.search.race"]),
+        ("looped", ["lamina.search.looped", "lamina.recovery.ghost"]),
+        ("looped_race", ["lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost"]),
         ("taylor", ["lamina.sweep.weights"]),
     ],
 )
@@ -133,7 +150,9 @@ def test_the_evidence_of_a_step(config: Configuration) -> None:
         "sweep": PLACE.format("sweeps", 2) + ".parquet",
         "previous": PLACE.format("plans", 2) + ".json",
     }
-    assert inputs.step_evidence(config, wildcards("race", 1))["sweep"].startswith("results/sweeps/small/recall/race/")
+    for own in ("race", "looped", "looped_once"):
+        first = f"results/sweeps/small/recall/{own}/removed=0.parquet"
+        assert inputs.step_evidence(config, wildcards(own, 1)) == {"sweep": first}
     assert inputs.step_evidence(config, wildcards("angular", 2)) == {
         "activations": "results/activations/small/recall.parquet"
     }

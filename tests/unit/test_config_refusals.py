@@ -300,6 +300,20 @@ SELECTOR_MISMATCHES = [
         {"metric": "perplexity", "budget": "race"},
         ["budget: 'race'", "'perplexity'", "accuracy, output_cosine or output_js"],
     ),
+    (
+        {"metric": "cosine", "recovery": "ghost"},
+        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: accuracy, ", "or leave `recovery` out"],
+    ),
+    (
+        {"metric": "taylor", "strategy": "one_shot", "recovery": "ghost"},
+        ["recovery: 'ghost'", "metric 'taylor'", "without removing anything"],
+    ),
+    (
+        {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},
+        ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
+    ),
+    ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative or one_shot"]),
 ]
 
 

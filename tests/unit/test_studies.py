@@ -71,7 +71,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "small").mkdir()
     (tmp_path / "small/config.json").write_text('{"num_hidden_layers": 8}')
     for name in ("mine.jsonl", "mine_test.jsonl"):
-        (tmp_path / name).write_text("")
+        (tmp_path / name).write_text('{"query": "a", "choices": ["b", "c"], "gold": 0}\n')
     return tmp_path
 
 
@@ -251,6 +251,21 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
         ("small", "recall", "removal", "layer"),
         ("small", "recall", "stream", "mlp"),
     ]
+
+
+@pytest.mark.parametrize(("selector", "steps"), [("bare", [1]), ("looped", [0, 1]), ("once", []), ("looped_once", [0])])
+def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
+    raw: Raw, root: Path, selector: str, steps: list[int]
+) -> None:
+    raw["selectors"] = {
+        "bare": {"metric": "accuracy"},
+        "looped": {"metric": "accuracy", "recovery": "ghost"},
+        "once": {"metric": "accuracy", "strategy": "one_shot"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
+    }
+    found = studies.sweeps(only(raw, root, selectors=[selector], removed=[2]))
+    base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
+    assert found == sorted([*base, *(("small", "recall", selector, step) for step in steps)])
 
 
 def test_the_pass_of_a_step(config: Configuration) -> None:

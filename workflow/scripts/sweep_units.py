@@ -15,7 +15,6 @@ from lamina.data.calibrations import Calibration
 from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.surgery import parse
-from lamina.recovery.protocol import Source
 from lamina.search import plans
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
@@ -53,10 +52,8 @@ def _evaluated(
     repairs = None
     if loop:
         looped = importlib.import_module("lamina.search.looped")
-        sources = [Source(calibration.sequences(), 1.0)]
-        repairs = looped.fitted(
-            model, sources, [current, *candidates], recoveries.read(loop["options"]), loop["seed"]
-        )
+        sources, method = [looped.Source(calibration.sequences())], recoveries.read(loop["options"])
+        repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"])
     with engine.opened(model, calibration.samples, args.tokens, outputs) as session:
         observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
         measuring = looped.Looped(session, repairs) if repairs else session

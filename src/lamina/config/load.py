@@ -147,8 +147,8 @@ def _check_loops(config: Configuration) -> None:
         if selector.recovery and selector.recovery not in config.recoveries:
             raise LaminaError(
                 f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "
-                f"{nearest(selector.recovery, config.recoveries)} Correct the name, define '{selector.recovery}' there, "
-                "or leave `recovery` out."
+                f"{nearest(selector.recovery, config.recoveries)} Correct the name, or define "
+                f"'{selector.recovery}' there, or leave `recovery` out for bare removals."
             )
 
 
