@@ -9,7 +9,7 @@ block_of = cache(lambda *place: studies.block_variants(CONFIG, *place))
 rule benchmark_task:
     input:
         manifest=paths.manifest("{model}"),
-        gate=inputs.overlap_gate,
+        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
         variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
     output:
         table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),
@@ -42,7 +42,7 @@ rule benchmark_task:
 rule benchmark_perplexity:
     input:
         manifest=paths.manifest("{model}"),
-        gate=inputs.overlap_gate,
+        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
         variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
     output:
         table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),

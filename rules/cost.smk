@@ -9,7 +9,7 @@ localrules:
 rule estimate_cost:
     input:
         manifests=[paths.manifest(model) for model in CONFIG.models],
-        calibrations=[paths.calibration(*place) for place in studies.captures(CONFIG)],
+        calibrations=[paths.calibration(*place) for place in studies.calibrations(CONFIG)],
         tasks=[paths.task(task) for task in CONFIG.benchmarks.tasks],
     output:
         "results/cost.json",

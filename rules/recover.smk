@@ -1,11 +1,13 @@
-# Needs: all plans of one selector, its calibration, the unpruned model. Gives: results/patches/{key}/{recovery}.safetensors
-# (one operator per run of removed layers and size) and the table of fits. One job fits all sizes: they share its passes.
+# Needs: all plans of one selector, its calibration and those that the recovery adds to it, the unpruned model. Gives:
+# results/patches/{key}/{recovery}.safetensors (what was fitted for each run of removed layers and size) and the table of
+# fits. One job fits all sizes: they share its passes.
 
 
 rule fit_patch:
     input:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
+        data=lambda w: list(inputs.added_data(CONFIG, w, w.recovery).values()),
         plans=lambda w: [
             paths.plan(inputs.key(w), n) for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
         ],
@@ -27,9 +29,8 @@ rule fit_patch:
         code=lambda w: code_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
         packages=lambda w: package_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
         family=family,
-        options=lambda w: arguments.as_json(CONFIG.recoveries[w.recovery].options()),
-        seed=CONFIG.seed,
+        arguments=lambda w: arguments.recover(CONFIG, w),
     shell:
         'on_gpu python "$SCRIPTS/fit_patch.py" --manifest {input.manifest} --calibration {input.calibration}'
-        " --plans {input.plans} --recovery {wildcards.recovery} --options {params.options:q} --seed {params.seed}"
+        " --plans {input.plans} {params.arguments}"
         " --code {params.code} --output {output.patch} --table {output.table} 2> {log}"

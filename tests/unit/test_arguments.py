@@ -11,6 +11,7 @@ import pytest
 from lamina.config.configuration import Configuration
 from lamina.config.load import load
 from lamina.errors import LaminaError
+from lamina.variant import Variant
 from lamina.workflow import arguments, inputs, studies
 from tests.unit.configurations import Raw, minimal, put, workplace
 
@@ -169,9 +170,47 @@ def test_variants_are_read_from_the_files_that_make_them(config: Configuration) 
     ]
 
 
-def test_a_benchmark_waits_for_the_check_of_its_calibration() -> None:
-    assert inputs.overlap_gate(Wildcards(model="m", calibration="none", task="t")) == "results/tasks/t.parquet"
-    assert inputs.overlap_gate(Wildcards(model="m", calibration="c", task="t")) == "results/overlap/m/c/t.json"
+def test_a_benchmark_waits_for_the_check_of_its_calibration(config: Configuration) -> None:
+    base = Wildcards(model="m", calibration="none", task="t")
+    assert inputs.overlap_gates(config, base, []) == ["results/tasks/t.parquet"]
+    own = Wildcards(model="m", calibration="c", task="t")
+    plain = [Variant("m", "c", "accuracy", 1, recovery) for recovery in ("none", "ghost")]
+    assert inputs.overlap_gates(config, own, plain) == ["results/overlap/m/c/t.json"]
+
+
+@pytest.fixture
+def mended(raw: Raw, tmp_path: Path) -> Configuration:
+    """As `config`, with a repair that is also fitted on general text."""
+    raw["recoveries"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
+    raw["studies"]["prune"]["recoveries"] = ["none", "ghost", "general"]
+    return load(raw, workplace(tmp_path))
+
+
+def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Configuration) -> None:
+    place = wildcards(recovery="general")
+    file = "results/calibrations/small/corpus.parquet"
+    assert inputs.added_data(mended, place) == {"corpus": file}
+    told = shlex.split(arguments.recover(mended, place))
+    assert told[-2:] == ["--data", f"corpus={file}"]
+    options = parsed(shlex.join(told[:-2]))
+    assert json.loads(options["options"])["data"] == {"corpus": 0.1, "own": 1} and options["seed"] == "0"
+    assert "--data" not in arguments.recover(mended, wildcards(recovery="ghost"))
+    # A variant of that repair waits for the check of both; the tables list both.
+    gate = Wildcards(model="small", calibration="recall", task="t")
+    listed = [Variant("small", "recall", "accuracy", 1, recovery) for recovery in ("ghost", "general")]
+    both = [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
+    assert inputs.overlap_gates(mended, gate, listed) == both
+    assert inputs.overlap_gates(mended, gate, listed[:1]) == both[1:]
+    assert file in inputs.table_parts(mended, "calibrations")
+    assert file not in inputs.table_parts(mended, "activations")
+
+
+def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:
+    general = mended.recoveries["general"]
+    assert list(general.weights("recall").items()) == [("recall", 1.0), ("corpus", 0.1)]
+    assert general.weights("corpus") == {"corpus": pytest.approx(1.1)}
+    assert mended.recoveries["ghost"].weights("recall") == {"recall": 1.0}
+    assert "data" not in mended.recoveries["ghost"].options()
 
 
 def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:

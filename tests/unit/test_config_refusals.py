@@ -373,6 +373,36 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
     assert config.load(raw, root)
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"own": 1, "corpsu": 0.1}, ["recoveries.ghost.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"corpus": 1}, ["recoveries.ghost.data", "own calibration is missing", "`own: 1`"]),
+        ({"own": 1, "corpus": 0}, ["recoveries.ghost.data", "weights above 0"]),
+        ({"own": 1, "corpus": "much"}, ["recoveries.ghost.data", "weights above 0"]),
+        (["own"], ["recoveries.ghost.data", "['own']"]),
+    ],
+)
+def test_what_a_repair_is_fitted_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
+    message = refusal(put(minimal(), "recoveries.ghost.data", data), root)
+    assert all(word in message for word in words), message
+
+
+def test_a_calibration_called_own_is_refused_where_a_repair_means_another_by_it(root: Path) -> None:
+    raw = put(minimal(), "calibrations.own", {"task": "microworld_facts"})
+    assert config.load(copy.deepcopy(raw), root)
+    put(raw, "recoveries.ghost.data", {"own": 1, "corpus": 0.1})
+    assert "calibrations.own" in refusal(raw, root)
+
+
+def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
+    model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
+    raw = put(minimal(), "models.small.source", "short")
+    assert config.load(copy.deepcopy(raw), root)
+    put(raw, "recoveries.ghost.data", {"own": 1, "corpus": 0.1})
+    assert "calibrations.corpus.length: 128" in refusal(raw, root)
+
+
 def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     raw = put(minimal(), "studies.prune.tasks", "own")
     put(raw, "studies.prune.perplexity", [])

@@ -88,6 +88,48 @@ def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> No
     assert np.linalg.norm(ours - wanted) / np.linalg.norm(wanted) < 1e-5
 
 
+def test_a_patch_of_several_calibrations_is_the_least_squares_solution_of_their_weighted_rows() -> None:
+    model, own, general = tiny.model(), sequences(), sequences(1) + sequences(2)
+    sources = [Source(own, 2.0), Source(general, 0.1)]
+    ((_, statistics),) = moments.collect(model, sources, [(1, 3)], seed=0)
+    for bias in (False, True):
+        fit = ghost.fit(statistics, Ghost(ridge=1e-3, bias=bias))
+        parts = [(weight, streams(model, texts)) for texts, weight in ((own, 2.0), (general, 0.1))]
+        root = np.concatenate([np.full((len(h[1]), 1), weight**0.5) for weight, h in parts])
+        x, d = (np.concatenate(part) for part in zip(*[(h[1], h[3] - h[1]) for _, h in parts], strict=True))
+        shift = [(root**2 * part).sum(0) / (root**2).sum() * bias for part in (x, d)]
+        scaled = root * (x - shift[0])
+        penalty = np.sqrt(1e-3 * np.trace(scaled.T @ scaled) / 32)
+        target = np.vstack([root * (d - shift[1]), np.zeros((32, 32))])
+        expected, *_ = np.linalg.lstsq(np.vstack([scaled, penalty * np.eye(32)]), target, rcond=None)
+        offset = shift[1] - shift[0] @ expected
+        ours = x @ fit.tensors["operator"].double().numpy()
+        if bias:
+            ours = ours + fit.tensors["bias"].double().numpy()
+        assert np.linalg.norm(ours - x @ expected - offset) / np.linalg.norm(x @ expected + offset) < 1e-5
+    assert fit.facts["n_samples"] == 3 * len(LENGTHS) and fit.facts["n_tokens"] == 3 * sum(LENGTHS)
+
+
+def test_samples_are_held_out_of_every_calibration_and_errors_are_weighted() -> None:
+    model, sources = tiny.model(), [Source(sequences(), 1.0), Source(sequences(1)[:10], 0.25)]
+    ((_, statistics),) = moments.collect(model, sources, [(1, 4)], seed=3)
+    fit = ghost.fit(statistics, Ghost())
+    operator = fit.validated["operator"].double().numpy()
+    squares, absolute, count = np.zeros(2), np.zeros((2, 32)), 0.0
+    for source in sources:
+        flags = moments.split(len(source.sequences), 3)
+        assert 0 < sum(flags) < len(flags)
+        h = streams(model, [ids for ids, out in zip(source.sequences, flags, strict=True) if out])
+        left = h[4] - h[1] - h[1] @ operator
+        squares += source.weight * np.array([(left**2).sum(), (h[4] ** 2).sum()])
+        absolute += source.weight * np.array([np.abs(h[4] - h[1]).sum(0), np.abs(left).sum(0)])
+        count += source.weight * len(left)
+    assert fit.facts["heldout_error"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-4)
+    errors = moments.absolute_errors(model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3)[1, 4]
+    np.testing.assert_allclose(errors.before, absolute[0] / count, rtol=1e-4)
+    np.testing.assert_allclose(errors.after, absolute[1] / count, rtol=1e-3)
+
+
 def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
     model, texts = tiny.model(), sequences()
     held = moments.split(len(texts), 7)
@@ -120,6 +162,33 @@ def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
         free.facts["fit_error"] < chosen.facts["fit_error"]
         and free.facts["heldout_error"] > chosen.facts["heldout_error"]
     )
+
+
+def random_moments(rows: int, seed: int, rank: int = 24) -> moments.Moments:
+    """Of random rows, correlated and not centred, of which 8 channels are copies."""
+    generator = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(rank, 24, generator=torch.Generator().manual_seed(9)).double()
+    x = torch.randn(rows, rank, generator=generator).double() @ mixing + 0.5
+    x = torch.cat([x, x[:, :8]], 1)
+    d = x @ torch.randn(32, 32, generator=torch.Generator().manual_seed(8)).double() / 8 + 0.3
+    d = d + 0.5 * torch.randn(rows, 32, generator=generator).double()
+    return moments.Moments(x.T @ x, x.T @ d, x.sum(0), d.sum(0), d.square().sum(), float(rows), rows)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rank", [None, 5])
+@pytest.mark.parametrize("rows", [20, 60, 5000])
+def test_the_errors_of_the_grid_are_those_of_the_operators(bias: bool, rank: int | None, rows: int) -> None:
+    seen, unseen = random_moments(rows, 0), random_moments(rows // 4 + 2, 1)
+    options = Ghost(bias=bias, rank=rank)
+    regression = ghost.Regression(seen, options)
+    quick = regression.errors(unseen, ghost.GRID)
+    slow = [unseen.residual_norm(*regression.solve(ridge)) for ridge in ghost.GRID]
+    # Ridges far below the rounding of the Gram matrix let it through, in both forms.
+    clear = [number for number, ridge in enumerate(ghost.GRID) if ridge == 0 or ridge > 1e-9]
+    np.testing.assert_allclose([quick[n] for n in clear], [slow[n] for n in clear], rtol=1e-9)
+    np.testing.assert_allclose(quick, slow, rtol=1e-3)
+    assert ghost.fit(moments.Statistics(seen, unseen, 2), options).facts["ridge"] == ghost.GRID[np.argmin(slow)]
 
 
 def linear_model() -> torch.nn.Module:

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, nargs="+", required=True, help="plan JSON files, one per size")
     parser.add_argument("--recovery", required=True, help="name of the recovery in the configuration")
     parser.add_argument("--options", type=json.loads, required=True, help="its options, as JSON")
+    parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True, help=".safetensors")
     parser.add_argument("--table", type=Path, required=True, help=".parquet of table patches")
@@ -34,7 +35,10 @@ def main() -> None:
     if plans:
         method = protocol.method(options.method)
         model = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
-        sources = [protocol.Source(calibrations.read(arguments.calibration).sequences())]
+        own = plans[0]["calibration"]
+        files = {own: arguments.calibration, **dict(entry.split("=", 1) for entry in arguments.data)}
+        weights = options.weights(own)
+        sources = [protocol.Source(calibrations.read(files[name]).sequences(), weights[name]) for name in weights]
         wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
         every = sorted({boundary for part in wanted for boundary in part})
         fits = {

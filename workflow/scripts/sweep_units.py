@@ -52,7 +52,12 @@ def _evaluated(
     repairs = None
     if loop:
         looped = importlib.import_module("lamina.search.looped")
-        sources, method = [looped.Source(calibration.sequences())], recoveries.read(loop["options"])
+        method, own = recoveries.read(loop["options"]), args.keys["calibration"]
+        added = {name: calibrations.read(file) for name, file in (entry.split("=", 1) for entry in args.data)}
+        sources = [
+            looped.Source((calibration if name == own else added[name]).sequences(), weight)
+            for name, weight in method.weights(own).items()
+        ]
         repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"])
     with engine.opened(model, calibration.samples, args.tokens, outputs) as session:
         observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
@@ -79,6 +84,7 @@ if __name__ == "__main__":
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
+    parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--block", required=True, type=int)
     parser.add_argument("--blocks", required=True, type=int)
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")

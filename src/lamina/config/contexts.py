@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from lamina.config.calibrations import Text
 from lamina.config.configuration import Configuration
+from lamina.config.recoveries import OWN
 from lamina.config.studies import Prune, Study
 from lamina.models.context import check_fits, check_generation
 
@@ -32,7 +33,12 @@ def check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> N
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
-    for name in study.calibrations:
+    mending = {
+        *getattr(study, "recoveries", []),
+        *(config.selectors[s].recovery for s in getattr(study, "selectors", [])),
+    }
+    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data} - {OWN}
+    for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         entry = config.calibrations[name]
         if isinstance(entry, Text):
             check_fits(f"calibrations.{name}.length", entry.length, limit, model)

@@ -15,6 +15,7 @@ from lamina.config.calibrations import CORPUS, Choices, Text, corpus_file
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
+from lamina.config.recoveries import OWN
 from lamina.config.selectors import Selector
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
@@ -42,6 +43,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _check_held_out(config, root)
     _check_benchmark_names(config)
     _check_loops(config)
+    _check_data(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
         if isinstance(study, Prune):
@@ -149,6 +151,22 @@ def _check_loops(config: Configuration) -> None:
                 f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "
                 f"{nearest(selector.recovery, config.recoveries)} Correct the name, or define "
                 f"'{selector.recovery}' there, or leave `recovery` out for bare removals."
+            )
+
+
+def _check_data(config: Configuration) -> None:
+    """What recoveries are fitted on is there."""
+    for name, recovery in config.recoveries.items():
+        for calibration in recovery.data:
+            if calibration != OWN and calibration not in config.calibrations:
+                raise LaminaError(
+                    f"recoveries.{name}.data: '{calibration}' is not defined under `calibrations`. "
+                    f"{nearest(calibration, [OWN, *config.calibrations])} Correct the name, or define it there."
+                )
+        if len(recovery.data) > 1 and OWN in config.calibrations:
+            raise LaminaError(
+                f"calibrations.{OWN}: recoveries.{name}.data means the variant's own calibration by '{OWN}'. "
+                "Give this calibration another name."
             )
 
 

@@ -2,9 +2,18 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
-from lamina.config.entry import ByValue, option
+from lamina.config.entry import ByValue, Named, Spelt, option
+from lamina.config.explain import wrong
+
+OWN = "own"  # the calibration of the variant itself, whichever it is
+
+
+def _with_own(weights: dict[str, float]) -> dict[str, float]:
+    if OWN not in weights:
+        raise wrong(f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its tokens.")
+    return weights
 
 
 class Recovery(ByValue):
@@ -13,6 +22,21 @@ class Recovery(ByValue):
     BY: ClassVar[str] = "method"
 
     method: str = option("The recovery method.")
+    data: Annotated[Named[Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
+        "What it is fitted on: names of calibrations with the weight of a token of each. `own` is the variant's own; a "
+        "tenth of general text beside it, `{own: 1, corpus: 0.1}`, keeps a repair from ruining other text.",
+        {OWN: 1.0},
+        allowed="weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
+        shown_default="`{own: 1}`",
+    )
+
+    def weights(self, own: str) -> dict[str, float]:
+        """The weight of a token by calibration, that of the variant (`own`) first."""
+        weights = {own: 0.0}
+        for name, weight in self.data.items():
+            name = own if name == OWN else name
+            weights[name] = weights.get(name, 0.0) + weight
+        return weights
 
 
 class Ghost(Recovery):

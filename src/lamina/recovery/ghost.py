@@ -5,7 +5,6 @@
 that the fit did not see.
 """
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -40,14 +39,15 @@ def fit(statistics: Statistics, options: Ghost) -> Fit:
     """
     grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     seen, unseen = statistics.fit, statistics.heldout
-    best, error = 0, math.inf
-    for number, candidate in enumerate(_solve(seen, grid, options)):
-        candidate_error = unseen.residual_norm(*candidate)
-        if candidate_error < error or number == 0:
-            best, error, (operator, bias) = number, candidate_error, candidate
+    regression, best = Regression(seen, options), 0
+    if len(grid) > 1:
+        errors = regression.errors(unseen, grid)
+        best = errors.index(min(errors))
     chosen = grid[best]
-    ((final_operator, final_bias),) = _solve(seen.plus(unseen), (chosen,), options)
-    channels, final, nothing = len(operator), _tensors(final_operator, final_bias), torch.zeros_like(operator)
+    operator, bias = regression.solve(chosen)
+    del regression
+    final = _tensors(*Regression(seen.plus(unseen), options).solve(chosen))
+    channels, nothing = len(operator), torch.zeros_like(operator)
     return Fit(
         tensors=final,
         validated=_tensors(operator, bias),
@@ -58,7 +58,7 @@ def fit(statistics: Statistics, options: Ghost) -> Fit:
             "fit_error_before": _relative(seen.residual_norm(nothing), seen),
             "fit_error": _relative(seen.residual_norm(operator, bias), seen),
             "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
-            "heldout_error": _relative(error, unseen),
+            "heldout_error": _relative(unseen.residual_norm(operator, bias), unseen),
             "parameters": sum(tensor.numel() for tensor in final.values()),
             **statistics.counts(),
         },
@@ -79,27 +79,53 @@ def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, tor
     return {"operator": operator.float()} | ({} if bias is None else {"bias": bias.float()})
 
 
-def _solve(sums: Moments, grid: Sequence[float], options: Ghost) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Operator (C, C) and bias (C,) in float64 for every λ, from one eigendecomposition of XᵀX."""
-    gram, cross = sums.xx, sums.xd
-    mean_x, mean_d = sums.x / sums.weight, sums.d / sums.weight
-    if options.bias:
-        gram = gram - sums.weight * torch.outer(mean_x, mean_x)
-        cross = cross - sums.weight * torch.outer(mean_x, mean_d)
-    values, vectors = torch.linalg.eigh(gram)
-    values = values.clamp_min(0)
-    # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
-    noise = values[-1] * len(values) * torch.finfo(values.dtype).eps
-    projected = vectors.T @ cross
-    scale = values.mean()
-    for ridge in grid:
-        inverse = 1 / (values + ridge * scale)
+class Regression:
+    """One eigendecomposition XᵀX = V diag(v) Vᵀ, from which the operator V diag(1 / (v + λ)) P of any λ follows.
+
+    P = VᵀXᵀD; with a bias, X and D are centred on their means.
+    """
+
+    def __init__(self, sums: Moments, options: Ghost) -> None:
+        self.options = options
+        self.mean_x, self.mean_d = sums.x / sums.weight, sums.d / sums.weight
+        centred = sums.centred(self.mean_x, self.mean_d) if options.bias else sums
+        values, self.vectors = torch.linalg.eigh(centred.xx)
+        self.values = values.clamp_min(0)
+        self.cross = centred.xd
+        self.projected = self.vectors.T @ centred.xd
+
+    def solve(self, ridge: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Operator (C, C) and bias (C,) in float64 for λ = `ridge` times the mean eigenvalue."""
+        operator = self.vectors @ (self._inverse(ridge)[:, None] * self.projected)
+        if self.options.rank is not None:
+            operator = _reduce(operator, self.cross, self.options.rank)
+        return operator, self.mean_d - self.mean_x @ operator if self.options.bias else None
+
+    def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
+        """‖D - X M - 1 b‖ of every λ of the grid on samples that were not fitted.
+
+        With s = 1 / (v + λ), ‖X M‖² is sᵀ K s where K = (VᵀGV) ∘ (PPᵀ) and G = XᵀX of those samples: after K is known,
+        an error costs C² and not C³. A limited rank has no such form.
+        """
+        if self.options.rank is not None:
+            return [unseen.residual_norm(*self.solve(ridge)) for ridge in grid]
+        if self.options.bias:
+            unseen = unseen.centred(self.mean_x, self.mean_d)
+        kernel = self.vectors.T @ unseen.xx @ self.vectors
+        kernel *= self.projected @ self.projected.T
+        linear = (self.projected * (self.vectors.T @ unseen.xd)).sum(1)
+        inverses = [self._inverse(ridge) for ridge in grid]
+        squares = [unseen.dd - 2 * inverse @ linear + inverse @ kernel @ inverse for inverse in inverses]
+        return [float(square.clamp_min(0).sqrt()) for square in squares]
+
+    def _inverse(self, ridge: float) -> torch.Tensor:
+        """1 / (v + λ), (C,)."""
+        inverse = 1 / (self.values + ridge * self.values.mean())
         if ridge == 0:
-            inverse = torch.where(values > noise, inverse, 0.0)
-        operator = vectors @ (inverse[:, None] * projected)
-        if options.rank is not None:
-            operator = _reduce(operator, cross, options.rank)
-        yield operator, mean_d - mean_x @ operator if options.bias else None
+            # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
+            noise = self.values[-1] * len(self.values) * torch.finfo(self.values.dtype).eps
+            inverse = torch.where(self.values > noise, inverse, 0.0)
+        return inverse
 
 
 def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Tensor:

@@ -57,6 +57,13 @@ class Moments:
             self.tokens + other.tokens,
         )
 
+    def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
+        """Moments of the same rows less x (C,) and d (C,), which need not be their own means."""
+        xx = self.xx - torch.outer(self.x, x) - torch.outer(x, self.x) + self.weight * torch.outer(x, x)
+        xd = self.xd - torch.outer(self.x, d) - torch.outer(x, self.d) + self.weight * torch.outer(x, d)
+        dd = self.dd - 2 * d @ self.d + self.weight * d @ d
+        return Moments(xx, xd, self.x - self.weight * x, self.d - self.weight * d, dd, self.weight, self.tokens)
+
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
         square = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd

@@ -43,7 +43,7 @@ def sweep(config: Configuration, w: Any) -> str:
         selector = config.selectors[w.selector]
         early = {name: getattr(selector, name) for name in _BUDGET}
         early |= {"score": config.calibrations[w.calibration].score, "step": int(w.removed) + 1}
-    return command(
+    told = command(
         **{"pass": pass_},
         plan=inputs.sweep_plan(w) or None,
         units=units,
@@ -54,12 +54,13 @@ def sweep(config: Configuration, w: Any) -> str:
         tokens=config.sweep.tokens,
         keys=keys(w),
     )
+    return told + data(config, w, studies.looped(config, w.selector))
 
 
 def loop(config: Configuration, w: Any) -> str | None:
     """The recovery that is in place in a sweep; None if nothing is repaired."""
     name = studies.looped(config, w.selector)
-    if name is None:
+    if name == "none":
         return None
     selector, entry = config.selectors[w.selector], config.recoveries[name]
     # A strategy that draws nothing has no seed of its own.
@@ -74,7 +75,9 @@ def sweep_modules(config: Configuration, w: Any) -> list[str]:
         return ["lamina.sweep.weights"]
     early = [] if budget == "full" else [f"lamina.search.{budget}"]
     name = studies.looped(config, w.selector)
-    return early + (["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name else [])
+    return early + (
+        ["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name != "none" else []
+    )
 
 
 def score(config: Configuration, w: Any) -> str:
@@ -107,6 +110,18 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
     selector = config.selectors[w.selector]
     metric = [f"lamina.relevance.{selector.metric}"] if selector.metric else []
     return [f"lamina.search.{selector.strategy}", *metric]
+
+
+def recover(config: Configuration, w: Any) -> str:
+    """How a recovery is fitted."""
+    told = command(recovery=w.recovery, options=as_json(config.recoveries[w.recovery].options()), seed=config.seed)
+    return told + data(config, w, w.recovery)
+
+
+def data(config: Configuration, w: Any, recovery: str) -> str:
+    """What a recovery reads beside the variant's own calibration, by name; empty if it reads no more."""
+    added = [f"{name}={file}" for name, file in inputs.added_data(config, w, recovery).items()]
+    return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
 
 
 def table_modules(tables: Iterable[str]) -> list[str]:

@@ -110,17 +110,21 @@ def estimate(
         pass_, kind, _ = studies.sweep_settings(config, selector)
         stage.jobs += studies.sweep_blocks(config, selector)
         work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
-        if studies.looped(config, selector):
-            # The unpruned model's streams, to which the patches are fitted.
-            work, naive = work + tokens.stream * depth[model], naive + tokens.stream * depth[model]
+        if (recovery := studies.looped(config, selector)) != "none":
+            # One pass for the Gram matrices of the patches.
+            read = studies.fitted_on(config, calibration, recovery)
+            fitting = float(sum(calibrations[model, name].stream for name in read) * depth[model])
+            work, naive = work + fitting, naive + fitting
         stage.add(work, naive, flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
-        tokens, stage = calibrations[place[:2]], stages["recover"]
-        stage.jobs += 1
-        # One pass for the Gram matrices, one for the absolute errors.
-        work = 2.0 * tokens.stream * depth[place[0]]
-        stage.add(work, work, flops(place[0], tokens))
+        model, own, _, recovery = place
+        stages["recover"].jobs += 1
+        for calibration in studies.fitted_on(config, own, recovery):
+            tokens = calibrations[model, calibration]
+            # One pass for the Gram matrices, one for the absolute errors.
+            work = 2.0 * tokens.stream * depth[model]
+            stages["recover"].add(work, work, flops(model, tokens))
     for variant in (v for v in variants if v.healing != "none"):
         tokens, stage = calibrations[variant.model, variant.calibration], stages["heal"]
         settings: Any = config.healings[variant.healing]  # every method trains for epochs

@@ -85,11 +85,18 @@ def variants(listed: list[Variant]) -> list[str]:
     return sorted(file for file in found if file)
 
 
-def overlap_gate(w: Any) -> str:
-    """A variant is benchmarked only on what its calibration does not hold."""
+def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[str]:
+    """Variants are benchmarked only on what neither their calibration holds nor what their recoveries add to it."""
     if w.calibration == "none":
-        return paths.task(w.task)
-    return paths.overlap(w.model, w.calibration, w.task)
+        return [paths.task(w.task)]
+    seen = {name for v in listed for name in studies.read_by(config, v)}
+    return [paths.overlap(w.model, name, w.task) for name in sorted({w.calibration, *seen})]
+
+
+def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
+    """The calibrations that a recovery is fitted on beside the variant's own, by name."""
+    _, *added = studies.fitted_on(config, w.calibration, recovery)
+    return {name: paths.calibration(w.model, name) for name in added}
 
 
 def export(config: Configuration, w: Any) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def table_parts(config: Configuration, table: str) -> list[str]:
         case "models":
             return [paths.manifest(model) for model in config.models]
         case "calibrations":
-            return [paths.calibration(*place) for place in studies.captures(config)]
+            return [paths.calibration(*place) for place in studies.calibrations(config)]
         case "activations":
             return [paths.activations(*place) for place in studies.captures(config)]
         case "sweeps" | "relevance":

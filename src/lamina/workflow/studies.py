@@ -111,9 +111,9 @@ def starts_shared(config: Configuration, selector: str) -> bool:
     return entry.budget == "full" and entry.recovery is None
 
 
-def looped(config: Configuration, selector: str) -> str | None:
-    """The recovery that is in place in the sweeps under a selector, which may be `base/{pass}/{units}`."""
-    return None if selector.startswith("base/") else config.selectors[selector].recovery
+def looped(config: Configuration, selector: str) -> str:
+    """The recovery in place in the sweeps under a selector, which may be `base/{pass}/{units}`; `none` if none is."""
+    return "none" if selector.startswith("base/") else config.selectors[selector].recovery or "none"
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -159,6 +159,23 @@ def step_pass(config: Configuration, selector: str) -> str | None:
 def captures(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that a study uses."""
     return sorted({(m, c) for study in config.studies.values() for m in study.models for c in study.calibrations})
+
+
+def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[str]:
+    """Calibrations that a variant's recovery is fitted on, its own first."""
+    return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
+
+
+def read_by(config: Configuration, variant: Variant) -> set[str]:
+    """Calibrations that a variant was made from, its recovery and the one in its selector's loop included."""
+    ways = (variant.recovery, looped(config, variant.selector))
+    return {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+
+
+def calibrations(config: Configuration) -> list[tuple[str, str]]:
+    """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
+    mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
+    return sorted({*captures(config), *mended})
 
 
 def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
