@@ -189,7 +189,7 @@ def mended(raw: Raw, tmp_path: Path) -> Configuration:
 def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Configuration) -> None:
     place = wildcards(recovery="general")
     file = "results/calibrations/small/corpus.parquet"
-    assert inputs.added_data(mended, place) == {"corpus": file}
+    assert inputs.added_data(mended, place, "general") == {"corpus": file}
     told = shlex.split(arguments.recover(mended, place))
     assert told[-2:] == ["--data", f"corpus={file}"]
     options = parsed(shlex.join(told[:-2]))
@@ -203,6 +203,21 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert inputs.overlap_gates(mended, gate, listed[:1]) == both[1:]
     assert file in inputs.table_parts(mended, "calibrations")
     assert file not in inputs.table_parts(mended, "activations")
+
+
+def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw, tmp_path: Path) -> None:
+    """Also where the finished plan is not repaired."""
+    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
+    raw["selectors"]["looped"]["recovery"] = "general"
+    raw["studies"]["prune"] |= {"selectors": ["looped"], "recoveries": ["none"]}
+    config = load(raw, workplace(tmp_path))
+    file = "results/calibrations/small/corpus.parquet"
+    assert shlex.split(arguments.sweep(config, wildcards("looped", block="0")))[-2:] == ["--data", f"corpus={file}"]
+    assert "--data" not in arguments.sweep(config, wildcards("accuracy", block="0"))
+    gate = Wildcards(model="small", calibration="recall", task="t")
+    found = inputs.overlap_gates(config, gate, [Variant("small", "recall", "looped", 1)])
+    assert found == [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
+    assert file in inputs.table_parts(config, "calibrations")
 
 
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:

@@ -203,7 +203,7 @@ def test_the_loop_costs_little_more_than_the_plain_sweep(removed: tuple[str, ...
 
 
 def test_one_base_pass_serves_all_candidates() -> None:
-    model, samples = tiny.model(), random_samples(8, count=20)
+    model, samples, other = tiny.model(), random_samples(8, count=20), random_samples(12, count=8)
     seen: list[int] = []
     layers_of(model)[0].register_forward_pre_hook(
         lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).shape[0]),
@@ -214,6 +214,14 @@ def test_one_base_pass_serves_all_candidates() -> None:
     # Candidates that lack the same run hold the same object, so that their streams stay one.
     one, two = (repairs.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
     assert one.patches[2, 3] is two.patches[2, 3]
+    # What else the recovery is fitted on is halved as well, so that the mixture stays what its weights say.
+    sources = [
+        Source([sample.sequence() for sample in part], weight) for part, weight in ((samples, 1.0), (other, 0.1))
+    ]
+    seen.clear()
+    more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
+    assert sum(seen) == len(samples) + len(other)
+    assert not torch.equal(more.patches[0][2, 3].operator, repairs.patches[0][2, 3].operator)
 
 
 def test_blocks_of_units_together_are_the_whole_sweep() -> None:
