@@ -1,4 +1,4 @@
-"""How fast the residual stream grows with depth, and how much each layer changes it (arXiv 2505.02795).
+"""How fast the residual stream grows with depth, and how much each layer changes it (arXiv 2502.05795).
 
 Under Pre-LN every layer adds to a stream that it sees normalised, so updates of one size make the variance grow
 linearly, v0 + l. Where it grows exponentially, deep layers change little of what they are given.
