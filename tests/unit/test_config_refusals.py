@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.config import load as config
+from lamina.config.recoveries import Ghost
 from lamina.errors import LaminaError
 from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 
@@ -322,6 +323,13 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector
     message = refusal(put(minimal(), "selectors.odd", selector), root)
     assert message.startswith("selectors.odd.")
     assert all(word in message for word in words), message
+
+
+def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Ghost, "LINEAR", False)
+    message = refusal(put(minimal(), "selectors.odd", {"metric": "accuracy", "recovery": "ghost"}), root)
+    assert message.startswith("selectors.odd.recovery: 'ghost' is of method 'ghost'")
+    assert "no linear map of the stream" in message and "or leave `recovery` out" in message
 
 
 def test_a_recovery_of_half_layers_is_refused(root: Path) -> None:

@@ -152,6 +152,12 @@ def _check_loops(config: Configuration) -> None:
                 f"{nearest(selector.recovery, config.recoveries)} Correct the name, or define "
                 f"'{selector.recovery}' there, or leave `recovery` out for bare removals."
             )
+        if selector.recovery and not (recovery := config.recoveries[selector.recovery]).LINEAR:
+            raise LaminaError(
+                f"selectors.{name}.recovery: '{selector.recovery}' is of method '{recovery.method}', which is no "
+                "linear map of the stream and cannot be in place while units are scored. Name a recovery of method "
+                "ghost, or leave `recovery` out."
+            )
 
 
 def _check_data(config: Configuration) -> None:

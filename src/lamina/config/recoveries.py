@@ -20,6 +20,8 @@ class Recovery(ByValue):
     """A repair that is fitted on the calibration without training. `none`, no repair, always exists."""
 
     BY: ClassVar[str] = "method"
+    # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
+    LINEAR: ClassVar[bool] = True
 
     method: str = option("The recovery method.")
     data: Annotated[Named[Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
