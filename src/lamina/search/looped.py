@@ -8,11 +8,12 @@ A patch has C² parameters and remembers a small calibration. So the samples are
 scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a sample that
 it is judged by. The patches of a finished plan are fitted on all samples, by `fit_patch` as ever.
 
-Memory: each boundary needs one operator per fold, C² float32 numbers, all kept in the host's memory while candidates
-are measured; the device holds only those of a pass. Moments take 4 C² float64 numbers per boundary while it is fitted;
-boundaries are taken in groups that stay below the 8 GiB of `lamina.streams.moments.collect`, each group costing one
-more base pass. At C = 4096 with 32 candidates: 2 · 32 · 64 MiB = 4 GiB of operators on the host, and two groups
-of 16 boundaries with 512 MiB of moments each. More blocks of a sweep divide both.
+Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
+most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
+4 C² float64 numbers per boundary while it is fitted; boundaries are taken in groups that stay below the 8 GiB of
+`lamina.streams.moments.collect`, each group costing one more base pass. At C = 4096 with 32 candidates:
+2 · 32 · 64 MiB = 4 GiB of operators, and two groups of 16 boundaries with 512 MiB of moments each. More blocks of a
+sweep divide both.
 """
 
 import random
@@ -20,10 +21,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.structure import layers_of
+from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery import protocol
@@ -31,6 +33,8 @@ from lamina.recovery.protocol import Source
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.engine import Session
 from lamina.sweep.scores import Name, Scores
+
+ON_DEVICE = 8 << 30
 
 
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
@@ -100,6 +104,9 @@ def fitted(
             "`recovery` out of the selector."
         )
 
+    channels = int(text_config(model).hidden_size)
+    place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
+
     def patches(scored: int) -> Iterator[tuple[Boundary, Patch]]:
         others = [
             replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != scored])
@@ -112,8 +119,8 @@ def fitted(
                     f"recovery method '{options.method}' is no linear map of the stream, so it cannot be in place "
                     "while candidates are scored. Give the selector a recovery of method ghost, or none."
                 )
-            bias = None if patch.bias is None else patch.bias.float().cpu()
-            yield boundary, Patch(patch.operator.float().cpu(), bias)
+            to = (place, torch.float32)
+            yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
 
     return Repairs(drawn[0], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
 
