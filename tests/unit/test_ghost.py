@@ -28,7 +28,9 @@ def sequences(seed: int = 0) -> list[list[int]]:
     return [torch.randint(4, tiny.VOCABULARY, (length,), generator=generator).tolist() for length in LENGTHS]
 
 
-def collect(model: Any, texts: Any, *arguments: Any, **options: Any) -> dict[tuple[int, int], moments.Statistics]:
+def collect(
+    model: Any, texts: Any, *arguments: Any, **options: Any
+) -> dict[tuple[int, int], moments.Statistics[moments.Moments]]:
     return dict(moments.collect(model, [Source(texts)], *arguments, **options))
 
 

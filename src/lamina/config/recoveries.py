@@ -1,6 +1,6 @@
 """Section `recoveries`: the training-free repairs. A class here has the name and the options of a method."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -14,6 +14,15 @@ def _with_own(weights: dict[str, float]) -> dict[str, float]:
     if OWN not in weights:
         raise wrong(f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its tokens.")
     return weights
+
+
+def ridge_option() -> Any:
+    """The key `ridge`."""
+    return option(
+        "Ridge relative to the mean squared activation; `validated` picks it on held-out calibration samples.",
+        "validated",
+        allowed="validated, or a number of at least 0",
+    )
 
 
 class Recovery(ByValue):
@@ -45,13 +54,33 @@ class Ghost(Recovery):
     """One linear map of the residual stream where a run of layers went, by ridge regression."""
 
     method: Literal["ghost"] = "ghost"
-    ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = option(
-        "Ridge relative to the mean squared activation; `validated` picks it on held-out calibration samples.",
-        "validated",
-        allowed="validated, or a number of at least 0",
-    )
+    ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     bias: bool = option("Whether the operator has a bias (is affine).", False)
     rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
+
+
+class LinearPatch(Recovery):
+    """One scale per channel of the residual stream where a run of layers went, after arXiv 2505.24680."""
+
+    method: Literal["linearpatch"] = "linearpatch"
+    form: Literal["diag", "rotated"] = option(
+        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
+    )
+
+
+class ReplaceMe(Recovery):
+    """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
+
+    method: Literal["replaceme"] = "replaceme"
+    ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
+
+
+class PruneComp(Recovery):
+    """One number that makes the stream as large as it was, folded into all weights before a run, after
+    arXiv 2507.18212.
+    """
+
+    method: Literal["prune_comp"] = "prune_comp"
 
 
 read = Recovery.from_options

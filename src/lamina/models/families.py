@@ -16,7 +16,8 @@ class Family:
         the token embeddings and the output projection.
     attention, mlp : sub-module names inside a layer. `mlp` may be several names where the layer holds the projections
         itself. None where the sub-layers of the family are not known.
-    projections : names of the MLP's linear maps inside `mlp`, what LoRA adapts.
+    projections : names of the MLP's linear maps inside `mlp`, what LoRA adapts; the last leads to the stream.
+    attention_output : name of the linear map inside `attention` that leads to the stream.
     transposed : the projections store their weight as (in, out), as GPT-2's Conv1D does.
     residual_inside : the sub-layer adds the residual itself, given as its second argument.
     stream_norm : a norm stands on the residual stream itself, after the sum, so that a layer without its sub-layers is
@@ -31,6 +32,7 @@ class Family:
     attention: str | None
     mlp: tuple[str, ...]
     projections: tuple[str, ...]
+    attention_output: str = ""
     transposed: bool = False
     residual_inside: bool = False
     stream_norm: bool = False
@@ -45,6 +47,7 @@ _LLAMA = Family(
     attention="self_attn",
     mlp=("mlp",),
     projections=("gate_proj", "up_proj", "down_proj"),
+    attention_output="o_proj",
 )
 _LLAMA_LIKE = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "olmo2", "bitnet")
 
@@ -57,6 +60,7 @@ _BLOOM = Family(
     attention="self_attention",
     mlp=("mlp",),
     projections=("dense_h_to_4h", "dense_4h_to_h"),
+    attention_output="dense",
     residual_inside=True,
 )
 
@@ -74,6 +78,7 @@ FAMILIES: dict[str, Family] = {
         attention="attention",
         mlp=("mlp",),
         projections=("dense_h_to_4h", "dense_4h_to_h"),
+        attention_output="dense",
     ),
     "gpt2": Family(
         name="gpt2",
@@ -84,6 +89,7 @@ FAMILIES: dict[str, Family] = {
         attention="attn",
         mlp=("mlp",),
         projections=("c_fc", "c_proj"),
+        attention_output="c_proj",
         transposed=True,
     ),
     "opt": Family(
@@ -95,6 +101,7 @@ FAMILIES: dict[str, Family] = {
         attention="self_attn",
         mlp=("fc1", "fc2"),
         projections=("fc1", "fc2"),
+        attention_output="out_proj",
     ),
     "bloom": _BLOOM,
     "falcon": replace(_BLOOM, name="falcon", residual_inside=False),

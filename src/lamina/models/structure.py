@@ -81,6 +81,75 @@ def projection_paths(model: PreTrainedModel) -> list[str]:
     return found
 
 
+def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
+    """The linear map of a layer's MLP whose output is added to the residual stream.
+
+    Raises
+    ------
+    LaminaError
+        If the family has none, or something stands between it and the stream.
+    """
+    family = family_of(model)
+    if not family.projections:
+        raise _unfoldable(family, "has no one linear map that leads from the MLP to the stream, as far as is known")
+    refuse_norms_on_stream(model)
+    if getattr(text_config(model), "quantization_config", None) is not None:
+        raise _unfoldable(family, "is quantised, and would round what is folded into its weights")
+    holder = layers_of(model)[layer]
+    if len(family.mlp) == 1:
+        holder = holder.get_submodule(family.mlp[0])
+    return holder.get_submodule(family.projections[-1])
+
+
+def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
+    """Everything that adds to the stream entering layer `before`: embeddings, and both sub-layers of each layer so far.
+
+    Multiplied by a number, with their biases, they multiply that stream by it, up to the epsilon of the norms.
+
+    Raises
+    ------
+    LaminaError
+        If the family has more that does, or a norm that undoes it, or an embedding that is the head as well.
+    """
+    family, config, layers = family_of(model), text_config(model), layers_of(model)
+    refuse_norms_on_stream(model)
+    container = module_at(model, family.layers.rpartition(".")[0])
+    final = str(family.final_norm).rpartition(".")[2]
+    if any("norm" in name and name != final for name, _ in container.named_children()):
+        raise _unfoldable(family, "has a norm behind the embedding, which undoes what is folded into it")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if config.tie_word_embeddings or (head is not None and head.weight is embedding.weight):
+        raise _unfoldable(family, "ties the embedding here to the output projection, and one cannot be scaled alone")
+    if not family.attention or not family.attention_output:
+        raise _unfoldable(family, "has no one linear map that leads from attention to the stream, as far as is known")
+    path = f"{family.attention}.{family.attention_output}"
+    # Learned positions are the embeddings beside that of the tokens.
+    embeddings = [module for module in container.modules() if isinstance(module, nn.Embedding)]
+    outputs = [part for n in range(before) for part in (layers[n].get_submodule(path), down_projection(model, n))]
+    return [*embeddings, *outputs]
+
+
+def refuse_norms_on_stream(model: PreTrainedModel) -> None:
+    """Refuse a model in which the output of a sub-layer is not added to the stream as it is.
+
+    Raises
+    ------
+    LaminaError
+        If a norm stands behind the sub-layers or on the stream itself.
+    """
+    family = family_of(model)
+    behind = any(getattr(layer, "post_feedforward_layernorm", None) is not None for layer in layers_of(model))
+    if behind or family.stream_norm:
+        raise _unfoldable(family, "has a norm between the MLP and the stream, which undoes what is folded into weights")
+
+
+def _unfoldable(family: Family, reason: str) -> LaminaError:
+    return LaminaError(
+        f"the model family '{family.name}' {reason}. Use a recovery that acts on the stream "
+        "itself: ghost or linearpatch."
+    )
+
+
 def _recognise(model: PreTrainedModel, config: PretrainedConfig) -> Family:
     """A family for a model that is not listed: its one module list with as many entries as the configuration says."""
     depth = getattr(config, "num_hidden_layers", None)

@@ -26,12 +26,12 @@ def collect(
     boundaries: Sequence[Boundary],
     options: Ghost,
     seed: int,
-) -> Iterator[tuple[Boundary, Statistics]]:
+) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Moments of the unpruned stream, fit and held-out samples apart."""
     return moments.collect(model, sources, boundaries, seed)
 
 
-def fit(statistics: Statistics, options: Ghost) -> Fit:
+def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """Fit one boundary.
 
     λ is picked on the held-out samples from operators fitted on the others; the patch is then fitted once more on

@@ -4,22 +4,22 @@ X = h_start and Y = h_end of the unpruned model, one row per real token; a row o
 as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64; no activation outlives its batch.
 """
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.errors import LaminaError
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery.protocol import Source
+from lamina.streams import sources as over
 from lamina.streams import taps
+from lamina.streams.sources import split as split
 
-HELDOUT_SHARE = 0.2
 # Rows turned into float64 at a time: at C = 4096 a chunk is 128 MiB.
 _CHUNK = 4096
 
@@ -35,6 +35,7 @@ class Moments:
     dd : sum of squares of D, scalar.
     weight : sum of the weights of the rows, by which means are taken.
     tokens : number of rows.
+    yy : sum of squares of Y where X is something else than the stream at the start of the run, scalar.
     """
 
     xx: torch.Tensor
@@ -44,6 +45,7 @@ class Moments:
     dd: torch.Tensor
     weight: float = 0.0
     tokens: int = 0
+    yy: torch.Tensor | None = None
 
     def plus(self, other: "Moments") -> "Moments":
         """Moments of both splits together."""
@@ -55,6 +57,7 @@ class Moments:
             self.dd + other.dd,
             self.weight + other.weight,
             self.tokens + other.tokens,
+            None if self.yy is None or other.yy is None else self.yy + other.yy,
         )
 
     def centred(self, x: torch.Tensor, d: torch.Tensor) -> "Moments":
@@ -66,7 +69,7 @@ class Moments:
 
     def output_norm(self) -> float:
         """‖Y‖, from Y = X + D."""
-        square = torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
+        square = self.yy if self.yy is not None else torch.trace(self.xx) + 2 * torch.trace(self.xd) + self.dd
         return float(square.clamp_min(0).sqrt())
 
     def residual_norm(self, operator: torch.Tensor, bias: torch.Tensor | None = None) -> float:
@@ -77,12 +80,24 @@ class Moments:
         return float(square.clamp_min(0).sqrt())
 
 
-@dataclass
-class Statistics:
-    """What a recovery is fitted on: the moments of the fit samples and of the held-out samples."""
+class Sums(Protocol):
+    """Sums over the tokens of one split, of whatever a recovery needs."""
 
-    fit: Moments
-    heldout: Moments
+    tokens: int
+
+    def plus(self, other: Self) -> Self:
+        """Sums of both splits together."""
+
+
+S = TypeVar("S", bound=Sums)
+
+
+@dataclass
+class Statistics(Generic[S]):
+    """What a recovery is fitted on: sums over the fit samples and over the held-out samples."""
+
+    fit: S
+    heldout: S
     n_samples: int
 
     def counts(self) -> dict[str, int]:
@@ -98,24 +113,6 @@ class AbsoluteErrors:
     after: torch.Tensor
 
 
-def split(count: int, seed: int, share: float = HELDOUT_SHARE) -> list[bool]:
-    """For each of `count` samples, whether it is held out: a seeded share, at least one of each.
-
-    Raises
-    ------
-    LaminaError
-        If there are fewer than two samples.
-    """
-    if count < 2:
-        raise LaminaError(
-            f"a patch needs at least 2 calibration samples, to fit on one and check on the other; there is {count}. "
-            "Raise the calibration's limit."
-        )
-    held = max(1, round(count * share))
-    chosen = set(random.Random(seed).sample(range(count), held))
-    return [number in chosen for number in range(count)]
-
-
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -123,19 +120,19 @@ def collect(
     seed: int,
     tokens: int = 16384,
     memory: int = 8 << 30,
-) -> Iterator[tuple[Boundary, Statistics]]:
+    regressors: Mapping[int, nn.Module] | None = None,
+) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
-    Of each source a share of the samples is held out.
-    One forward pass serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the
-    moments of one pass are given up before the next.
+    Of each source a share of the samples is held out. One forward pass serves all boundaries whose moments fit into
+    `memory` bytes together. Fit each as it comes: the moments of one pass are given up before the next. With
+    `regressors`, X is what the module of a boundary's start gives out and not the stream there.
     """
-    held = [split(len(source.sequences), seed) for source in sources]
     channels = int(text_config(model).hidden_size)
     per_pass = max(1, memory // (4 * 8 * channels * channels))
     wanted = sorted(set(boundaries))
     for first in range(0, len(wanted), per_pass):
-        found = _one_pass(model, sources, wanted[first : first + per_pass], held, tokens, channels)
+        found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors)
         while found:
             boundary = next(iter(found))
             yield boundary, found.pop(boundary)
@@ -145,31 +142,24 @@ def _one_pass(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
-    held: Sequence[Sequence[bool]],
+    seed: int,
     tokens: int,
     channels: int,
-) -> dict[Boundary, Statistics]:
+    regressors: Mapping[int, nn.Module] | None,
+) -> dict[Boundary, Statistics[Moments]]:
     fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
+    starts = sorted({start for start, _ in boundaries}) if regressors else []
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        inputs = dict(zip(starts, batch.outputs, strict=True))
+        _accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
+        _accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
+
     places = [place for boundary in boundaries for place in boundary]
-    for source, flags in zip(sources, held, strict=True):
-        out = torch.tensor(flags, device=model.device)
-        taps.run(model, source.sequences, places, partial(_add, fit, heldout, out, source.weight), tokens)
+    modules = [regressors[start] for start in starts] if regressors else []
+    over.run(model, sources, places, add, seed, tokens, modules)
     samples = sum(len(source.sequences) for source in sources)
     return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
-
-
-def _add(
-    fit: Mapping[Boundary, Moments],
-    heldout: Mapping[Boundary, Moments],
-    out: torch.Tensor,
-    weight: float,
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-) -> None:
-    """Add a batch to the sums; `out` tells which samples are held out."""
-    unseen = out[batch.samples][:, None]
-    _accumulate(fit, streams, batch.real & ~unseen, weight)
-    _accumulate(heldout, streams, batch.real & unseen, weight)
 
 
 def absolute_errors(
@@ -184,10 +174,10 @@ def absolute_errors(
     `patches` are those fitted without the held-out samples of the same `seed`.
     """
     totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0.0] for boundary in patches}
-    places = [place for boundary in patches for place in boundary]
     for source in sources:
         flags = split(len(source.sequences), seed)
         held = [sequence for sequence, flag in zip(source.sequences, flags, strict=True) if flag]
+        places = [place for boundary in patches for place in boundary]
         taps.run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens)
     return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
 
@@ -201,7 +191,7 @@ def _add_errors(
 ) -> None:
     """Add a batch's errors before and after, and its weight, to `totals`."""
     for (start, end), patch in patches.items():
-        for x, y in _rows(streams[start], streams[end], batch.real):
+        for x, y in _rows(streams[start], streams[end], wanted=batch.real):
             error = y - x
             left = error - x @ patch.operator.double().to(x.device)
             if patch.bias is not None:
@@ -212,11 +202,11 @@ def _add_errors(
             total[2] += weight * len(x)
 
 
-def _rows(x: torch.Tensor, y: torch.Tensor, wanted: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """The wanted tokens of two streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
+def _rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+    """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
     for line, place in zip(*(part.split(_CHUNK) for part in wanted.nonzero(as_tuple=True)), strict=True):
         if len(line):
-            yield x[line, place].double(), y[line, place].double()
+            yield [stream[line, place].double() for stream in streams]
 
 
 def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
@@ -231,13 +221,17 @@ def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> d
 
 
 def _accumulate(
-    sums: Mapping[Boundary, Moments], streams: Mapping[int, torch.Tensor], wanted: torch.Tensor, weight: float
+    sums: Mapping[Boundary, Moments],
+    streams: Mapping[int, torch.Tensor],
+    inputs: Mapping[int, torch.Tensor],
+    wanted: torch.Tensor,
+    weight: float,
 ) -> None:
-    """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times."""
+    """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
     seen: set[int] = set()
     for (start, end), moments in sums.items():
-        for x, y in _rows(streams[start], streams[end], wanted):
-            d = y - x
+        for x, *parts in _rows(inputs.get(start, streams[start]), streams[start], streams[end], wanted=wanted):
+            d = parts[1] - parts[0]
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.
                 moments.xx.addmm_(x.T, x, alpha=weight)
@@ -245,6 +239,9 @@ def _accumulate(
             moments.xd.addmm_(x.T, d, alpha=weight)
             moments.d.add_(d.sum(0), alpha=weight)
             moments.dd.add_(d.square().sum(), alpha=weight)
+            if inputs:
+                square = weight * parts[1].square().sum()
+                moments.yy = square if moments.yy is None else moments.yy + square
             moments.weight += weight * len(x)
             moments.tokens += len(x)
         seen.add(start)

@@ -25,10 +25,12 @@ class Batch:
     ----------
     samples : numbers of the sequences, (lines,).
     real : True where a token is real and not padding, (lines, T), on the device.
+    outputs : what the modules asked for gave out, (lines, T, C) each, in their order.
     """
 
     samples: list[int]
     real: torch.Tensor
+    outputs: Sequence[torch.Tensor] = ()
 
 
 Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
@@ -42,10 +44,12 @@ def run(
     boundaries: Sequence[int],
     consumer: Consumer,
     tokens: int,
+    outputs: Sequence[nn.Module] = (),
 ) -> None:
     """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
 
     Only the body runs: the output embedding says nothing about streams. `tokens` bounds a batch, see `positions`.
+    Modules of which the outputs are wanted too are given as `outputs`.
 
     Raises
     ------
@@ -54,14 +58,18 @@ def run(
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
-    with _tapped(model, wanted) as streams:
-        for samples in by_length([len(sequence) for sequence in sequences], positions(tokens, len(wanted))):
+    with _tapped(model, wanted) as streams, _listening(outputs) as given:
+        for samples in by_length(
+            [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
+        ):
             ids, real = padded([sequences[number] for number in samples], model.device)
             body(input_ids=ids, attention_mask=real.long(), use_cache=False)
             for stream in streams.values():
                 assert_finite(stream.sum(-1)[real], model.config.model_type, "the forward pass over the calibration")
-            consumer(Batch(samples, real), streams)
+            # Some families run MLPs on a list of tokens.
+            consumer(Batch(samples, real, [given[n].view(*ids.shape, -1) for n in range(len(outputs))]), streams)
             streams.clear()
+            given.clear()
 
 
 def positions(tokens: int, held: int) -> int:
@@ -95,6 +103,26 @@ def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[dict[
     ]
     try:
         yield streams
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _listening(modules: Sequence[nn.Module]) -> Iterator[dict[int, torch.Tensor]]:
+    """While open, every forward pass puts what each of the modules gives out into the mapping, by its number."""
+    given: dict[int, torch.Tensor] = {}
+
+    def giving(number: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
+            # A copy, since a layer may add to it in place.
+            given[number] = output.clone()
+
+        return hook
+
+    handles = [module.register_forward_hook(giving(number)) for number, module in enumerate(modules)]
+    try:
+        yield given
     finally:
         for handle in handles:
             handle.remove()

@@ -1,0 +1,145 @@
+"""LinearPatch: one scale per channel where a run of layers went, on the stream itself or after a Hadamard rotation.
+
+`d_c` is the mean over samples of mean_t |(h_end Q)_c| / mean_t |(h_start Q)_c|, and `h <- h Q diag(d) Qᵀ` at the
+boundary (arXiv 2505.24680). The scale is measured after the rotation. Without one, Q = I.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.recoveries import LinearPatch
+from lamina.models.structure import text_config
+from lamina.models.variant import Boundary, Patch, Place
+from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.streams import sources as over
+from lamina.streams import taps
+from lamina.streams.moments import Statistics
+
+
+@dataclass
+class Channels:
+    """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q.
+
+    Attributes
+    ----------
+    ratios : over samples, of mean_t |Y| / mean_t |X|, a sample counting as its source weighs.
+    xx, xy, yy : over tokens, weighted, of X², XY and Y².
+    samples : sum of the weights of the samples.
+    """
+
+    ratios: torch.Tensor
+    xx: torch.Tensor
+    xy: torch.Tensor
+    yy: torch.Tensor
+    samples: float = 0.0
+    tokens: int = 0
+
+    def plus(self, other: "Channels") -> "Channels":
+        """Sums of both splits together."""
+        return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
+
+    def mean_ratios(self) -> torch.Tensor:
+        """The mean over samples, (C,)."""
+        return self.ratios / self.samples
+
+    def error(self, scale: torch.Tensor | float) -> float:
+        """‖Y - X diag(scale)‖ / ‖Y‖: a rotation changes neither norm."""
+        square = (self.yy - 2 * scale * self.xy + scale**2 * self.xx).sum()
+        return float((square.clamp_min(0) / self.yy.sum()).sqrt()) if self.yy.sum() > 0 else 0.0
+
+
+def collect(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: LinearPatch,
+    seed: int,
+) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
+    """Sums of the unpruned stream per channel, fit and held-out samples apart, all boundaries in one pass."""
+    channels = int(text_config(model).hidden_size)
+    block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
+    wanted = sorted(set(boundaries))
+    found = {boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in wanted}
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        for boundary, sums in found.items():
+            x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
+            for split, lines in zip(sums, (~held, held), strict=True):
+                _add(split, x[lines], y[lines], weight)
+                split.tokens += int(batch.real[lines].sum())
+
+    over.run(model, sources, [place for boundary in wanted for place in boundary], add, seed)
+    samples = sum(len(source.sequences) for source in sources)
+    for boundary, (fit, heldout) in found.items():
+        yield boundary, Statistics(fit, heldout, samples)
+
+
+def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
+    """The mean ratio of every channel; there is nothing to choose, so held-out samples only measure."""
+    seen, unseen = statistics.fit, statistics.heldout
+    scale = seen.mean_ratios()
+    return Fit(
+        tensors=_tensors(seen.plus(unseen).mean_ratios(), options),
+        validated=_tensors(scale, options),
+        facts={**errors(seen, unseen, scale), "parameters": len(scale) ** 2, **statistics.counts()},
+    )
+
+
+def errors(seen: Channels, unseen: Channels, scale: torch.Tensor | float) -> dict[str, float]:
+    """The relative errors of table `patches` for a scale (C,) or one number."""
+    return {
+        "fit_error_before": seen.error(1.0),
+        "fit_error": seen.error(scale),
+        "heldout_error_before": unseen.error(1.0),
+        "heldout_error": unseen.error(scale),
+    }
+
+
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Put the operator before what follows the boundary."""
+    as_patch(tensors).apply(variant, place)
+
+
+def as_patch(tensors: Tensors) -> Patch:
+    """h + h (Q diag(d) Qᵀ - I)."""
+    return Patch(tensors["operator"])
+
+
+def hadamard(channels: int) -> torch.Tensor:
+    """Sylvester's orthonormal, symmetric matrix of the largest power of two that divides C, in float64.
+
+    Its copies along the diagonal are the rotation Q (C, C).
+    """
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while channels % (2 * len(matrix)) == 0:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / len(matrix) ** 0.5
+
+
+def rotate(stream: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """h Q of a stream (..., C), for the block of `hadamard`."""
+    return (stream.unflatten(-1, (-1, len(block))) @ block).flatten(-2)
+
+
+def _empty(channels: int, on: torch.device) -> Channels:
+    return Channels(*torch.zeros(4, channels, dtype=torch.float64, device=on))
+
+
+def _add(sums: Channels, x: torch.Tensor, y: torch.Tensor, weight: float) -> None:
+    """Add samples x, y (lines, T, C), zero where there is padding; their number cancels in the ratio of means."""
+    before, after = x.abs().sum(1), y.abs().sum(1)
+    # A channel that is always zero can have any scale.
+    sums.ratios += weight * torch.where(before > 0, after / before, 1.0).sum(0)
+    sums.xx += weight * x.square().sum((0, 1))
+    sums.xy += weight * (x * y).sum((0, 1))
+    sums.yy += weight * y.square().sum((0, 1))
+    sums.samples += weight * len(x)
+
+
+def _tensors(scale: torch.Tensor, options: LinearPatch) -> dict[str, torch.Tensor]:
+    block = hadamard(len(scale) if options.form == "rotated" else 1).to(scale.device)
+    rotation = rotate(torch.eye(len(scale), dtype=scale.dtype, device=scale.device), block)
+    return {"operator": ((rotation * (scale - 1)) @ rotation.T).float()}

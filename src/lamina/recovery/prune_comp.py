@@ -1,0 +1,69 @@
+"""PruneComp: make the stream as large as it was where a run of layers went, by one number folded into the weights.
+
+The number is, per sample, the mean over channels of mean_t |h_end| / mean_t |h_start|, and then the mean over samples.
+It multiplies the embedding, learned positions, and the output projections of attention and MLP of every layer before
+the boundary, with their biases (arXiv 2507.18212). Several runs multiply. Nothing is added to the model.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.recoveries import LinearPatch, PruneComp
+from lamina.models.structure import layers_of, writers
+from lamina.models.variant import Boundary, Patch, Place, own
+from lamina.recovery import linearpatch
+from lamina.recovery.linearpatch import Channels
+from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.streams.moments import Statistics
+
+
+def collect(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: PruneComp,
+    seed: int,
+) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
+    """Sums of the unpruned stream per channel, fit and held-out samples apart.
+
+    Raises
+    ------
+    LaminaError
+        If the family has no weights that the number could be folded into.
+    """
+    writers(model, len(layers_of(model)))
+    return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
+
+
+def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
+    """The mean ratio over samples and channels."""
+    seen, unseen = statistics.fit, statistics.heldout
+    scale = float(seen.mean_ratios().mean())
+    return Fit(
+        tensors=_tensors(seen.plus(unseen)),
+        validated=_tensors(seen),
+        facts={**linearpatch.errors(seen, unseen, scale), "parameters": 0, **statistics.counts()},
+    )
+
+
+@torch.no_grad()
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Multiply all that adds to the stream before the boundary."""
+    scale = float(tensors["scale"][0])
+    for module in writers(variant, place.position):
+        for name in ("weight", "bias"):
+            if getattr(module, name, None) is not None:
+                own(module, name).mul_(scale)
+
+
+def as_patch(tensors: Tensors) -> Patch:
+    """A multiple of the stream: the same but for the epsilon of the norms, from which the factor drops out."""
+    return Patch(torch.diag(tensors["scale"] - 1))
+
+
+def _tensors(sums: Channels) -> dict[str, torch.Tensor]:
+    """The number, once per channel."""
+    ratios = sums.mean_ratios()
+    return {"scale": ratios.mean().expand_as(ratios).float().contiguous()}
