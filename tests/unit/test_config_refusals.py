@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from lamina.config import load as config
-from lamina.config.recoveries import Ghost
 from lamina.errors import LaminaError
 from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 
@@ -325,10 +324,10 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector
     assert all(word in message for word in words), message
 
 
-def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Ghost, "LINEAR", False)
-    message = refusal(put(minimal(), "selectors.odd", {"metric": "accuracy", "recovery": "ghost"}), root)
-    assert message.startswith("selectors.odd.recovery: 'ghost' is of method 'ghost'")
+def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
+    raw = put(minimal(), "recoveries.fold", {"method": "replaceme"})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "fold"}), root)
+    assert message.startswith("selectors.odd.recovery: 'fold' is of method 'replaceme'")
     assert "no linear map of the stream" in message and "or leave `recovery` out" in message
 
 

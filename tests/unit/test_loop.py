@@ -13,7 +13,8 @@ from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.variant import Patch, materialise
-from lamina.recovery import ghost
+from lamina.recovery import ghost, protocol
+from lamina.recovery.protocol import Fitted
 from lamina.search import exact, looped, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.looped import Looped, Repairs, Source
@@ -91,6 +92,33 @@ def test_scores_are_those_of_variants_repaired_by_the_other_fold(family: str, re
             number = scores.index[unit]
             rows = np.concatenate([np.arange(scores.offsets[s.index], scores.offsets[s.index + 1]) for s in mine])
             assert np.abs(scores.loglikelihood[number, rows] - expected).max() < 1e-4, (unit, scored)
+
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "ghost", "ridge": "validated", "bias": True, "rank": 5},
+    {"method": "linearpatch"},
+    {"method": "prune_comp"},
+]
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=[str(each["method"]) for each in METHODS])
+def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any]) -> None:
+    """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
+    # `prune_comp` scales the stream, which is a map of it but for the epsilon of the norms.
+    model, samples = tiny.model(rms_norm_eps=1e-12), random_samples(13, count=14)
+    told, wanted, chosen = [s.sequence() for s in samples], candidates(["1"]), recoveries.read(settings)
+    repairs, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
+    with engine.opened(model, samples, outputs=False) as session:
+        Looped(session, repairs).measure(range(len(samples)), {"3": wanted["3"]})
+    scored = [sample for sample, at in zip(samples, repairs.fold, strict=True) if at == 0]
+    others = [sequence for sequence, at in zip(told, repairs.fold, strict=True) if at == 1]
+    fits = {
+        boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
+        for boundary, statistics in method.collect(model, [Source(others)], [(1, 2), (3, 4)], chosen, 0)
+    }
+    expected = naive(materialise(model, {"units": ["1", "3"]}, fits), scored, [])
+    found = [session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)] for s in scored]
+    assert np.abs(np.concatenate(found) - expected).max() < 1e-4
 
 
 def test_outputs_are_compared_with_the_unpruned_model() -> None:

@@ -71,6 +71,8 @@ class LinearPatch(Recovery):
 class ReplaceMe(Recovery):
     """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
 
+    LINEAR = False
+
     method: Literal["replaceme"] = "replaceme"
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
 
