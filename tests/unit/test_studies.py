@@ -253,6 +253,21 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(("selector", "steps"), [("bare", [1]), ("looped", [0, 1]), ("once", []), ("looped_once", [0])])
+def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
+    raw: Raw, root: Path, selector: str, steps: list[int]
+) -> None:
+    raw["selectors"] = {
+        "bare": {"metric": "accuracy"},
+        "looped": {"metric": "accuracy", "recovery": "ghost"},
+        "once": {"metric": "accuracy", "strategy": "one_shot"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
+    }
+    found = studies.sweeps(only(raw, root, selectors=[selector], removed=[2]))
+    base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
+    assert found == sorted([*base, *(("small", "recall", selector, step) for step in steps)])
+
+
 def test_the_pass_of_a_step(config: Configuration) -> None:
     assert {name: studies.step_pass(config, name) for name in config.selectors} == {
         "accuracy": "removal",

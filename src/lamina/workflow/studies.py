@@ -95,14 +95,25 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         pass_, entry = step_pass(config, selector), config.selectors[selector]
         if pass_ is None:
             continue
-        shared = entry.budget == "full"
+        shared = starts_shared(config, selector)
         if shared:
             base.add((model, calibration, entry.units, pass_))
-        if entry.strategy == "iterative":
-            steps |= {(model, calibration, selector, step) for step in range(int(shared), removed)}
+        last = removed if entry.strategy == "iterative" else 1
+        steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
     if not carried:
         base -= {(m, c, units, _CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in _CARRIED}
     return sorted({(m, c, f"base/{pass_}/{units}", 0) for m, c, units, pass_ in base} | steps)
+
+
+def starts_shared(config: Configuration, selector: str) -> bool:
+    """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
+    entry = config.selectors[selector]
+    return entry.budget == "full" and entry.recovery is None
+
+
+def looped(config: Configuration, selector: str) -> str:
+    """The recovery in place in the sweeps under a selector, which may be `base/{pass}/{units}`; `none` if none is."""
+    return "none" if selector.startswith("base/") else config.selectors[selector].recovery or "none"
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -155,9 +166,15 @@ def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[st
     return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
 
 
+def read_by(config: Configuration, variant: Variant) -> set[str]:
+    """Calibrations that a variant was made from, its recovery and the one in its selector's loop included."""
+    ways = (variant.recovery, looped(config, variant.selector))
+    return {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+
+
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
-    mended = {(v.model, name) for v in variants(config) for name in fitted_on(config, v.calibration, v.recovery)}
+    mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
     return sorted({*captures(config), *mended})
 
 
