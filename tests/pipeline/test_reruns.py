@@ -15,21 +15,18 @@ CONFIGURED = {
     "text": {"benchmarks": {"perplexity": {"corpus_test": {"documents": "0:19"}}}},
     "timing": {"benchmarks": {"efficiency": {"repeats": 3}}},
     "study": {"studies": {"prune": {"removed": [1]}}},
-    "diagnosis": {"diagnoses": {"spread": {"kind": "variance"}}, "studies": {"maps": {"diagnoses": ["spread"]}}},
 }
 EDITED = {
     "view": ("sql/views.sql", VIEW),
     "column": ("src/lamina/tables/efficiency.py", COLUMN),
-    "figure": ("src/lamina/figures/repair_bars.py", "\nEDITED = True\n"),
     "metric": ("src/lamina/relevance/perplexity.py", "\nEDITED = True\n"),
-    "version": ("src/lamina/version.py", 'VERSION = "9.9.9"\n'),
 }
 
 
 @pytest.fixture
 def load() -> Iterator[None]:
-    """More busy processes than there are cores, so that jobs come to an end in other orders than usual."""
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    """Busy processes beside a run of more jobs than there are cores: jobs come to an end in other orders than usual."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
     yield
     for process in busy:
         process.kill()
