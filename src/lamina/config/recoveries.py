@@ -70,7 +70,13 @@ class ReplaceMe(Recovery):
     """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
 
     method: Literal["replaceme"] = "replaceme"
+    objective: Literal["least_squares", "cosine"] = option(
+        "`least_squares` has a closed form; `cosine` minimises the cosine distance per token with Adam.",
+        "least_squares",
+    )
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
+    epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
+    learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
 
 
 class PruneComp(Recovery):
