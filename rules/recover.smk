@@ -7,7 +7,7 @@ rule fit_patch:
     input:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
-        data=lambda w: list(inputs.added_data(CONFIG, w).values()),
+        data=lambda w: list(inputs.added_data(CONFIG, w, w.recovery).values()),
         plans=lambda w: [
             paths.plan(inputs.key(w), n) for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
         ],

@@ -1,4 +1,4 @@
-# Needs: a model, a calibration, and the plan that says what is already removed. Gives:
+# Needs: a model, a calibration, the plan that says what is already removed, and what a repair in the loop adds. Gives:
 # results/sweeps/{key}/removed={n}.parquet: every remaining unit's removal, sample by sample.
 # Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps.
 
@@ -12,6 +12,7 @@ rule sweep_units:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
         plan=lambda w: inputs.sweep_plan(w) or [],
+        data=lambda w: list(inputs.added_data(CONFIG, w, studies.looped(CONFIG, w.selector)).values()),
     output:
         temp(paths.sweep_block(KEY, "{removed}", "{block}")),
     log:

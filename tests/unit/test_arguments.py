@@ -13,7 +13,7 @@ from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.variant import Variant
 from lamina.workflow import arguments, inputs, studies
-from tests.unit.configurations import Raw, minimal, workplace
+from tests.unit.configurations import Raw, minimal, put, workplace
 
 PLACE = "results/{}/small/recall/accuracy/removed={}"
 
@@ -44,6 +44,9 @@ def raw() -> Raw:
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
         "taylor": {"metric": "taylor"},
+        "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "recovery": "ghost"},
+        "looped_race": {"metric": "accuracy", "budget": "race", "recovery": "ghost"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
     }
     return raw
 
@@ -85,6 +88,18 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
     }
 
 
+def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_path: Path) -> None:
+    config = load(put(put(raw, "seed", 7), "recoveries.ghost.rank", 8), workplace(tmp_path))
+    told = parsed(arguments.sweep(config, wildcards("looped", 1, block="0")))
+    options = {"method": "ghost", "rank": 8}
+    assert json.loads(told["recovery"]) == {"name": "ghost", "options": options, "protect": [0], "seed": 4}
+    assert "budget" not in told
+    # What has no seed of its own draws the folds with the top-level one.
+    assert json.loads(parsed(arguments.sweep(config, wildcards("looped_once", block="0")))["recovery"])["seed"] == 7
+    for selector in ("accuracy", "race", "base/removal/layer"):
+        assert "recovery" not in parsed(arguments.sweep(config, wildcards(selector, block="0")))
+
+
 @pytest.mark.parametrize(
     ("selector", "modules"),
     [
@@ -92,6 +107,8 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
         ("base/gradient/layer", ["lamina.sweep.weights"]),
         ("accuracy", []),
         ("race", ["lamina.search.race"]),
+        ("looped", ["lamina.search.looped", "lamina.recovery.ghost"]),
+        ("looped_race", ["lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost"]),
         ("taylor", ["lamina.sweep.weights"]),
     ],
 )
@@ -134,7 +151,9 @@ def test_the_evidence_of_a_step(config: Configuration) -> None:
         "sweep": PLACE.format("sweeps", 2) + ".parquet",
         "previous": PLACE.format("plans", 2) + ".json",
     }
-    assert inputs.step_evidence(config, wildcards("race", 1))["sweep"].startswith("results/sweeps/small/recall/race/")
+    for own in ("race", "looped", "looped_once"):
+        first = f"results/sweeps/small/recall/{own}/removed=0.parquet"
+        assert inputs.step_evidence(config, wildcards(own, 1)) == {"sweep": first}
     assert inputs.step_evidence(config, wildcards("angular", 2)) == {
         "activations": "results/activations/small/recall.parquet"
     }
@@ -170,7 +189,7 @@ def mended(raw: Raw, tmp_path: Path) -> Configuration:
 def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Configuration) -> None:
     place = wildcards(recovery="general")
     file = "results/calibrations/small/corpus.parquet"
-    assert inputs.added_data(mended, place) == {"corpus": file}
+    assert inputs.added_data(mended, place, "general") == {"corpus": file}
     told = shlex.split(arguments.recover(mended, place))
     assert told[-2:] == ["--data", f"corpus={file}"]
     options = parsed(shlex.join(told[:-2]))
@@ -184,6 +203,21 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert inputs.overlap_gates(mended, gate, listed[:1]) == both[1:]
     assert file in inputs.table_parts(mended, "calibrations")
     assert file not in inputs.table_parts(mended, "activations")
+
+
+def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw, tmp_path: Path) -> None:
+    """Also where the finished plan is not repaired."""
+    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
+    raw["selectors"]["looped"]["recovery"] = "general"
+    raw["studies"]["prune"] |= {"selectors": ["looped"], "recoveries": ["none"]}
+    config = load(raw, workplace(tmp_path))
+    file = "results/calibrations/small/corpus.parquet"
+    assert shlex.split(arguments.sweep(config, wildcards("looped", block="0")))[-2:] == ["--data", f"corpus={file}"]
+    assert "--data" not in arguments.sweep(config, wildcards("accuracy", block="0"))
+    gate = Wildcards(model="small", calibration="recall", task="t")
+    found = inputs.overlap_gates(config, gate, [Variant("small", "recall", "looped", 1)])
+    assert found == [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
+    assert file in inputs.table_parts(config, "calibrations")
 
 
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:

@@ -300,6 +300,20 @@ SELECTOR_MISMATCHES = [
         {"metric": "perplexity", "budget": "race"},
         ["budget: 'race'", "'perplexity'", "accuracy, output_cosine or output_js"],
     ),
+    (
+        {"metric": "cosine", "recovery": "ghost"},
+        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: accuracy, ", "or leave `recovery` out"],
+    ),
+    (
+        {"metric": "taylor", "strategy": "one_shot", "recovery": "ghost"},
+        ["recovery: 'ghost'", "metric 'taylor'", "without removing anything"],
+    ),
+    (
+        {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},
+        ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
+    ),
+    ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative or one_shot"]),
 ]
 
 
@@ -308,6 +322,13 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector
     message = refusal(put(minimal(), "selectors.odd", selector), root)
     assert message.startswith("selectors.odd.")
     assert all(word in message for word in words), message
+
+
+def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
+    raw = put(minimal(), "recoveries.fold", {"method": "replaceme"})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "fold"}), root)
+    assert message.startswith("selectors.odd.recovery: 'fold' is of method 'replaceme'")
+    assert "no linear map of the stream" in message and "or leave `recovery` out" in message
 
 
 def test_a_recovery_of_half_layers_is_refused(root: Path) -> None:

@@ -253,6 +253,21 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
     ]
 
 
+@pytest.mark.parametrize(("selector", "steps"), [("bare", [1]), ("looped", [0, 1]), ("once", []), ("looped_once", [0])])
+def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
+    raw: Raw, root: Path, selector: str, steps: list[int]
+) -> None:
+    raw["selectors"] = {
+        "bare": {"metric": "accuracy"},
+        "looped": {"metric": "accuracy", "recovery": "ghost"},
+        "once": {"metric": "accuracy", "strategy": "one_shot"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
+    }
+    found = studies.sweeps(only(raw, root, selectors=[selector], removed=[2]))
+    base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
+    assert found == sorted([*base, *(("small", "recall", selector, step) for step in steps)])
+
+
 def test_the_pass_of_a_step(config: Configuration) -> None:
     assert {name: studies.step_pass(config, name) for name in config.selectors} == {
         "accuracy": "removal",
@@ -293,8 +308,14 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
     assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
 
 
-def test_efficiency_takes_variants_in_the_order_of_the_studies(config: Configuration) -> None:
-    assert studies.efficiency_variants(config, "small")[0] == Variant("small", "recall", "accuracy", 1)
+def test_the_order_of_studies_changes_nothing(raw: Raw, root: Path) -> None:
+    def asked(config: Configuration) -> list[Any]:
+        return [studies.variants(config), studies.sweeps(config), studies.efficiency_variants(config, "small")]
+
+    before = asked(configuration.load(raw, root))
+    raw["studies"] = dict(reversed(raw["studies"].items()))
+    raw["studies"]["prune"]["selectors"].reverse()
+    assert asked(configuration.load(raw, root)) == before
 
 
 def test_structures_are_counted_by_kind_of_unit_size_and_recovery(raw: Raw, root: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina.config import recoveries
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.errors import explained
@@ -30,30 +31,45 @@ def swept(
     if args.pass_ in ("gradient", "weights"):
         weights = importlib.import_module("lamina.sweep.weights")
         return list(weights.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
-    if args.budget:
-        return _budgeted(args.budget, model, calibration, units, removed, args.tokens)
+    if args.budget or args.recovery:
+        return _evaluated(args, model, calibration, units, removed)
     names = [engine.CURRENT, *units] if args.block == 0 else units
     return engine.sweep(model, calibration.samples, units, removed, args.pass_, args.tokens).rows(names)
 
 
-def _budgeted(
-    options: dict[str, Any],
-    model: PreTrainedModel,
-    calibration: Calibration,
-    units: Sequence[str],
-    removed: list[str],
-    tokens: int,
+def _evaluated(
+    args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
 ) -> list[dict[str, Any]]:
-    """Rows of a sweep that units leave early; `chosen` says on which the budget settled."""
-    kept = protected_layers(options["protect"], engine.layer_count(model))
+    """Rows of a sweep that units leave early, or with a repair in place; layers that must stay are not measured.
+
+    `chosen` says on which unit a budget settled.
+    """
+    loop, options = args.recovery, args.budget
+    kept = protected_layers((options or loop)["protect"], engine.layer_count(model))
     current = Candidate(frozenset(removed))
     named = {current.without(unit): unit for unit in units if parse(unit)[0] not in kept}
-    candidates, metric = list(named), options["metric"]
-    budget = importlib.import_module(f"lamina.search.{options['budget']}")
-    with engine.opened(model, calibration.samples, tokens, metric.startswith("output_")) as session:
+    candidates, outputs = list(named), options is None or options["metric"].startswith("output_")
+    repairs = None
+    if loop:
+        looped = importlib.import_module("lamina.search.looped")
+        method, own = recoveries.read(loop["options"]), args.keys["calibration"]
+        added = {name: calibrations.read(file) for name, file in (entry.split("=", 1) for entry in args.data)}
+        sources = [
+            looped.Source((calibration if name == own else added[name]).sequences(), weight)
+            for name, weight in method.weights(own).items()
+        ]
+        repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"])
+    with engine.opened(model, calibration.samples, args.tokens, outputs) as session:
         observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
-        loss = loss_of(metric, options["score"])
-        evaluator = Evaluator(session, loss, [current], named | {current: engine.CURRENT}, observed)
+        measuring = looped.Looped(session, repairs) if repairs else session
+        if options is None:
+            everyone = {engine.CURRENT: current} | {unit: candidate for candidate, unit in named.items()}
+            looks = {unit: observed[candidate] for candidate, unit in named.items()}
+            measuring.measure(range(len(calibration.samples)), everyone, looks)
+            return list(session.scores.rows(everyone if args.block == 0 else named.values()))
+        loss = loss_of(options["metric"], options["score"])
+        evaluator = Evaluator(measuring, loss, [current], named | {current: engine.CURRENT}, observed)
+        budget = importlib.import_module(f"lamina.search.{options['budget']}")
         chosen = budget.run(evaluator, candidates, options, calibration.facts["chance_accuracy"])
     rows = evaluator.rows([current, *candidates])
     return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]
@@ -67,6 +83,8 @@ if __name__ == "__main__":
     parser.add_argument("--pass", dest="pass_", required=True, choices=["removal", "stream", "gradient", "weights"])
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
+    parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
+    parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--block", required=True, type=int)
     parser.add_argument("--blocks", required=True, type=int)
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")

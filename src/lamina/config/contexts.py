@@ -33,8 +33,11 @@ def check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> N
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
-    mended = [config.recoveries[name] for name in getattr(study, "recoveries", []) if name != "none"]
-    added = {name for recovery in mended for name in recovery.data} - {OWN}
+    mending = {
+        *getattr(study, "recoveries", []),
+        *(config.selectors[s].recovery for s in getattr(study, "selectors", [])),
+    }
+    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data} - {OWN}
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         entry = config.calibrations[name]
         if isinstance(entry, Text):

@@ -42,6 +42,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _complete(config, root)
     _check_held_out(config, root)
     _check_benchmark_names(config)
+    _check_loops(config)
     _check_data(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
@@ -140,6 +141,22 @@ def _check_benchmark_names(config: Configuration) -> None:
             raise LaminaError(
                 f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
                 f"the same files. Rename one, for example '{name}_text'."
+            )
+
+
+def _check_loops(config: Configuration) -> None:
+    for name, selector in config.selectors.items():
+        if selector.recovery and selector.recovery not in config.recoveries:
+            raise LaminaError(
+                f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "
+                f"{nearest(selector.recovery, config.recoveries)} Correct the name, or define "
+                f"'{selector.recovery}' there, or leave `recovery` out for bare removals."
+            )
+        if selector.recovery and not (recovery := config.recoveries[selector.recovery]).LINEAR:
+            raise LaminaError(
+                f"selectors.{name}.recovery: '{selector.recovery}' is of method '{recovery.method}', which is no "
+                "linear map of the stream and cannot be in place while units are scored. Name a recovery of method "
+                "ghost, or leave `recovery` out."
             )
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
-from lamina.config.entry import ByValue, Spelt, group_option, option, seed_option
+from lamina.config.entry import ByValue, Filled, Spelt, group_option, option, seed_option
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, MetricName, those
 
@@ -18,6 +18,7 @@ _LACKING: Mapping[str, Any] = {
     "confidence": None,
     "tolerance": None,
     "seed": 0,
+    "recovery": None,
 }
 
 
@@ -29,6 +30,15 @@ def units_option() -> Any:
 def metric_option(**more: Any) -> Any:
     """The key `metric`."""
     return option("Relevance metric by which units are compared.", **more)
+
+
+def recovery_option() -> Any:
+    """The key `recovery`."""
+    return option(
+        "Recovery (a name under `recoveries`) that is in place while units are scored, so that what is easiest to "
+        "repair goes; `null` scores bare removals.",
+        None,
+    )
 
 
 class Selector(ByValue):
@@ -62,6 +72,8 @@ class Selector(ByValue):
         def tolerance(self) -> float | None: ...
         @property
         def seed(self) -> int: ...
+        @property
+        def recovery(self) -> str | None: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -79,6 +91,25 @@ class Selector(ByValue):
             f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
             f"strategy: {free}, which need none."
         )
+
+    @model_validator(mode="after")
+    def _check_recovery(self) -> Self:
+        if not self.recovery:
+            return self
+        if self.units != "layer":
+            raise wrong(
+                f"'{self.recovery}' repairs the boundary of whole layers, and this selector removes {self.units} units."
+                " Write units: layer, or leave `recovery` out.",
+                "recovery",
+            )
+        if self.metric and METRICS[self.metric].pass_ != "removal":
+            raise wrong(
+                f"'{self.recovery}' repairs what a removal leaves, and metric '{self.metric}' is measured without "
+                f"removing anything. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave "
+                "`recovery` out.",
+                "recovery",
+            )
+        return self
 
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""
@@ -100,6 +131,11 @@ class Iterative(Selector):
     (betting, valid at any time) is sure that it is not better than the leader by more than `tolerance`; the errors of
     all steps of a plan together stay below 1 - `confidence`. A step is then one job, and its tables say how many
     samples each unit saw. Maps are always full sweeps.
+
+    With `recovery`, every removal is scored with its best patch in place. A sample is never scored under a patch that
+    was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List
+    the recovery under the study's `recoveries` as well to have the finished plan repaired. Protected layers are then
+    not scored, and the sweep of the unpruned model is not shared with other selectors.
     """
 
     strategy: Literal["iterative"] = "iterative"
@@ -118,6 +154,7 @@ class Iterative(Selector):
         "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.", 0.01, ge=0
     )
     seed: int = seed_option()
+    recovery: Filled | None = recovery_option()
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:
@@ -142,6 +179,7 @@ class OneShot(Selector):
 
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()
+    recovery: Filled | None = recovery_option()
 
 
 class Block(Selector):

@@ -1,14 +1,27 @@
 """The evaluator: per-sample losses of any candidates, asked for as often as one likes, measured once."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from lamina.search.losses import Loss
 from lamina.sweep.candidates import Candidate, Observation
-from lamina.sweep.engine import Session
-from lamina.sweep.scores import Name
+from lamina.sweep.scores import Name, Scores
+
+
+class Measuring(Protocol):
+    """What an evaluator measures with: a `Session` of the engine, or one that repairs what it measures."""
+
+    @property
+    def scores(self) -> Scores: ...
+
+    def measure(
+        self,
+        numbers: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+    ) -> None: ...
 
 
 class Evaluator:
@@ -22,7 +35,7 @@ class Evaluator:
 
     def __init__(
         self,
-        session: Session,
+        session: Measuring,
         loss: Loss,
         beside: Sequence[Candidate] = (),
         named: Mapping[Candidate, Name] | None = None,

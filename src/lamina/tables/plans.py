@@ -15,7 +15,11 @@ COLUMNS: Columns = SELECTION | {
         "Score for which the unit was picked, in the unit of the metric; of a block, that of the whole run; null where "
         "the strategy has none.",
     ),
-    "accuracy_before": (FLOAT, "Accuracy on the calibration before the unit went, 0 to 1; null where not measured."),
-    "accuracy_after": (FLOAT, "Accuracy on the calibration after the unit went, 0 to 1; null where not measured."),
+    "accuracy_before": (
+        FLOAT,
+        "Accuracy on the calibration before the unit went, 0 to 1, repaired where the selector has a recovery in the "
+        "loop; null where not measured.",
+    ),
+    "accuracy_after": (FLOAT, "The same after the unit went."),
     "refused": (STRING, "Why there is no plan, and the remedy; null for a plan."),
 }

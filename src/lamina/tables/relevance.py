@@ -2,7 +2,10 @@
 
 from lamina.tables.columns import FLOAT, INT, STRING, SWEPT, Columns
 
-GRAIN = "One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval."
+GRAIN = (
+    "One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval. Of a "
+    "selector with a recovery in the loop, it is what is lost of the unit once that is repaired."
+)
 
 COLUMNS: Columns = SWEPT | {
     "metric": (

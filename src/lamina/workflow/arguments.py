@@ -43,24 +43,41 @@ def sweep(config: Configuration, w: Any) -> str:
         selector = config.selectors[w.selector]
         early = {name: getattr(selector, name) for name in _BUDGET}
         early |= {"score": config.calibrations[w.calibration].score, "step": int(w.removed) + 1}
-    return command(
+    told = command(
         **{"pass": pass_},
         plan=inputs.sweep_plan(w) or None,
         units=units,
         budget=early and as_json(early),
+        recovery=loop(config, w),
         block=w.block,
         blocks=studies.sweep_blocks(config, w.selector),
         tokens=config.sweep.tokens,
         keys=keys(w),
     )
+    return told + data(config, w, studies.looped(config, w.selector))
+
+
+def loop(config: Configuration, w: Any) -> str | None:
+    """The recovery that is in place in a sweep; None if nothing is repaired."""
+    name = studies.looped(config, w.selector)
+    if name == "none":
+        return None
+    selector, entry = config.selectors[w.selector], config.recoveries[name]
+    # A strategy that draws nothing has no seed of its own.
+    seed = selector.seed if "seed" in type(selector).model_fields else config.seed
+    return as_json({"name": name, "options": entry.options(), "protect": selector.protect, "seed": seed})
 
 
 def sweep_modules(config: Configuration, w: Any) -> list[str]:
-    """What a sweep imports by name: the pass over the weights, or what lets units leave early."""
+    """What a sweep imports by name: the pass over the weights, what lets units leave early, the repair in the loop."""
     pass_, _, budget = studies.sweep_settings(config, w.selector)
     if pass_ in studies.OVER_WEIGHTS:
         return ["lamina.sweep.weights"]
-    return [] if budget == "full" else [f"lamina.search.{budget}"]
+    early = [] if budget == "full" else [f"lamina.search.{budget}"]
+    name = studies.looped(config, w.selector)
+    return early + (
+        ["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name != "none" else []
+    )
 
 
 def score(config: Configuration, w: Any) -> str:
@@ -96,10 +113,15 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
 
 
 def recover(config: Configuration, w: Any) -> str:
-    """How a recovery is fitted; what it reads beside the variant's own calibration goes by name."""
-    data = [f"{name}={file}" for name, file in inputs.added_data(config, w).items()]
+    """How a recovery is fitted."""
     told = command(recovery=w.recovery, options=as_json(config.recoveries[w.recovery].options()), seed=config.seed)
-    return " ".join([told, "--data", *map(shlex.quote, data)] if data else [told])
+    return told + data(config, w, w.recovery)
+
+
+def data(config: Configuration, w: Any, recovery: str) -> str:
+    """What a recovery reads beside the variant's own calibration, by name; empty if it reads no more."""
+    added = [f"{name}={file}" for name, file in inputs.added_data(config, w, recovery).items()]
+    return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
 
 
 def table_modules(tables: Iterable[str]) -> list[str]:

@@ -110,6 +110,11 @@ def estimate(
         pass_, kind, _ = studies.sweep_settings(config, selector)
         stage.jobs += studies.sweep_blocks(config, selector)
         work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if (recovery := studies.looped(config, selector)) != "none":
+            # One pass for the Gram matrices of the patches.
+            read = studies.fitted_on(config, calibration, recovery)
+            fitting = float(sum(calibrations[model, name].stream for name in read) * depth[model])
+            work, naive = work + fitting, naive + fitting
         stage.add(work, naive, flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):

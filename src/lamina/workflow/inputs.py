@@ -70,7 +70,7 @@ def step_evidence(config: Configuration, w: Any) -> dict[str, str]:
         return {}
     stepwise = selector.strategy == "iterative"
     before = int(w.removed) - 1 if stepwise else 0
-    shared = before == 0 and selector.budget == "full"
+    shared = before == 0 and studies.starts_shared(config, w.selector)
     swept = f"{w.model}/{w.calibration}/base/{pass_}/{selector.units}" if shared else key(w)
     evidence = {"sweep": paths.sweep(swept, before)}
     return evidence | ({"previous": paths.plan(key(w), before)} if stepwise and before else {})
@@ -89,13 +89,13 @@ def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[
     """Variants are benchmarked only on what neither their calibration holds nor what their recoveries add to it."""
     if w.calibration == "none":
         return [paths.task(w.task)]
-    seen = {name for v in listed for name in studies.fitted_on(config, v.calibration, v.recovery)}
+    seen = {name for v in listed for name in studies.read_by(config, v)}
     return [paths.overlap(w.model, name, w.task) for name in sorted({w.calibration, *seen})]
 
 
-def added_data(config: Configuration, w: Any) -> dict[str, str]:
+def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     """The calibrations that a recovery is fitted on beside the variant's own, by name."""
-    _, *added = studies.fitted_on(config, w.calibration, w.recovery)
+    _, *added = studies.fitted_on(config, w.calibration, recovery)
     return {name: paths.calibration(w.model, name) for name in added}
 
 

@@ -1,7 +1,7 @@
 """What the studies of a configuration ask for, as lists that rules turn into files.
 
 Pure functions of a loaded configuration (`lamina.config.load`). Every list is free of duplicates, so that studies that
-overlap share their jobs, and sorted unless it says otherwise.
+overlap share their jobs, and sorted, so that the order of studies and names changes nothing.
 """
 
 import zlib
@@ -95,14 +95,25 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         pass_, entry = step_pass(config, selector), config.selectors[selector]
         if pass_ is None:
             continue
-        shared = entry.budget == "full"
+        shared = starts_shared(config, selector)
         if shared:
             base.add((model, calibration, entry.units, pass_))
-        if entry.strategy == "iterative":
-            steps |= {(model, calibration, selector, step) for step in range(int(shared), removed)}
+        last = removed if entry.strategy == "iterative" else 1
+        steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
     if not carried:
         base -= {(m, c, units, _CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in _CARRIED}
     return sorted({(m, c, f"base/{pass_}/{units}", 0) for m, c, units, pass_ in base} | steps)
+
+
+def starts_shared(config: Configuration, selector: str) -> bool:
+    """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
+    entry = config.selectors[selector]
+    return entry.budget == "full" and entry.recovery is None
+
+
+def looped(config: Configuration, selector: str) -> str:
+    """The recovery in place in the sweeps under a selector, which may be `base/{pass}/{units}`; `none` if none is."""
+    return "none" if selector.startswith("base/") else config.selectors[selector].recovery or "none"
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -155,9 +166,15 @@ def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[st
     return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
 
 
+def read_by(config: Configuration, variant: Variant) -> set[str]:
+    """Calibrations that a variant was made from, its recovery and the one in its selector's loop included."""
+    ways = (variant.recovery, looped(config, variant.selector))
+    return {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+
+
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
     """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
-    mended = {(v.model, name) for v in variants(config) for name in fitted_on(config, v.calibration, v.recovery)}
+    mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
     return sorted({*captures(config), *mended})
 
 
@@ -173,13 +190,12 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
 
     What changes the cost is the kind of unit, the number of removed units, the recovery, and the number of *runs* of
     removed layers, since a patch stands once in each. Only plans tell the last: the job is given every variant, reads
-    the plans and measures the first of each kind. They stand in the order of the studies, so that the first calibration
-    and selector speak for the others. Empty where the configuration measures no efficiency.
+    the plans and measures the first of each kind. Empty where the configuration measures no efficiency.
     """
     if config.benchmarks.efficiency is None:
         return []
     every = (variant for study in _pruning(config) for variant in _study_variants(config, study, model))
-    return list(dict.fromkeys(replace(variant, healing="none") for variant in every))
+    return sorted({replace(variant, healing="none") for variant in every})
 
 
 def structures(config: Configuration, model: str) -> int:

@@ -1,0 +1,160 @@
+"""Selection with the repair in the loop: candidates are measured as they would be once repaired.
+
+What looks least dispensable may be what is easiest to repair, so every run of layers that a candidate lacks gets its
+best patch while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model
+serves the runs of all candidates.
+
+A patch has C² parameters and remembers a small calibration. So the samples are drawn into two folds, and each fold is
+scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a sample that
+it is judged by. The patches of a finished plan are fitted on all samples, by `fit_patch` as ever.
+
+Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
+most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
+4 C² float64 numbers per boundary while it is fitted; boundaries are taken in groups that stay below the 8 GiB of
+`lamina.streams.moments.collect`, each group costing one more base pass. At C = 4096 with 32 candidates:
+2 · 32 · 64 MiB = 4 GiB of operators, and two groups of 16 boundaries with 512 MiB of moments each. More blocks of a
+sweep divide both.
+"""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.structure import layers_of, text_config
+from lamina.models.surgery import removed_layers, runs
+from lamina.models.variant import Boundary, Patch
+from lamina.recovery import protocol
+from lamina.recovery.protocol import Source
+from lamina.sweep.candidates import Candidate, Observation
+from lamina.sweep.engine import Session
+from lamina.sweep.scores import Name, Scores
+
+ON_DEVICE = 8 << 30
+
+
+def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
+    """The fold of every sequence of every source, 0 or 1: seeded halves of each, equal sequences staying together."""
+    fold: dict[tuple[int, ...], int] = {}
+    for sequences in sources:
+        new = [sequence for sequence in dict.fromkeys(map(tuple, sequences)) if sequence not in fold]
+        random.Random(seed).shuffle(new)
+        fold |= {sequence: number % 2 for number, sequence in enumerate(new)}
+    return [[fold[tuple(sequence)] for sequence in sequences] for sequences in sources]
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """The patches of all runs, by fold.
+
+    Attributes
+    ----------
+    fold : of each sample of the calibration.
+    patches : for each fold, those that score it, which were fitted on the other fold. Candidates with the same run
+        share the object, so that their streams stay one.
+    depth : L.
+    """
+
+    fold: Sequence[int]
+    patches: Sequence[Mapping[Boundary, Patch]]
+    depth: int
+
+    def repaired(self, candidate: Candidate, fold: int) -> Candidate:
+        """A candidate with what scores it on a fold."""
+        found = boundaries([candidate], self.depth)
+        return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in found})
+
+
+def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
+    """The boundaries of all runs of layers that candidates lack."""
+    return sorted({run for one in candidates for run in runs(removed_layers(sorted(one.removed)), depth)})
+
+
+def fitted(
+    model: PreTrainedModel, sources: Sequence[Source], candidates: Iterable[Candidate], options: Any, seed: int
+) -> Repairs:
+    """Patches for every run of the candidates, fitted on each fold.
+
+    Parameters
+    ----------
+    model
+        The unpruned base model, not yet wrapped.
+    sources
+        What the recovery is fitted on; the first is the calibration whose samples will be scored.
+    options
+        An instance of the method's class in `lamina.config.recoveries`.
+    seed
+        Draws the folds, and what the method holds out of each.
+
+    Raises
+    ------
+    LaminaError
+        If there are too few samples for two folds, or the method is no linear map of the stream.
+    """
+    depth, method = len(layers_of(model)), protocol.method(options.method)
+    drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
+    if min(drawn[0].count(0), drawn[0].count(1)) < 2:
+        raise LaminaError(
+            "selection with a recovery in the loop fits on one half of the calibration and scores the other, and needs "
+            f"at least 4 different samples; there are {len(drawn[0])}. Raise the calibration's limit, or leave "
+            "`recovery` out of the selector."
+        )
+
+    channels = int(text_config(model).hidden_size)
+    place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
+
+    def patches(scored: int) -> Iterator[tuple[Boundary, Patch]]:
+        others = [
+            replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != scored])
+            for source, fold in zip(sources, drawn, strict=True)
+        ]
+        for boundary, statistics in method.collect(model, others, wanted, options, seed):
+            patch = method.as_patch(method.fit(statistics, options).tensors)
+            if patch is None:
+                raise LaminaError(
+                    f"recovery method '{options.method}' is no linear map of the stream, so it cannot be in place "
+                    "while candidates are scored. Give the selector a recovery of method ghost, or none."
+                )
+            to = (place, torch.float32)
+            yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
+
+    return Repairs(drawn[0], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
+
+
+class Looped:
+    """A session that repairs what it measures: it stands where a `Session` stands, and budgets do not see the fold."""
+
+    def __init__(self, session: Session, repairs: Repairs) -> None:
+        self.session, self.repairs = session, repairs
+
+    @property
+    def scores(self) -> Scores:
+        """What was measured so far."""
+        return self.session.scores
+
+    def measure(
+        self,
+        numbers: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+    ) -> None:
+        """As `Session.measure`, every candidate repaired by what the samples' fold did not see."""
+        numbers, repaired = list(numbers), self.repairs.repaired
+        for fold in (0, 1):
+            here = [number for number in numbers if self.repairs.fold[number] == fold]
+            if not here:
+                continue
+            seen = {
+                name: replace(
+                    look,
+                    model=repaired(look.model, fold),
+                    before=look.before and repaired(look.before, fold),
+                    after=repaired(look.after, fold),
+                )
+                for name, look in (observed or {}).items()
+            }
+            self.session.measure(here, {name: repaired(one, fold) for name, one in wanted.items()}, seen)
