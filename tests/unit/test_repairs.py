@@ -23,6 +23,8 @@ from lamina.models import modeling_lamina
 from lamina.models.structure import layers_of
 from lamina.models.variant import materialise, share
 from lamina.recovery import ghost, protocol
+from lamina.recovery.protocol import Source
+from lamina.streams import moments
 from lamina.tables import store
 from lamina.variant import Variant
 from lamina.workflow import paths
@@ -108,8 +110,8 @@ def script(name: str, **options: Any) -> None:
         sys.argv = before
 
 
-def fitted(results: Path, name: str, **options: Any) -> list[dict[str, Any]]:
-    """Fit both sizes; the rows of the table."""
+def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
+    """Fit both sizes, also on `files` (NAME=FILE); the rows of the table."""
     script(
         "fit_patch",
         manifest=paths.manifest("tiny", results),
@@ -117,6 +119,7 @@ def fitted(results: Path, name: str, **options: Any) -> list[dict[str, Any]]:
         plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
         recovery=name,
         options=json.dumps(options),
+        data=files or [],
         output=paths.patch(PRUNED.key, name, results),
         table=paths.patch_table(PRUNED.key, name, results),
     )
@@ -190,6 +193,26 @@ def test_ghost_is_a_repair_like_any_other_and_its_patch_is_what_it_does(results:
     as_patches = {boundary: fit.as_patch() for boundary, fit in parts.patches.items()}
     assert torch.equal(logits(applied), logits(materialise(base, parts.plan, as_patches)))
     assert len(modeling_lamina.describe(applied)["patches"]) == 2
+
+
+def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
+    rows = [Row(tuple(tiny.tokens(1, 9, seed=100 + n)[0].tolist()), (7,), 1) for n in range(20)]
+    samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
+    file = paths.calibration("tiny", "general", results)
+    calibrations.write(file, calibrations.build(samples, tiny.VOCABULARY))
+    own, more = (calibrations.read(paths.calibration("tiny", c, results)).sequences() for c in ("words", "general"))
+    data = {"own": 2.0, "general": 0.5}
+    found = fitted(results, "both", [f"general={file}"], method="ghost", data=data)
+    assert {row["n_samples"] for row in found} == {50}
+    assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
+    ((_, statistics),) = moments.collect(tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0)
+    operator = ghost.fit(statistics, recoveries.Ghost()).tensors["operator"]
+    kept = variants.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
+    assert kept is not None
+    torch.testing.assert_close(kept[2, 3].tensors["operator"], operator, atol=1e-5, rtol=1e-4)
+    # As a variant of that calibration itself, whose samples then count once, with both weights.
+    alone = fitted(results, "again", method="ghost", data={"own": 1, "words": 0.5})
+    assert {row["n_samples"] for row in alone} == {30}
 
 
 def test_what_a_repair_changes_is_its_own_copy(results: Path, scaled: None) -> None:

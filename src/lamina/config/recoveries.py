@@ -74,7 +74,13 @@ class ReplaceMe(Recovery):
     LINEAR = False
 
     method: Literal["replaceme"] = "replaceme"
+    objective: Literal["least_squares", "cosine"] = option(
+        "`least_squares` has a closed form; `cosine` minimises the cosine distance per token with Adam.",
+        "least_squares",
+    )
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
+    epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
+    learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
 
 
 class PruneComp(Recovery):

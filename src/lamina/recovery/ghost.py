@@ -41,13 +41,13 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     seen, unseen = statistics.fit, statistics.heldout
     regression, best = Regression(seen, options), 0
     if len(grid) > 1:
-        errors = regression.errors(unseen, grid)
-        best = errors.index(min(errors))
+        left = regression.errors(unseen, grid)
+        best = left.index(min(left))
     chosen = grid[best]
     operator, bias = regression.solve(chosen)
     del regression
     final = _tensors(*Regression(seen.plus(unseen), options).solve(chosen))
-    channels, nothing = len(operator), torch.zeros_like(operator)
+    channels = len(operator)
     return Fit(
         tensors=final,
         validated=_tensors(operator, bias),
@@ -55,14 +55,24 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
             "ridge": chosen,
             "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
             "rank": min(options.rank or channels, channels),
-            "fit_error_before": _relative(seen.residual_norm(nothing), seen),
-            "fit_error": _relative(seen.residual_norm(operator, bias), seen),
-            "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
-            "heldout_error": _relative(unseen.residual_norm(operator, bias), unseen),
+            **errors(seen, unseen, operator, bias),
             "parameters": sum(tensor.numel() for tensor in final.values()),
             **statistics.counts(),
         },
     )
+
+
+def errors(
+    seen: Moments, unseen: Moments, operator: torch.Tensor, bias: torch.Tensor | None = None
+) -> dict[str, float]:
+    """The relative errors of table `patches` for an operator (C, C) and a bias (C,)."""
+    nothing = torch.zeros_like(operator)
+    return {
+        "fit_error_before": _relative(seen.residual_norm(nothing), seen),
+        "fit_error": _relative(seen.residual_norm(operator, bias), seen),
+        "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
+        "heldout_error": _relative(unseen.residual_norm(operator, bias), unseen),
+    }
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:

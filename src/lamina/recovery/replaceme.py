@@ -2,22 +2,26 @@
 
 With A the output of the MLP of layer s-1 and the run (s, e), `T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s)`, and then A T instead
 of A (arXiv 2505.02819, for α = 0). The ridge shrinks T towards I, which leaves the model as it was cut, and is relative
-and picked as that of `ghost`. Nothing is added to the model.
+and picked as that of `ghost`. With `objective: cosine`, Adam minimises the mean over tokens of 1 - cos(A T, h_e - B)
+with B = h_s - A instead, from T = I, one step per batch of forward passes. Nothing is added to the model.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost, ReplaceMe
 from lamina.errors import LaminaError
-from lamina.models.structure import down_projection, family_of
+from lamina.models.structure import down_projection, family_of, text_config
 from lamina.models.variant import Boundary, Patch, Place, own
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fit, Source, Tensors
-from lamina.streams import moments
+from lamina.streams import moments, taps
+from lamina.streams import sources as over
 from lamina.streams.moments import Moments, Statistics
 
 
@@ -41,13 +45,62 @@ def collect(
             "first layer (protect: [0] in the selector), or use a recovery that acts on the stream: ghost."
         )
     before = {start: down_projection(model, start - 1) for start, _ in boundaries}
-    return moments.collect(model, sources, boundaries, seed, regressors=before)
+    collected = moments.collect(model, sources, boundaries, seed, regressors=before)
+    if options.objective == "least_squares":
+        return collected
+    trained = _train(model, sources, boundaries, before, options, seed)
+    return ((boundary, Trained(**vars(sums), operators=trained[boundary])) for boundary, sums in collected)
+
+
+@dataclass
+class Trained(Statistics[Moments]):
+    """Moments, and T - I (C, C) as trained: on the fit samples, and on all."""
+
+    operators: tuple[torch.Tensor, torch.Tensor]
 
 
 def fit(statistics: Statistics[Moments], options: ReplaceMe) -> Fit:
-    """Fit T - I, which is the regression of `ghost` on other inputs."""
-    found = ghost.fit(statistics, Ghost(ridge=options.ridge))
-    return replace(found, facts={**found.facts, "parameters": 0})
+    """Fit T - I, which is the regression of `ghost` on other inputs; where it was trained, only measure it."""
+    if not isinstance(statistics, Trained):
+        found = ghost.fit(statistics, Ghost(ridge=options.ridge))
+        return replace(found, facts={**found.facts, "parameters": 0})
+    validated, final = statistics.operators
+    errors = ghost.errors(statistics.fit, statistics.heldout, validated.double())
+    facts = {**errors, "rank": len(final), "parameters": 0, **statistics.counts()}
+    return Fit({"operator": final}, {"operator": validated}, facts)
+
+
+def _train(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    before: Mapping[int, nn.Module],
+    options: ReplaceMe,
+    seed: int,
+) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
+    """T - I of every boundary in common passes, trained without the held-out samples and with them."""
+    channels, starts = int(text_config(model).hidden_size), sorted(before)
+    pairs = {boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries}
+    # Adam works entry by entry, so that one optimiser serves all, but for those that a batch has no token for.
+    parameters = {b: [nn.Parameter(operator) for operator in pair] for b, pair in pairs.items()}
+    every = [parameter for pair in parameters.values() for parameter in pair]
+    optimiser = torch.optim.Adam(every, lr=options.learning_rate)
+
+    @torch.enable_grad()
+    def step(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        given = dict(zip(starts, batch.outputs, strict=True))
+        optimiser.zero_grad()
+        for (start, end), pair in parameters.items():
+            for operator, real in zip(pair, (batch.real & ~held[:, None], batch.real), strict=True):
+                if real.any():
+                    a, gap = given[start][real].float(), (streams[end] - streams[start])[real].float()
+                    (weight * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).mean()).backward()
+        optimiser.step()
+
+    places = [place for boundary in boundaries for place in boundary]
+    for _ in range(options.epochs):
+        over.run(model, sources, places, step, seed, outputs=[before[start] for start in starts])
+    return {boundary: (pair[0].detach(), pair[1].detach()) for boundary, pair in parameters.items()}
 
 
 @torch.no_grad()
