@@ -86,7 +86,7 @@ class Ways:
                 greedy = np.array([is_greedy for _, is_greedy in answered])
                 scores.hits[number] = greedy * [len(continuation) for _, _, continuation in self.requests]
                 done += self.row_tokens * (depth - len(gone))
-            scores.seen[:] = True
+            scores.seen[:] = scores.scored[:] = True
             first, count = first or scores, count + scores.seen[1:].size
             removed.append(self.least(scores))
         assert first is not None

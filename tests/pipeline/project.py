@@ -106,7 +106,7 @@ class Project:
 
         config = yaml.safe_load(self.config.read_text())
         merge(config, change)
-        self.config.write_text(yaml.safe_dump(config))
+        self.config.write_text(yaml.safe_dump(config, sort_keys=False))
 
     @contextmanager
     def restored(self) -> Iterator["Project"]:

@@ -173,10 +173,10 @@ def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
 
 
 def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/figures/repair_bars.py", EDIT)
+    restored.add("src/lamina/figures/training_curves.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) == REPORTING - {"collect_facts"} | {"plot_figure"}
-    assert of(jobs, "plot_figure", "figure") == {"repair_bars"}
+    assert of(jobs, "plot_figure", "figure") == {"training_curves"}
 
 
 def test_a_new_version_of_lamina_is_told_by_the_report(restored: Project) -> None:

@@ -17,6 +17,7 @@ GPU_STAGES = (
     "sweep_units",
     "fit_patch",
     "heal_variant",
+    "diagnose_layers",
     "benchmark_task",
     "benchmark_perplexity",
     "benchmark_efficiency",

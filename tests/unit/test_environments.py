@@ -91,6 +91,12 @@ def test_commands_run_on_the_interpreter_of_snakemake(tools: Path) -> None:
     assert prepared(tools) == []
 
 
+def test_a_clone_in_a_folder_with_blanks_can_plan_a_whole_study(tmp_path: Path) -> None:
+    folder = tmp_path / "a clone, it's mine"
+    folder.mkdir()
+    assert "render_report" in {job.rule for job in copy_project(folder, "tests/configs/tiny.yaml").stale()}
+
+
 def test_conda_environments_are_used_where_snakemake_makes_them(tools: Path) -> None:
     assert prepared(tools, "--sdm", "conda") == ["gather_table.py"]
 

@@ -308,8 +308,14 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
     assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
 
 
-def test_efficiency_takes_variants_in_the_order_of_the_studies(config: Configuration) -> None:
-    assert studies.efficiency_variants(config, "small")[0] == Variant("small", "recall", "accuracy", 1)
+def test_the_order_of_studies_changes_nothing(raw: Raw, root: Path) -> None:
+    def asked(config: Configuration) -> list[Any]:
+        return [studies.variants(config), studies.sweeps(config), studies.efficiency_variants(config, "small")]
+
+    before = asked(configuration.load(raw, root))
+    raw["studies"] = dict(reversed(raw["studies"].items()))
+    raw["studies"]["prune"]["selectors"].reverse()
+    assert asked(configuration.load(raw, root)) == before
 
 
 def test_structures_are_counted_by_kind_of_unit_size_and_recovery(raw: Raw, root: Path) -> None:

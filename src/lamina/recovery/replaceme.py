@@ -107,7 +107,8 @@ def _train(
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """W <- W T (W as rows in, columns out) and b <- b T in the projection before the boundary."""
     module = down_projection(variant, place.position - 1)
-    weight, operator = own(module, "weight"), tensors["operator"].to(variant.device)
+    weight = own(module, "weight")
+    operator = tensors["operator"].to(weight.device)
     if family_of(variant).transposed:
         weight.add_((weight.float() @ operator).to(weight.dtype))
     else:

@@ -72,9 +72,9 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
 
 @cache
 def entry_digest(entry: Any) -> str:
-    """Hash of a registry's entry, a frozen dataclass; fields with their default and `help` do not count: they may come.
+    """Hash of a registry's entry, a frozen dataclass, or of None for what the registry does not know.
 
-    None, for what the registry does not know, has a hash of its own.
+    `help` and fields with their default do not count, so that a new field changes no entry.
     """
     if entry is None:
         return _hashed("none")

@@ -1,7 +1,7 @@
 """What the studies of a configuration ask for, as lists that rules turn into files.
 
 Pure functions of a loaded configuration (`lamina.config.load`). Every list is free of duplicates, so that studies that
-overlap share their jobs, and sorted unless it says otherwise.
+overlap share their jobs, and sorted, so that the order of studies and names changes nothing.
 """
 
 import zlib
@@ -190,13 +190,12 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
 
     What changes the cost is the kind of unit, the number of removed units, the recovery, and the number of *runs* of
     removed layers, since a patch stands once in each. Only plans tell the last: the job is given every variant, reads
-    the plans and measures the first of each kind. They stand in the order of the studies, so that the first calibration
-    and selector speak for the others. Empty where the configuration measures no efficiency.
+    the plans and measures the first of each kind. Empty where the configuration measures no efficiency.
     """
     if config.benchmarks.efficiency is None:
         return []
     every = (variant for study in _pruning(config) for variant in _study_variants(config, study, model))
-    return list(dict.fromkeys(replace(variant, healing="none") for variant in every))
+    return sorted({replace(variant, healing="none") for variant in every})
 
 
 def structures(config: Configuration, model: str) -> int:

@@ -1,0 +1,27 @@
+"""A run that fails ends with the first failure's message and remedy."""
+
+from pathlib import Path
+
+import yaml
+
+from tests.pipeline.project import copy_project
+
+
+def test_the_last_lines_say_what_went_wrong_first_and_what_to_do(tmp_path: Path) -> None:
+    project = copy_project(tmp_path, "tests/configs/relevance.yaml")
+    project.config.write_text(
+        yaml.safe_dump(yaml.safe_load(project.config.read_text()) | {"benchmarks": {"tasks": {"microworld_fact": {}}}})
+    )
+    done = project.run("results/tasks/microworld_fact.parquet", "results/tables/diagnoses.parquet", check=False)
+    assert done.returncode != 0
+    assert (project.folder / "results/tables/diagnoses.parquet").is_file(), "the rest of the run goes on"
+    title, said, more = done.stdout.rstrip().splitlines()[-3:]
+    assert title == "The first failure, in rule prepare_task:"
+    assert said.startswith("lamina: there is no lm-eval task 'microworld_fact'") and "microworld_facts" in said
+    assert more == "More in logs/prepare_task/microworld_fact.log"
+
+
+def test_a_run_that_ends_well_or_is_only_planned_says_nothing_of_failures(tmp_path: Path) -> None:
+    project = copy_project(tmp_path, "tests/configs/relevance.yaml")
+    for arguments in (["-n"], ["results/tables/diagnoses.parquet"]):
+        assert "The first failure" not in project.run(*arguments).stdout
