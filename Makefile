@@ -1,6 +1,7 @@
 # make run    the embedded study: results/report.html
 # make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device)
 # make test   all tests that need no cluster
+# make test-reruns  changed studies run again beside busy processes: minutes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
@@ -25,7 +26,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan export test test-slurm resume-slurm check lock
+.PHONY: run plan export test test-reruns test-slurm resume-slurm check lock
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger rich
@@ -37,7 +38,10 @@ plan: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest -rs tests/pipeline tests/slurm
+	$(BIN)/python -m pytest -rs -m 'not reruns' tests/pipeline tests/slurm
+
+test-reruns: .venv/installed
+	$(BIN)/python -m pytest -rs -m reruns tests/pipeline
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install

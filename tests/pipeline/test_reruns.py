@@ -8,6 +8,8 @@ import pytest
 
 from tests.pipeline.project import Project
 
+pytestmark = pytest.mark.reruns
+
 VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
 COLUMN = 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
 # Each begins at another stage, and so takes other tables away while the rest of the graph runs.
