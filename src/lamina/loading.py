@@ -13,7 +13,7 @@ from lamina.evaluation import variants
 from lamina.models import export
 from lamina.models.load import device as default_device
 from lamina.models.load import load_folder, load_model, load_tokenizer, placement
-from lamina.models.variant import materialise
+from lamina.models.materialise import materialise
 from lamina.variant import FORM, Variant
 from lamina.version import VERSION
 from lamina.workflow import paths

@@ -203,7 +203,7 @@ def test_a_familys_own_entry_reruns_what_loads_its_models(restored: Project) -> 
     ("package", "spared"),
     [
         *(("ruff", None), ("matplotlib", None), ("duckdb", None), ("snakemake", None), ("pydantic", None)),
-        ("peft", {"prepare_calibration", "capture_activations", "sweep_units", "prune_step", "score_relevance"}),
+        ("peft", {"prepare_calibration", "capture_activations", "sweep_units", "prune_step", "fit_patch"}),
     ],
 )
 def test_a_new_version_reruns_only_what_imports_the_package(

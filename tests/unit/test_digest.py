@@ -279,7 +279,7 @@ def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() 
 
 
 def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = {name: family_digest(name) for name in ("llama", "gpt2", "unheard_of", None)}
+    before = {name: family_digest(name) for name in ("llama", "gpt2", "unheard_of", "gemma3", None)}
     monkeypatch.setitem(FAMILIES, "unheard_of", replace(FAMILIES["llama"], name="unheard_of"))
     after = {name: family_digest(name) for name in before}
-    assert {name for name in before if before[name] != after[name]} == {"unheard_of", None}
+    assert {name for name in before if before[name] != after[name]} == {"unheard_of", "gemma3", None}

@@ -19,8 +19,9 @@ from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency, perplexity, variants
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch, materialise
+from lamina.models.variant import Patch
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant

@@ -9,8 +9,8 @@ import torch
 
 from lamina.config.recoveries import Ghost
 from lamina.errors import LaminaError
+from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import materialise
 from lamina.recovery import ghost, patch
 from lamina.recovery.protocol import Source
 from lamina.recovery.report import antisymmetric_share, boundaries, row

@@ -12,8 +12,9 @@ from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
+from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch, materialise
+from lamina.models.variant import Patch
 from lamina.tables import store
 from tests.unit import tiny
 

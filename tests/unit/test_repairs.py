@@ -20,8 +20,9 @@ from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import variants
 from lamina.models import modeling_lamina
+from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import materialise, share
+from lamina.models.variant import share
 from lamina.recovery import ghost, protocol
 from lamina.recovery.protocol import Source
 from lamina.streams import moments

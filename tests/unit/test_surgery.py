@@ -8,9 +8,10 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreT
 
 from lamina.errors import LaminaError
 from lamina.models.families import FAMILIES
+from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, layers_of, module_at, projection_paths
 from lamina.models.surgery import NoAttention, remove, runs
-from lamina.models.variant import Patch, materialise, share
+from lamina.models.variant import Patch, share
 from tests.unit import tiny
 
 

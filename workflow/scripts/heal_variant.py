@@ -9,7 +9,7 @@ from lamina.config import healings
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
-from lamina.models.variant import materialise
+from lamina.models.materialise import materialise
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant

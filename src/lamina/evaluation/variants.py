@@ -8,7 +8,8 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina.models.variant import Boundary, materialise
+from lamina.models.materialise import materialise
+from lamina.models.variant import Boundary
 from lamina.recovery import patch
 from lamina.recovery.protocol import Fitted
 from lamina.variant import Variant

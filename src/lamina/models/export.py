@@ -22,9 +22,10 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina
+from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import kept_layers, parse, runs
-from lamina.models.variant import Boundary, Repairing, materialise
+from lamina.models.variant import Boundary, Repairing
 from lamina.variant import Variant
 from lamina.version import VERSION
 

@@ -86,10 +86,11 @@ def entry_digest(entry: Any) -> str:
 def family_digest(family: str | None) -> str:
     """Hash of the registry's entry for a family, so that a new family reruns no job of the others.
 
-    None is the family of a hub model whose entry does not name it: its jobs depend on the whole registry.
+    Jobs depend on the whole registry where their entry is not found by name: a hub model whose entry names no family
+    (None), a family that is not listed, and a decoder inside a multimodal model, whose name is another.
     """
-    if family is not None:
-        return entry_digest(FAMILIES.get(family))
+    if family in FAMILIES:
+        return entry_digest(FAMILIES[family])
     return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in sorted(FAMILIES)))
 
 

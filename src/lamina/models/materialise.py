@@ -1,0 +1,105 @@
+"""A variant in memory: base model, minus a plan's units, plus patches, plus an adapter.
+
+The base model is left as it was: a variant copies the module structure and shares every parameter it does not change,
+so that one load serves any number of variants.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models import modeling_lamina
+from lamina.models.structure import projection_paths
+from lamina.models.surgery import kept_layers, remove
+from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, share
+
+
+def materialise(
+    model: PreTrainedModel,
+    plan: Mapping[str, Any] | None,
+    patches: Mapping[Boundary, Repairing] | None = None,
+    adapter: str | Path | None = None,
+) -> PreTrainedModel:
+    """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
+
+    Parameters
+    ----------
+    model : the unpruned base model.
+    plan : a plan with its `units`; None gives the base model itself (shared).
+    patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
+    adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches. It is merged into copies of the
+        weights it changes.
+
+    Raises
+    ------
+    LaminaError
+        If the plan was refused, if patches and plan do not fit together, or if the adapter belongs to another variant.
+    """
+    variant = share(model)
+    if plan is None:
+        return variant
+    if plan.get("refused") or not plan["units"]:
+        raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
+    remove(variant, plan["units"])
+    if patches is not None:
+        check_boundaries(model, plan["units"], patches)
+        kept = kept_layers(model, plan["units"])
+        for boundary, repair in sorted(patches.items()):
+            repair.apply(variant, Place(boundary, sum(layer < boundary[1] for layer in kept)))
+    if adapter is not None:
+        variant = _adapted(variant, Path(adapter))
+    if any(modeling_lamina.describe(variant).values()):
+        _refuse_plain_saving(variant)
+    return variant.eval()
+
+
+class _Special:
+    """Mixed into the class of a variant that a stock checkpoint cannot hold."""
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Refuse: transformers would save the patch and ignore it on reload.
+
+        Raises
+        ------
+        LaminaError
+            Always.
+        """
+        raise LaminaError(
+            "a plain save_pretrained of a variant with patches or removed halves would lose them on reload. Write it "
+            "with lamina.models.export.save(model, folder), or with `make export VARIANT=…`."
+        )
+
+
+def _refuse_plain_saving(variant: PreTrainedModel) -> None:
+    kind = type(variant)
+    variant.__class__ = type(kind.__name__, (_Special, kind), {"__module__": kind.__module__})
+
+
+def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    """Merge a LoRA adapter, after giving the variant its own copy of each weight that changes."""
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+    from peft.tuners.lora import LoraLayer
+    from safetensors.torch import load_file
+
+    config, state = LoraConfig.from_pretrained(str(folder)), load_file(folder / "adapter_model.safetensors")
+    config.inference_mode = True
+    held = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in state}
+    stray = sorted(held.symmetric_difference(projection_paths(variant)))
+    if stray:
+        raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
+    trainable = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
+    adapted = get_peft_model(variant, config)
+    for parameter, flag in trainable:
+        # PEFT freezes what it adapts, which here belongs to the base model too.
+        parameter.requires_grad_(flag)
+    set_peft_model_state_dict(adapted, state)
+    for module in adapted.modules():
+        if isinstance(module, LoraLayer):
+            own(module.get_base_layer(), "weight")
+    merged = adapted.merge_and_unload()
+    if hasattr(merged, "peft_config"):
+        del merged.peft_config
+    return merged
