@@ -40,6 +40,8 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
     for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
+        if kind == "calibrations":
+            used |= {name for recovery in loaded.recoveries.values() for name in recovery.data}
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
 
