@@ -26,7 +26,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan export test test-reruns test-slurm resume-slurm check lock
+.PHONY: run plan export test test-reruns test-slurm resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger rich

@@ -166,7 +166,7 @@ def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
     shutil.copytree(REPOSITORY / "resources/reference/data", root / "resources/reference/data")
     changes = {"calibrations__corpus": {"text": "microworld_corpus", "split": "dev", "length": 64}}
     assert refusal(root, **changes) == (
-        "calibrations.corpus.split: microworld_corpus has no split 'dev'. Write one of test, train, validation."
+        "calibrations.corpus.split: microworld_corpus has no split 'dev'. Write train or validation."
     )
 
 
@@ -207,3 +207,10 @@ def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) ->
 def test_it_needs_no_torch() -> None:
     code = "import lamina.config.load, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY / "src", check=False).returncode == 0
+
+
+def test_a_file_of_questions_is_no_file_of_texts(root: Path) -> None:
+    """A file that several entries name is read for each form that they say it has."""
+    (root / "good.jsonl").write_text(json.dumps(GOOD))
+    both = {"calibrations__mine": {"choices": "good.jsonl"}, "benchmarks__perplexity__corpus_test__text": "good.jsonl"}
+    assert "`text` is missing" in refusal(root, **both)

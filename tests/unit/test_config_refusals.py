@@ -416,3 +416,10 @@ def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
     assert config.load(copy.deepcopy(raw), root)
     message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
     assert "studies.prune.tasks: 'own'" in message and "'corpus'" in message and "tasks: all" in message
+
+
+def test_own_tasks_that_nothing_measures_are_refused_beside_general_text_too(root: Path) -> None:
+    raw = put(minimal(), "studies.prune.tasks", "own")
+    raw["benchmarks"]["tasks"] = {"microworld_facts": {}}
+    assert raw["benchmarks"]["perplexity"]
+    assert "studies.prune.tasks: 'own' measures nothing for calibration 'recall'" in refusal(raw, root)

@@ -101,7 +101,7 @@ class Tasks(Calibration):
 
 
 class Text(Calibration):
-    """Documents of a file or of the embedded corpus, cut into samples of one length."""
+    """Documents of a file or of the embedded corpus, one sample each, cut off at a length."""
 
     MARKS = ("text",)
 
@@ -111,7 +111,9 @@ class Text(Calibration):
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED
     )
-    length: int = option("Tokens of one sample; accuracy is that of its last token.", 128, ge=2)
+    length: int = option(
+        "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
+    )
     split: Split = split_option()
 
 

@@ -42,9 +42,10 @@ it is `config.yaml`.
 Names are yours: letters, digits and `_ . + -`. `base` and `none` are taken. Paths count from the folder the run is
 started in, and `~` is your home.
 
-A configuration is checked completely before anything runs. An unknown key, a name that is not defined, a file that is
-not there or whose lines are no texts or questions, more documents than it holds, more tokens than a model's context, or
-more layers to remove than it can spare stops the run with a message that says what to write instead.
+A configuration is checked before anything runs, with all that it and local files can tell. An unknown key, a name that
+is not defined, a file that is not there or whose lines are no texts or questions, more documents than it holds, more
+tokens than a model's context, or more layers to remove than it can spare stops the run with a message that says what to
+write instead.
 
 Single values can be replaced on the command line; what is not named there stays:
 

@@ -8,6 +8,7 @@ from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Text
 from lamina.config.configuration import Configuration
 from lamina.config.contexts import check_contexts
+from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
@@ -92,7 +93,7 @@ def check(config: Configuration, root: Path) -> None:
             read_weights(folder, f"models.{name}.source")
             contexts[name] = context(_settings(f"models.{name}.source", model.source, folder))
     check_contexts(config, contexts)
-    counts: dict[Path, int] = {}  # A file of several entries is read once.
+    counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():
         where = f"calibrations.{name}"
         if isinstance(entry, Text):
@@ -110,33 +111,32 @@ def check(config: Configuration, root: Path) -> None:
             check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
 
 
-def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[Path, int]) -> None:
+def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:
     path = corpus_file(entry.text, entry.split, root)
     if entry.text == CORPUS:
         splits = sorted(file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl"))
         if entry.split not in splits:
             if splits:
-                raise LaminaError(
-                    f"{where}.split: {CORPUS} has no split '{entry.split}'. Write one of {', '.join(splits)}."
-                )
+                may = [split for split in splits if split != "test" or isinstance(entry, Perplexity)]
+                raise LaminaError(f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(may)}.")
             return
     else:
         _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
     if path.stat().st_size <= LARGEST:
-        if path not in counts:
-            counts[path] = len(read_documents(path, None, where))
-        check_range(entry.documents, counts[path], path, where)
+        if ("text", path) not in counts:
+            counts["text", path] = len(read_documents(path, None, where))
+        check_range(entry.documents, counts["text", path], path, where)
 
 
-def _count_questions(where: str, file: str, root: Path, counts: dict[Path, int]) -> int | None:
+def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:
     """The number of questions in a file; None where it is too large to read here."""
     path = root / file
     _check_there(f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line")
     if path.stat().st_size > LARGEST:
         return None
-    if path not in counts:
-        counts[path] = len(read_questions(path, f"{where}.choices"))
-    return counts[path]
+    if ("choices", path) not in counts:
+        counts["choices", path] = len(read_questions(path, f"{where}.choices"))
+    return counts["choices", path]
 
 
 def _check_there(where: str, file: str, root: Path, form: str) -> None:

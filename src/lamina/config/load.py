@@ -149,14 +149,14 @@ def _check_loops(config: Configuration) -> None:
         if selector.recovery and selector.recovery not in config.recoveries:
             raise LaminaError(
                 f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "
-                f"{nearest(selector.recovery, config.recoveries)} Correct the name, or define "
-                f"'{selector.recovery}' there, or leave `recovery` out for bare removals."
+                f"{nearest(selector.recovery, config.recoveries)} Correct the name, add it there, or leave "
+                "`recovery` out for bare removals."
             )
         if selector.recovery and not (recovery := config.recoveries[selector.recovery]).LINEAR:
             raise LaminaError(
                 f"selectors.{name}.recovery: '{selector.recovery}' is of method '{recovery.method}', which is no "
                 "linear map of the stream and cannot be in place while units are scored. Name a recovery of method "
-                "ghost, or leave `recovery` out."
+                "ghost or linearpatch, or leave `recovery` out."
             )
 
 
@@ -211,10 +211,11 @@ def _check_recoveries(config: Configuration, where: str, study: Prune) -> None:
 def _check_measured(config: Configuration, where: str, study: Prune) -> None:
     """`tasks: own` must not end in variants that nothing measures."""
     texts = list(config.benchmarks.perplexity) if study.perplexity == "all" else study.perplexity
-    if study.tasks != "own" or texts:
+    if study.tasks != "own":
         return
     for name in study.calibrations:
-        if not own_tasks(config, name):
+        # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
+        if not own_tasks(config, name) and not (texts and isinstance(config.calibrations[name], Text)):
             raise LaminaError(
                 f"{where}.tasks: 'own' measures nothing for calibration '{name}', none of whose tasks is under "
                 "`benchmarks.tasks`. Add its task there, or write tasks: all."

@@ -118,11 +118,11 @@ def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
     }
     found = roles.get(split) or split
     if found not in task.dataset:
-        there = sorted(role for role, value in roles.items() if value in task.dataset)
-        raise LaminaError(
-            f"task '{name}' has no split '{split}'. It has {', '.join(there) or 'none'}: write `split: "
-            f"{there[0] if there else '…'}`, or use another task to calibrate on."
-        )
+        # Nothing is ever calibrated on the test split.
+        there = [role for role, value in roles.items() if role != "test" and value in task.dataset]
+        nearest = difflib.get_close_matches(split, there, 1, 0)
+        has = f"It has {', '.join(there)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
+        raise LaminaError(f"task '{name}' has no split '{split}'. {has} another task to calibrate on.")
     task.set_config("test_split", found)
 
 
