@@ -111,7 +111,9 @@ def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> No
 
 
 def test_a_split_that_the_task_lacks_is_refused_with_those_it_has(manifest: dict) -> None:
-    with pytest.raises(LaminaError, match="microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"):
+    with pytest.raises(
+        LaminaError, match="microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"
+    ):
         prepare("recall", read(TASK | {"split": "dev"}), manifest, ROOT)
 
 
