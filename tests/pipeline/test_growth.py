@@ -21,11 +21,17 @@ from lamina.figures import style
 TITLE = "Made up"
 PLACE = 99
 TABLES = ("models",)
+ABOUT = "Nothing."
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """Nothing."""
     return style.empty("made up")
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What it shows."""
+    return "Nothing."
 '''
 
 
