@@ -98,6 +98,7 @@ rule plot_figure:
         "../envs/lamina.yaml"
     params:
         code=lambda w: code_digest("plot_figure", f"lamina.figures.{w.figure}"),
+        about=lambda w: ABOUT[w.figure],
     shell:
         'python "$SCRIPTS/plot_figure.py" --figure {wildcards.figure} --tables {input.tables} --views {input.views}'
         " --output {output} 2> {log}"
