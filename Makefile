@@ -1,7 +1,7 @@
 # make run    the embedded study: results/report.html
 # make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device)
-# make test   all tests that need no cluster
-# make test-reruns  changed studies run again beside busy processes: minutes
+# make test   all tests but those of reruns and of clusters
+# make test-reruns  what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint

@@ -10,6 +10,8 @@ import pytest
 from tests.pipeline.project import Project
 from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
 
+pytestmark = pytest.mark.reruns
+
 METRIC = '        Metric("made_up", "removal", "nll", "made up"),\n'
 FIGURE = '''"""A made-up figure."""
 

@@ -4,6 +4,8 @@ import pytest
 
 from tests.pipeline.project import Job, Project
 
+pytestmark = pytest.mark.reruns
+
 # What follows from any new row, and from what is drawn and written of it.
 REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
 GATHERING = REPORTING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
