@@ -92,6 +92,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         keeps=keeps,
+        repairs=answer("which_repair_when"),
         figures=[figure(connection, name, module, figures) for name, module in modules().items()],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=rows(
