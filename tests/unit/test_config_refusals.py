@@ -304,7 +304,7 @@ SELECTOR_MISMATCHES = [
     ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
     (
         {"metric": "cosine", "recovery": "ghost"},
-        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: accuracy, ", "or leave `recovery` out"],
+        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `recovery` out"],
     ),
     (
         {"metric": "taylor", "strategy": "one_shot", "recovery": "ghost"},

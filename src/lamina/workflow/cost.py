@@ -81,21 +81,23 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
 
 
 def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: str) -> tuple[float, float]:
-    """The same of the models that `shapley` or `presence` draws, at most: none is cut short or asked for twice.
+    """The same of the models that `shapley` or `presence` draws, at most: no order is cut short at chance.
 
-    A model without k of its units forks off at the first of them, at the n / (k + 1)-th of n on average.
+    A model without k of its units forks off at the first of them, behind (n - k) / (k + 1) others on average. `shapley`
+    evaluates sets of one size after the other, each in a pass in which the current model takes part.
     """
     n, halves = n_layers - removed, kind != "layer"
     left = n_layers if halves else n
     if isinstance(options, Presence):
         lacking = min(max(1, n - round(options.kept * n)), n - 1)
-        sizes = [lacking] * min(options.draws, math.comb(n, lacking))
+        passes, asked = [lacking], options.draws
     else:
         depth = min(options.local or n, n)
-        sizes = [*range(1, depth + 1)] * (options.permutations * -(-n // depth))
+        passes, asked = list(range(1, depth + 1)), options.permutations * -(-n // depth)
+    sizes = [lacking for lacking in passes for _ in range(min(asked, math.comb(n, lacking)))]
     ran = [left - (0 if halves else lacking) for lacking in sizes]
     forks = sum(each - (n - lacking) / (lacking + 1) for each, lacking in zip(ran, sizes, strict=True))
-    return tokens.packed * (left + forks), float(tokens.rows * (left + sum(ran)))
+    return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
 
 
 def estimate(
