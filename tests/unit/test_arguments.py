@@ -93,6 +93,8 @@ def test_a_pass_over_drawn_models_is_told_what_it_draws_and_no_other(raw: Raw, t
     config = load(raw, workplace(tmp_path))
     told = json.loads(parsed(arguments.sweep(config, wildcards("base/shapley/layer", block="0")))["drawn"])
     assert told == {"options": {"local": 3}, "score": "acc_norm", "seed": 7}
+    valued = arguments.early_metric(config, wildcards("base/shapley/layer"))
+    assert valued is not None and valued.name == "accuracy"
     assert "drawn" not in parsed(arguments.sweep(config, wildcards("base/removal/layer", block="0")))
 
 

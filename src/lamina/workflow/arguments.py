@@ -154,6 +154,8 @@ def own_metric(config: Configuration, w: Any) -> Metric | None:
 
 
 def early_metric(config: Configuration, w: Any) -> Metric | None:
-    """The metric by which units leave a sweep early, if they may."""
-    _, _, budget = studies.sweep_settings(config, w.selector)
+    """The metric by which units leave a sweep early, if they may, or by which drawn models are valued."""
+    pass_, _, budget = studies.sweep_settings(config, w.selector)
+    if pass_ in studies.DRAWN:
+        return METRICS[getattr(config.metrics, pass_).value]
     return None if budget == "full" else own_metric(config, w)
