@@ -1,7 +1,5 @@
 """How metrics agree: against scipy and plain loops, and from the tables of a run."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -61,7 +59,7 @@ def test_equals_have_the_deeper_unit_first_in_both() -> None:
     assert comparison.compare([one], [np.array([[3.0, 1, 1.5, 1, 2]] * 3)]).misranked[0] == pytest.approx(2 / 5)
 
 
-def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance(tmp_path: Path) -> None:
+def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance() -> None:
     """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers."""
     rng, rows = np.random.default_rng(3), []
     for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
@@ -75,13 +73,12 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
                 rows.append(keys | {"correct": right, "correct_norm": right, "nll": 1.0, "n_tokens": 1})
                 if unit != "none":
                     rows.append(keys | {"taylor": 10.0 - int(unit) + 0.01 * rng.random(), "magnitude": 1.0})
-    store.write(tmp_path / "sweeps.parquet", store.from_rows("sweeps", rows))
     facts = [
         {"model": "m", "calibration": task, "n_samples": 100, "chance_accuracy": 0.5}
         for task in ("good", "better", "guess")
     ]
-    store.write(tmp_path / "calibrations.parquet", store.from_rows("calibrations", facts))
-    [(model, kind, names, found)] = comparison.comparisons(tmp_path, "accuracy", "taylor")
+    sweeps = store.from_rows("sweeps", rows)
+    [(model, kind, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", "taylor")
     assert (model, kind, names) == ("m", "layer", ["good", "better"])
     assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
     assert found.spearman[0] < -0.9 and found.misranked[0] == 1

@@ -2,15 +2,16 @@
 
     python -m lamina.relevance.comparison results/tables accuracy cosine
 
-prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers are
-left out, as in the paper: nobody doubts them, and a correlation would be theirs. Intervals are 95 % of a paired
-bootstrap over samples: in each draw both metrics are scored on the same samples of every task.
+prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
+eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs. Intervals are 95 %
+of a paired bootstrap over samples: in each draw both metrics are scored on the same samples of every task.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights, interval
 from lamina.tables import store
 
-# Layers left out at either end.
+# Layers left out at either end, if as many as these remain.
 EDGE = 2
 # A unit is badly misranked if its two places are further apart than this share of the units.
 BADLY = 0.25
@@ -90,19 +91,17 @@ def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def task_variance(scores: np.ndarray) -> np.ndarray:
-    """Variance across tasks of standardised scores, (tasks, draws, units) to (draws, units)."""
-    every = scores.std(axis=(0, 2), keepdims=True)
-    return np.asarray((scores / every).var(axis=0))
+    """Variance across tasks of standardised scores, (tasks, draws, units) to (draws, units); NaN if all are equal."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((scores / scores.std(axis=(0, 2), keepdims=True)).var(axis=0))
 
 
 def _with_interval(draws: np.ndarray) -> tuple[float, float, float]:
-    low, high = interval(draws[1:])
+    low, high = interval(draws[1:]) if np.isfinite(draws[1:]).any() else (np.nan, np.nan)
     return float(draws[0]), float(low), float(high)
 
 
-def draws_of(
-    sweeps: pa.Table, metric: str, context: Context, samples: int, edge: int = EDGE
-) -> tuple[list[str], np.ndarray] | None:
+def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> tuple[list[str], np.ndarray] | None:
     """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
 
     Several passes may have measured it; the rows that hold the metric count. None where it was not measured, is
@@ -110,29 +109,22 @@ def draws_of(
     """
     column = sweeps[METRICS[metric].column]
     columns = from_table(sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none"))))
-    depth = max((int(unit.split(".")[0]) for unit in columns.units), default=0)
-    keep = [i for i, unit in enumerate(columns.units) if edge <= int(unit.split(".")[0]) <= depth - edge]
-    if not keep:
+    if not columns.units:
         return None
+    edge = EDGE if len(columns.units) >= 4 * EDGE else 0
+    keep = range(edge, len(columns.units) - edge)
     found = ranking(columns, metric, context, bootstrap_weights(samples, 0)[:, : columns.n_samples])
     scores = found.draws[:, keep]
     return ([columns.units[i] for i in keep], scores) if np.isfinite(scores).all() else None
 
 
 def comparisons(
-    tables: Path, first: str, second: str, score: str = "acc_norm"
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table, first: str, second: str, score: str = "acc_norm"
 ) -> Iterator[tuple[str, str, list[str], Agreement]]:
     """(model, kind of unit, calibrations, agreement) of every model and kind that both metrics were measured on.
 
-    Raises
-    ------
-    LaminaError
-        If a table is not there.
+    `calibrations` are the rows of that table.
     """
-    files = [tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
-    if lacking := [file for file in files if not file.is_file()]:
-        raise LaminaError(f"{lacking[0]} is not there. Run a study of maps first, or name the folder of its tables.")
-    calibrations, sweeps = store.read(files[0]).to_pylist(), store.read(files[1])
     sweeps = sweeps.filter(pc.and_(pc.equal(sweeps["selector"], "base"), pc.equal(sweeps["removed"], 0)))
     for model in sorted({row["model"] for row in calibrations}):
         for kind, pattern in (("layer", r"^\d+$"), ("attention", "attention$"), ("mlp", "mlp$")):
@@ -176,7 +168,11 @@ if __name__ == "__main__":
     parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
     args = parser.parse_args()
     with explained():
-        blocks = list(comparisons(args.tables, args.first, args.second, args.score))
+        files = [args.tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
+        if lacking := [file for file in files if not file.is_file()]:
+            raise LaminaError(f"{lacking[0]} is not there. Run a study of maps, or name the folder of its tables.")
+        calibrations, sweeps = map(store.read, files)
+        blocks = list(comparisons(calibrations.to_pylist(), sweeps, args.first, args.second, args.score))
         if not blocks:
             raise LaminaError(
                 f"{args.tables} holds no calibration on which both '{args.first}' and '{args.second}' tell units "
