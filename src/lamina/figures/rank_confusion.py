@@ -10,7 +10,7 @@ from lamina.relevance.comparison import Agreement, comparisons
 
 TITLE = "How metrics agree with accuracy"
 PLACE = 25
-TABLES = ("sweeps", "calibrations", "models")
+TABLES = ("relevance", "sweeps", "calibrations", "models")
 ABOUT = (
     "How often the unit in one place by accuracy relevance is in another by a second metric, over tasks, with "
     "correlation and misranked share and their bootstrap intervals over samples."
@@ -36,12 +36,16 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
 
 def found(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, Agreement]]:
     """Titles and agreements of all panels."""
+    # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
+    measured = {
+        row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance WHERE score IS NOT NULL")
+    }
     calibrations = rows(connection, "FROM calibrations")
     sweeps = connection.sql("FROM sweeps WHERE selector = 'base' AND removed = 0").to_arrow_table()
     return [
         (style.panel_title(connection, model, metric + ("" if kind == "layer" else f" ({kind})")), agreement)
         for metric in METRICS
-        if metric != "accuracy"
+        if metric in measured - {"accuracy"}
         for model, kind, _, agreement in comparisons(calibrations, sweeps, "accuracy", metric)
     ]
 
