@@ -187,8 +187,14 @@ WITH wide AS (
         max(score) FILTER (metric = 'output_norm') AS output_norm,
         max(score) FILTER (metric = 'output_js') AS output_js,
         max(score) FILTER (metric = 'output_kl') AS output_kl,
+        max(score) FILTER (metric = 'margin') AS margin,
+        max(score) FILTER (metric = 'agreement') AS agreement,
+        max(score) FILTER (metric = 'acceptance') AS acceptance,
+        max(score) FILTER (metric = 'shapley') AS shapley,
+        max(score) FILTER (metric = 'presence') AS presence,
         max(score) FILTER (metric = 'taylor') AS taylor,
-        max(score) FILTER (metric = 'magnitude') AS magnitude
+        max(score) FILTER (metric = 'magnitude') AS magnitude,
+        max(score) FILTER (metric = 'random') AS random
     FROM relevance WHERE selector = 'base' AND removed = 0 GROUP BY ALL
 )
 SELECT *,
@@ -216,8 +222,14 @@ COMMENT ON COLUMN relevance_wide.output_cosine IS '1 - cos of the logits against
 COMMENT ON COLUMN relevance_wide.output_norm IS 'Euclidean distance of the logits from the base model.';
 COMMENT ON COLUMN relevance_wide.output_js IS 'Jensen-Shannon divergence of the outputs, in nats.';
 COMMENT ON COLUMN relevance_wide.output_kl IS 'KL divergence of the outputs from the base model, in nats.';
+COMMENT ON COLUMN relevance_wide.margin IS 'Fall of the right choice''s lead over the best other one, in nats (per character for acc_norm).';
+COMMENT ON COLUMN relevance_wide.agreement IS 'Share of scored positions where the likeliest token is not the base model''s.';
+COMMENT ON COLUMN relevance_wide.acceptance IS 'Total variation distance of the outputs: how often a draft would be rejected.';
+COMMENT ON COLUMN relevance_wide.shapley IS 'What the unit adds to models of the other units, over all orders of removal; by default a share of right answers.';
+COMMENT ON COLUMN relevance_wide.presence IS 'How much better random cut models are that keep the unit; by default a share of right answers.';
 COMMENT ON COLUMN relevance_wide.taylor IS 'Sum over the weights of abs(weight x gradient).';
 COMMENT ON COLUMN relevance_wide.magnitude IS 'Sum over the weights of their absolute value.';
+COMMENT ON COLUMN relevance_wide.random IS 'Place in a seeded permutation.';
 COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Place by accuracy among units of the kind, 1 = least relevant, ties share a place.';
 COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Place by cosine among units of the kind, 1 = least relevant, ties share a place.';
 

@@ -134,7 +134,7 @@ def write_study(
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
     key = dict(model=model, calibration=calibration)
-    described = dict(kind="choices", n_samples=500, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
+    described = dict(kind="choices", n_samples=40, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
     data["calibrations"].append(key | described | dict(source=f"microworld_{calibration}"))
     step = (
         0.05
@@ -142,6 +142,12 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
         + 0.5 * (np.arange(n_layers) == 0)
         + 0.15 * (np.arange(n_layers) == n_layers - 1)
     )
+    for unit in ["none", *map(str, range(n_layers))]:
+        share = (0.3 if refused else 0.9) - (0 if unit == "none" else 2 * step[int(unit)] * rng.random())
+        for sample, right in enumerate(rng.random(40) < share):
+            row = key | dict(selector="base", removed=0, unit=unit, sample=sample, nll=1.0, n_tokens=1)
+            turned = dict(cosine=None if unit == "none" else step[int(unit)] * rng.random())
+            data["sweeps"].append(row | dict(correct=bool(right), correct_norm=bool(right)) | turned)
     for layer in range(n_layers):
         for span in range(1, n_layers - layer + 1):
             angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)

@@ -88,6 +88,16 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
     }
 
 
+def test_a_pass_over_drawn_models_is_told_what_it_draws_and_no_other(raw: Raw, tmp_path: Path) -> None:
+    raw = put(put(raw, "metrics", {"shapley": {"local": 3}, "presence": {"draws": 50}}), "seed", 7)
+    config = load(raw, workplace(tmp_path))
+    told = json.loads(parsed(arguments.sweep(config, wildcards("base/shapley/layer", block="0")))["drawn"])
+    assert told == {"options": {"local": 3}, "score": "acc_norm", "seed": 7}
+    valued = arguments.early_metric(config, wildcards("base/shapley/layer"))
+    assert valued is not None and valued.name == "accuracy"
+    assert "drawn" not in parsed(arguments.sweep(config, wildcards("base/removal/layer", block="0")))
+
+
 def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_path: Path) -> None:
     config = load(put(put(raw, "seed", 7), "recoveries.ghost.rank", 8), workplace(tmp_path))
     told = parsed(arguments.sweep(config, wildcards("looped", 1, block="0")))
@@ -110,6 +120,7 @@ def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_pa
         ("looped", ["lamina.search.looped", "lamina.recovery.ghost"]),
         ("looped_race", ["lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost"]),
         ("taylor", ["lamina.sweep.weights"]),
+        ("base/shapley/mlp", ["lamina.sweep.coalitions", "lamina.relevance.shapley"]),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: list[str]) -> None:
@@ -127,7 +138,7 @@ def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration
     assert {"accuracy", "perplexity", "output_kl", "cosine", "angular"} <= set(told["metrics"].split(","))
     assert "taylor" not in told["metrics"] and told["score"] == "acc_norm"
     assert parsed(arguments.score(config, wildcards("base/stream/layer")))["metrics"] == "cosine,angular"
-    assert parsed(arguments.score(config, wildcards("base/gradient/layer")))["metrics"] == "taylor,magnitude"
+    assert parsed(arguments.score(config, wildcards("base/gradient/layer")))["metrics"] == "taylor,magnitude,random"
     modules = arguments.score_modules(config, wildcards("base/stream/layer"))
     assert modules == ["lamina.relevance.cosine", "lamina.relevance.angular"]
 

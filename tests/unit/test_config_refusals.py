@@ -298,15 +298,17 @@ SELECTOR_MISMATCHES = [
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
         {"metric": "perplexity", "budget": "race"},
-        ["budget: 'race'", "'perplexity'", "accuracy, output_cosine or output_js"],
+        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
     ),
+    ({"metric": "shapley", "budget": "race"}, ["budget: 'race'", "metric 'shapley'", "Write budget: full"]),
+    ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
     (
         {"metric": "cosine", "recovery": "ghost"},
-        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: accuracy, ", "or leave `recovery` out"],
+        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `recovery` out"],
     ),
     (
         {"metric": "taylor", "strategy": "one_shot", "recovery": "ghost"},
-        ["recovery: 'ghost'", "metric 'taylor'", "without removing anything"],
+        ["recovery: 'ghost'", "metric 'taylor'", "not measured by that"],
     ),
     (
         {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lamina.config.metrics import Presence, Shapley
 from lamina.data import lm_tasks
+from lamina.relevance import presence, shapley
 from lamina.sweep import engine, packing
+from lamina.sweep.candidates import Candidate, grow
 from lamina.workflow import cost
 from lamina.workflow.cost import Tokens
 
@@ -37,6 +40,22 @@ def test_by_hand() -> None:
     assert cost.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
     assert cost.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
+
+
+@pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=50)])
+def test_drawn_models_cost_at_most_the_estimate(options: Shapley | Presence) -> None:
+    """Against the trees of the sets that are drawn; what the estimate leaves out is that forks share their starts."""
+    if isinstance(options, Presence):
+        steps = [presence.drawn(12, 12 - round(options.kept * 12), options.draws, 0)]
+    else:
+        depth = options.local or 12
+        orders = shapley.orders(12, options.permutations, 0).tolist()
+        chains = [[order[(start + i) % 12] for i in range(depth)] for order in orders for start in range(0, 12, depth)]
+        steps = [list({frozenset(chain[:size]) for chain in chains}) for size in range(1, depth + 1)]
+    cut = [[Candidate(), *(Candidate(frozenset(map(str, lacking))) for lacking in step)] for step in steps]
+    layers = sum(grow(step, [], 12, True).layers for step in cut)
+    work, _ = cost.drawn_work(Tokens(1, 1, 1, 1), 12, 0, options, "layer")
+    assert layers <= work < 2.5 * layers
 
 
 def test_more_samples_cost_in_proportion() -> None:

@@ -25,7 +25,7 @@ from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores
 from tests.unit import tiny
 from tests.unit.test_budgets import first_to_go
-from tests.unit.test_sweep import distances, naive, random_samples
+from tests.unit.test_sweep import DISTANCES, distances, naive, random_samples
 
 DEPTH, RIDGE = 5, 0.01
 KINDS = ("choices", "generated", "text")
@@ -137,7 +137,7 @@ def test_outputs_are_compared_with_the_unpruned_model() -> None:
         places = range(len(row.context) - 1, tokens.shape[1])
         expected = np.mean([distances(base[at], other[at]) for at in places], axis=0)
         found = scores.sample("3", sample.index)
-        measured = [found[name] for name in ("output_cosine", "output_norm", "output_kl", "output_js")]
+        measured = [found[name] for name in DISTANCES]
         assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
 
 

@@ -23,7 +23,8 @@ from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
 
-OUTPUTS = ("output_cosine", "output_norm", "output_js", "output_kl")
+OUTPUTS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
+OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "acceptance", "agreement")
 HOT = 7  # a token that overflows where layer 1 is gone
 HOT_SAMPLES = {0, 3, 6, 9}
 
@@ -75,7 +76,7 @@ def test_what_is_not_finite_is_wrong_and_infinite_never_null() -> None:
             assert np.isnan(cut[start]), "removing layer 1 really overflows"
             assert row["correct"] is False and row.get("correct_norm", False) is False
             assert row["nll"] == math.inf and row.get("gold_margin", -math.inf) == -math.inf
-            assert [row[name] for name in OUTPUTS] == [math.inf] * 4
+            assert [row[name] for name in OUTPUTS] == [math.inf] * 6
         else:
             assert all(math.isfinite(row[name]) for name in ("nll", *OUTPUTS))
         assert row["unit"] == "none" or row["cosine"] is not None
@@ -93,7 +94,7 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     found = relevance(table, METRICS, Context(chance=0.0, score="acc"), seed=0)
     assert {row["n_samples"] for row in found} == {12}
     right = {unit: np.mean([row["correct"] for row in rows if row["unit"] == unit]) for unit in ("none", "1")}
-    for metric in ("perplexity", *OUTPUTS):
+    for metric in ("perplexity", *OUTPUT_METRICS):
         by_unit = {row["unit"]: row for row in found if row["metric"] == metric}
         lost = by_unit.pop("1")
         assert lost["score"] is lost["ci_low"] is lost["ci_high"] is None
@@ -109,7 +110,7 @@ def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     assert unmoved["n_not_finite"] == 0 and unmoved["score"] > 0
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_js", "output_kl"])
+@pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_js", "output_kl", "agreement"])
 def test_budgets_never_choose_what_is_not_finite(metric: str) -> None:
     """Whichever sample comes first: exact finds what the full sweep finds, the race does not fail on infinities."""
     columns = from_table(swept()[2])
@@ -124,7 +125,7 @@ def test_budgets_never_choose_what_is_not_finite(metric: str) -> None:
             assert exact.run(asked, list(candidates.values()), budget, 0.0) in (candidates[first], None)
             losses = asked.losses([candidates["1"]], range(12))[0]
             assert not np.isnan(losses).any()
-            if metric in ("accuracy", "output_js"):
+            if metric in ("accuracy", "output_js", "agreement"):
                 winner = race.run(asked, list(candidates.values()), budget, 0.0)
                 means = asked.losses(list(candidates.values()), range(12)).mean(axis=1)
                 assert means[list(candidates.values()).index(winner)] == pytest.approx(means.min())

@@ -88,6 +88,43 @@ def test_perplexity_relevance_is_the_rise_of_the_loss_per_token() -> None:
     assert scores(rows, "perplexity")["0"]["score"] == pytest.approx(1.5)
 
 
+@pytest.mark.parametrize(("way", "drop"), [("acc", 1.5), ("acc_norm", 0.5)])
+def test_margin_is_the_drop_of_the_lead_as_the_accuracy_compares_it(way: str, drop: float) -> None:
+    margins = {"gold_margin": {"none": 1.0, "0": -0.5}, "gold_margin_norm": {"none": 0.25, "0": -0.25}}
+    rows = relevance(sweep({"none": 0.75, "0": 0.5}, **margins), 0.25, way, removed=0, seed=0)
+    assert scores(rows, "margin")["0"]["score"] == pytest.approx(drop)
+
+
+@pytest.mark.parametrize("lacking", [1, 200])
+def test_margin_is_refused_with_a_reason_where_samples_have_no_choices(lacking: int) -> None:
+    table = sweep(
+        {"none": 0.75, "0": 0.5}, gold_margin={"none": 1.0, "0": 0.5}, gold_margin_norm={"none": 1.0}
+    ).to_pylist()
+    for row in table:
+        if row["sample"] < lacking:
+            row |= {"correct_norm": None, "gold_margin": None, "gold_margin_norm": None}
+    found = scores(relevance(store.from_rows("sweeps", table), 0.0, "acc", removed=0, seed=0), "margin")["0"]
+    assert found["score"] is None and found["rank"] is None
+    assert found["reason"] == f"{lacking} of 200 samples have no choices to lead over"
+
+
+@pytest.mark.parametrize(("metric", "column"), [("agreement", "output_flips"), ("acceptance", "output_tv")])
+def test_what_a_draft_would_lose_is_the_mean_over_samples(metric: str, column: str) -> None:
+    table = sweep({"none": 0.75, "0": 0.5, "1": 0.5}, **{column: {"0": 0.25, "1": 0.0}})
+    found = scores(relevance(table, 0.25, "acc", removed=0, seed=0), metric)
+    assert found["0"]["score"] == pytest.approx(0.25) and found["1"]["rank"] == 1
+
+
+def test_random_is_a_permutation_that_its_seed_decides() -> None:
+    table = sweep(dict.fromkeys(["none", *map(str, range(9))], 0.5), magnitude=dict.fromkeys(map(str, range(9)), 1.0))
+    ranks = []
+    for seed in range(20):
+        found = scores(score.relevance(table, METRICS, Context(seed=seed), 0), "random")
+        assert all(row["score"] == row["rank"] and row["n_samples"] == 0 for row in found.values())
+        ranks.append(tuple(found[str(unit)]["rank"] for unit in range(9)))
+    assert all(sorted(each) == list(range(1, 10)) for each in ranks) and len(set(ranks)) > 15
+
+
 def test_only_measured_metrics_are_scored() -> None:
     rows = relevance(sweep({"none": 0.75, "0": 0.5}, cosine={"0": 0.125}), 0.25, "acc", removed=0, seed=0)
     assert {row["metric"] for row in rows} == {"accuracy", "perplexity", "cosine"}

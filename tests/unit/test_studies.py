@@ -216,10 +216,16 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         ("output_norm", "removal"),
         ("output_js", "removal"),
         ("output_kl", "removal"),
+        ("margin", "removal"),
+        ("agreement", "removal"),
+        ("acceptance", "removal"),
         ("cosine", "stream"),
         ("angular", "stream"),
+        ("shapley", "shapley"),
+        ("presence", "presence"),
         ("taylor", "gradient"),
         ("magnitude", "weights"),
+        ("random", "weights"),
     ],
 )
 def test_the_cheapest_pass_of_a_metric(metric: str, name: str) -> None:
@@ -230,7 +236,10 @@ def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
     assert studies.carried("removal") == ["removal", "stream"]
     assert studies.carried("gradient") == ["gradient", "weights"]
     assert studies.carried("stream") == ["stream"]
-    assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", "gradient", "weights"}
+    assert {metric.pass_ for metric in METRICS.values()} <= {
+        *("removal", "stream", "gradient", "weights"),
+        *studies.DRAWN,
+    }
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:

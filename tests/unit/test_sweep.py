@@ -112,7 +112,7 @@ def test_output_metrics_compare_with_the_unpruned_model(family: str, removed: li
     model, samples = tiny.model(family), random_samples(5, count=6, kinds=("choices", "generated"))
     scores = engine.sweep(model, samples, ["0", "4"], removed)
     cut = remove(copy.deepcopy(model), [*removed, "4"])
-    rows = {row["sample"]: row for row in scores.rows(["4"])}
+    rows, flips = {row["sample"]: row for row in scores.rows(["4"])}, 0.0
     for sample in samples:
         inputs = [r.context + r.continuation[: None if i == sample.gold else -1] for i, r in enumerate(sample.rows)]
         # Positions in the context that all rows share are scored once; ALiBi families share nothing.
@@ -125,18 +125,50 @@ def test_output_metrics_compare_with_the_unpruned_model(family: str, removed: li
             for at in range(len(row.context) - 1, tokens.shape[1]):
                 found[-1 if at < shared else number, at] = distances(base[at], other[at])
         expected = np.mean(list(found.values()), axis=0)
-        assert expected.min() > 1e-4
-        measured = [rows[sample.index][name] for name in ("output_cosine", "output_norm", "output_kl", "output_js")]
+        assert expected[:-1].min() > 1e-4
+        flips += expected[-1]
+        measured = [rows[sample.index][name] for name in DISTANCES]
         assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    assert flips > 0
+
+
+DISTANCES = ("output_cosine", "output_norm", "output_kl", "output_js", "output_tv", "output_flips")
 
 
 def distances(base: np.ndarray, other: np.ndarray) -> list[float]:
-    """1 - cos, L2, KL(base ‖ other) and Jensen-Shannon of two vectors of logits, by their definitions."""
+    """What DISTANCES names, of two vectors of logits and by their definitions."""
     p, q = (np.exp(x - x.max()) / np.exp(x - x.max()).sum() for x in (base, other))
     middle = (p + q) / 2
     cosine = base @ other / np.sqrt((base @ base) * (other @ other))
     divergence = [float((a * np.log(a / b)).sum()) for a, b in ((p, q), (p, middle), (q, middle))]
-    return [1 - cosine, float(np.sqrt(((base - other) ** 2).sum())), divergence[0], sum(divergence[1:]) / 2]
+    norm, accepted = float(np.sqrt(((base - other) ** 2).sum())), float(np.minimum(p, q).sum())
+    flipped = float(base.argmax() != other.argmax())
+    return [1 - cosine, norm, divergence[0], sum(divergence[1:]) / 2, 1 - accepted, flipped]
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_margins_are_the_lead_over_the_best_other_choice(family: str) -> None:
+    model, samples = tiny.model(family), random_samples(6)
+    scores = engine.sweep(model, samples, ["2"], outputs=False)
+    for unit, removed in (("none", []), ("2", ["2"])):
+        expected, rows = iter(naive(model, samples, removed)), scores.rows([unit])
+        for row, sample in zip(rows, samples, strict=True):
+            each = [(next(expected), choice.characters) for choice in sample.rows]
+            gold, others = each[sample.gold], each[: sample.gold] + each[sample.gold + 1 :]
+            assert row["gold_margin"] == pytest.approx(gold[0] - max(s for s, _ in others), abs=NEAR_TIE)
+            normalised = gold[0] / gold[1] - max(s / length for s, length in others)
+            assert row["gold_margin_norm"] == pytest.approx(normalised, abs=NEAR_TIE)
+            assert row["correct"] == (row["gold_margin"] > 0) and row["correct_norm"] == (normalised > 0)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_divergences_bound_the_acceptance_from_both_sides(family: str) -> None:
+    """1 - sqrt(KL / 2) <= mean(1 - TV) <= 1 - JS / ln 2, for every removal and sample: Pinsker, and Lin 1991."""
+    scores = engine.sweep(tiny.model(family), random_samples(7, count=20), engine.all_units(5, "layer"))
+    for row in scores.rows(engine.all_units(5, "layer")):
+        accepted = 1 - row["output_tv"]
+        assert 1 - np.sqrt(row["output_kl"] / 2) - 1e-6 <= accepted <= 1 - row["output_js"] / np.log(2) + 1e-6
+        assert 0 <= row["output_flips"] <= 1
 
 
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:

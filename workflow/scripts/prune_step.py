@@ -37,7 +37,8 @@ if __name__ == "__main__":
         if refused is None and args.sweep:
             facts = json.loads(store.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
             # An iterative plan is made on a model that lacks what the previous one removed, any other on the base.
-            context = Context(facts["chance_accuracy"], args.score, previous.removed if args.previous else 0)
+            removed_before = previous.removed if args.previous else 0
+            context = Context(facts["chance_accuracy"], args.score, removed_before, selector.seed)
             refused, step = read_step(args.sweep, metric, context, args.keys["calibration"])
         if args.activations:
             step = Step(angles=read_angles(args.activations, metric))

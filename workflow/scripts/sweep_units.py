@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.config import recoveries
+from lamina.config.metrics import METRICS
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.errors import explained
@@ -31,6 +32,9 @@ def swept(
     if args.pass_ in ("gradient", "weights"):
         weights = importlib.import_module("lamina.sweep.weights")
         return list(weights.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
+    if args.drawn:
+        drawn = importlib.import_module("lamina.sweep.coalitions")
+        return list(drawn.rows(model, calibration, units, removed, args.pass_, args.drawn, args.tokens))
     if args.budget or args.recovery:
         return _evaluated(args, model, calibration, units, removed)
     names = [engine.CURRENT, *units] if args.block == 0 else units
@@ -48,7 +52,7 @@ def _evaluated(
     kept = protected_layers((options or loop)["protect"], engine.layer_count(model))
     current = Candidate(frozenset(removed))
     named = {current.without(unit): unit for unit in units if parse(unit)[0] not in kept}
-    candidates, outputs = list(named), options is None or options["metric"].startswith("output_")
+    candidates, outputs = list(named), options is None or METRICS[options["metric"]].column.startswith("output_")
     repairs = None
     if loop:
         looped = importlib.import_module("lamina.search.looped")
@@ -80,10 +84,13 @@ if __name__ == "__main__":
     parser.add_argument("--manifest", required=True, type=Path)
     parser.add_argument("--calibration", required=True, type=Path)
     parser.add_argument("--plan", type=Path, help="units already removed; none for the base model")
-    parser.add_argument("--pass", dest="pass_", required=True, choices=["removal", "stream", "gradient", "weights"])
+    parser.add_argument(
+        "--pass", dest="pass_", required=True, choices=sorted({each.pass_ for each in METRICS.values()})
+    )
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
+    parser.add_argument("--drawn", type=json.loads, help="what a pass over random cut models draws")
     parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--block", required=True, type=int)
     parser.add_argument("--blocks", required=True, type=int)

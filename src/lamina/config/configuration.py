@@ -8,6 +8,7 @@ from lamina.config.diagnoses import Diagnosis
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
 from lamina.config.jobs import Benchmark, Sweep
+from lamina.config.metrics import MetricOptions
 from lamina.config.models import Model
 from lamina.config.recoveries import Recovery
 from lamina.config.selectors import Selector
@@ -29,6 +30,7 @@ class Configuration(Entry):
     benchmarks: Benchmarks = option(
         "What is measured on the variants, and on the unpruned model for comparison.", Benchmarks()
     )
+    metrics: MetricOptions = option("What metrics draw that value random cut models.", MetricOptions())
     sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
     benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
     studies: Named[Study] = option(

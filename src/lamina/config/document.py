@@ -23,7 +23,7 @@ SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 EARLIER = REPOSITORY / "tests/unit/earlier_options.json"
 
 # Sections whose entries go to jobs as options; the keys of the others are read one by one.
-_OPTIONS = ("models", "calibrations", "selectors", "recoveries", "healings", "diagnoses", "benchmarks")
+_OPTIONS = ("models", "calibrations", "selectors", "recoveries", "healings", "diagnoses", "benchmarks", "metrics")
 _HEAD = """\
 # Configuration
 
@@ -61,7 +61,8 @@ written from `src/lamina/config` by `python -m lamina.config.document`; editors 
 """
 _METRICS = """\
 Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
-passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
+passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too. `shapley` and
+`presence` evaluate many cut models, for which docs/metrics.md has the cost, with every metric's formula and source.
 
 | metric | pass | relevance of a unit |
 |---|---|---|
@@ -123,7 +124,9 @@ def schema() -> dict[str, Any]:
 
 def earlier() -> dict[str, dict[str, Any]]:
     """The values that options leave out, by class."""
-    chosen = [part for part in parts() if part.place.split(".")[0] in _OPTIONS and part.place != "benchmarks"]
+    chosen = [
+        part for part in parts() if part.place.split(".")[0] in _OPTIONS and part.place not in ("benchmarks", "metrics")
+    ]
     return {f"{part.place} {leaf.__name__}": leaf.earlier() for part in chosen for leaf in leaves(part.model)}
 
 

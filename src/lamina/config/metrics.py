@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from lamina.config.entry import Entry, option
 from lamina.config.explain import listed
 
 
@@ -17,8 +18,9 @@ from lamina.config.explain import listed
 class Metric:
     """`pass_` is the cheapest pass that measures the metric and `column` where table `sweeps` holds it.
 
-    `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), and
-    `runs` says whether a whole run of layers has a value, which `block` needs.
+    `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), `signed`
+    whether that loss may be below 0, which `exact` cannot have, and `runs` whether a whole run of layers has a value,
+    which `block` needs.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Metric:
     column: str
     help: str
     bound: float | None = None
+    signed: bool = False
     runs: bool = False
 
 
@@ -36,12 +39,24 @@ METRICS = {
         Metric("cosine", "stream", "cosine", "how much the unit turns the residual stream", runs=True),
         Metric("angular", "stream", "angular_last", "the same as an angle, at the last token", runs=True),
         Metric("perplexity", "removal", "nll", "how much the loss rises"),
+        Metric(
+            "margin", "removal", "gold_margin", "how far the right choice's lead over the best other falls", signed=True
+        ),
         Metric("output_cosine", "removal", "output_cosine", "how far the output turns", bound=2.0),
         Metric("output_norm", "removal", "output_norm", "how far the output moves, by its norm"),
         Metric("output_js", "removal", "output_js", "Jensen-Shannon divergence of the output", bound=math.log(2)),
         Metric("output_kl", "removal", "output_kl", "Kullback-Leibler divergence of the output"),
+        Metric(
+            "agreement", "removal", "output_flips", "share of tokens where another one becomes likeliest", bound=1.0
+        ),
+        Metric("acceptance", "removal", "output_tv", "how often the model would reject the cut one's draft", bound=1.0),
+        Metric(
+            "shapley", "shapley", "shapley", "what the unit adds to models of the others, over all orders of removal"
+        ),
+        Metric("presence", "presence", "presence", "how much better random cut models are that keep the unit"),
         Metric("taylor", "gradient", "taylor", "sum of abs(weight × gradient)"),
         Metric("magnitude", "weights", "magnitude", "sum of abs(weight)"),
+        Metric("random", "weights", "magnitude", "a seeded permutation, as a baseline"),
     )
 }
 
@@ -57,4 +72,46 @@ def _known(name: str) -> str:
     return name
 
 
+def _removing(name: str) -> str:
+    if name not in METRICS or METRICS[name].pass_ != "removal":
+        raise ValueError
+    return name
+
+
 MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})]
+
+
+RemovalMetric = Annotated[
+    str,
+    AfterValidator(_removing),
+    Field(json_schema_extra={"enum": [metric.name for metric in METRICS.values() if metric.pass_ == "removal"]}),
+]
+
+
+class Shapley(Entry):
+    """Metric `shapley`: what each unit takes along as units go one by one, in random orders."""
+
+    value: RemovalMetric = option("Removal metric that says what a cut model is worth.", "accuracy")
+    permutations: int = option(
+        "Orders drawn; each second one is the reverse of the one before it.",
+        20,
+        ge=4,
+        multiple_of=2,
+        allowed="an even number of at least 4",
+    )
+    local: int | None = option("The most units that a model lacks; `null` goes on until none is left.", None, ge=1)
+
+
+class Presence(Entry):
+    """Metric `presence`: models of one size that keep the unit against those that do not."""
+
+    value: RemovalMetric = option("Removal metric that says what a cut model is worth.", "accuracy")
+    draws: int = option("Models drawn; all of them if there are no more.", 200, ge=2)
+    kept: float = option("Share of the units that a model keeps, at least one less than all.", 0.9, gt=0, lt=1)
+
+
+class MetricOptions(Entry):
+    """Metrics that draw models to look at. All others have no options."""
+
+    shapley: Shapley = option("What `shapley` draws.", Shapley())
+    presence: Presence = option("What `presence` draws.", Presence())

@@ -104,9 +104,8 @@ class Selector(ByValue):
             )
         if self.metric and METRICS[self.metric].pass_ != "removal":
             raise wrong(
-                f"'{self.recovery}' repairs what a removal leaves, and metric '{self.metric}' is measured without "
-                f"removing anything. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave "
-                "`recovery` out.",
+                f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
+                f"that. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave `recovery` out.",
                 "recovery",
             )
         return self
@@ -161,8 +160,14 @@ class Iterative(Selector):
         metric = METRICS[self.metric]
         if self.budget != "full" and metric.pass_ != "removal":
             raise wrong(
-                f"'{self.budget}' saves nothing with metric '{self.metric}', which removes no unit to measure it. "
-                "Write budget: full, or metric: accuracy.",
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which is not measured by removing one "
+                "unit after the other. Write budget: full, or metric: accuracy.",
+                "budget",
+            )
+        if self.budget == "exact" and metric.signed:
+            raise wrong(
+                f"'exact' needs a metric whose losses only add up, and those of '{self.metric}' may be below 0. Write "
+                "budget: full, or metric: accuracy.",
                 "budget",
             )
         if self.budget == "race" and metric.bound is None:

@@ -5,6 +5,12 @@ import numpy as np
 from lamina.relevance.columns import Columns, Context, weighted_mean
 from lamina.relevance.statistics import wilson_interval
 
+# For who would rank units of a model that is at chance.
+REMEDY = (
+    "Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, or a "
+    "selector whose metric needs no accuracy (perplexity, cosine, angular)."
+)
+
 
 def hits(columns: Columns, score: str) -> np.ndarray:
     """1 where a sample is answered right, (units + 1, samples); length-normalised if `score` is `acc_norm`.

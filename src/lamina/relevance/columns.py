@@ -7,6 +7,9 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 
+# Read beside the metrics' own columns.
+_ALWAYS = ("correct", "correct_norm", "nll", "n_tokens", "gold_margin_norm", "shapley_error", "presence_error")
+
 
 @dataclass(frozen=True)
 class Context:
@@ -17,11 +20,13 @@ class Context:
     chance : accuracy of guessing.
     score : `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
     removed : number of units that the current model lacks.
+    seed : of what a metric draws.
     """
 
     chance: float = 0.0
     score: str = "acc_norm"
     removed: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ def from_table(sweep: pa.Table) -> Columns:
     position = {name: row for row, name in enumerate(["none", *names])}
     row = np.array([position[name] for name in unit.tolist()])
     values = {}
-    for name in {"correct", "correct_norm", "nll", "n_tokens", *(metric.column for metric in METRICS.values())}:
+    for name in {*_ALWAYS, *(metric.column for metric in METRICS.values())}:
         values[name] = np.full((len(position), len(samples)), np.nan)
         if name in sweep.column_names:
             values[name][row, column] = np.array(sweep[name].cast(pa.float64()).to_pylist(), dtype=float)

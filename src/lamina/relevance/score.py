@@ -1,7 +1,8 @@
 """What a sweep says of its units: their ranking by one metric, and the rows of table `relevance` for many.
 
 A metric is the module of its name, with `score(columns, weights, context)`. It may also have `undefined`, which says
-when it tells nothing and what to rank by instead, and `least_width`, for intervals that a bootstrap leaves empty.
+when it tells nothing and what to rank by instead, with the `REMEDY` for plans that this ends, and `least_width`, for
+intervals that a bootstrap leaves empty.
 """
 
 import importlib
@@ -40,7 +41,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
     module = importlib.import_module(f"lamina.relevance.{metric}")
     why, keys, draws = None, None, None
-    if (found := getattr(module, "undefined", lambda *_: None)(columns, context)) is not None:
+    if (found := _undefined(columns, metric, context)) is not None:
         (why, keys), draws = found, np.full((len(weights), len(columns.units)), np.nan)
         if keys is None:
             return Ranking(draws, None, why)
@@ -54,6 +55,17 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
     return Ranking(draws, [ranks[index] for index in range(len(layers))], why)
 
 
+def was_measured(columns: Columns, metric: str, context: Context) -> bool:
+    """Whether the sweep says something of a metric, be it why there is nothing to say."""
+    return columns.has(METRICS[metric].column) or _undefined(columns, metric, context) is not None
+
+
+def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np.ndarray | None] | None:
+    module = importlib.import_module(f"lamina.relevance.{metric}")
+    found: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
+    return found
+
+
 def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
     """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
 
@@ -64,7 +76,7 @@ def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: i
     return [
         row
         for metric in metrics
-        if columns.has(METRICS[metric].column)
+        if was_measured(columns, metric, context)
         for row in _rows(metric, columns, context, ranking(columns, metric, context, weights))
     ]
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.errors import LaminaError
 from lamina.search.losses import Loss
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.scores import Name, Scores
@@ -81,4 +82,10 @@ class Evaluator:
         scores = self.session.scores
         if self.loss.metric == "accuracy":
             return 1.0 - scores.correct(places, number, self.loss.field == "correct_norm")
-        return np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
+        if self.loss.metric == "margin" and scores.samples[number].kind != "choices":
+            raise LaminaError(
+                f"metric 'margin' needs choices, and sample {number} of the calibration has none. Use accuracy or "
+                "perplexity, or a calibration of multiple choice alone."
+            )
+        found = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
+        return -found if self.loss.metric == "margin" else found

@@ -1,16 +1,16 @@
 """What a strategy decides on, read from the tables of sweeps and activations."""
 
+import importlib
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
 
-from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
 from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
+from lamina.relevance.score import ranking, was_measured
 from lamina.search.plans import Step
 from lamina.tables import store
 
@@ -23,15 +23,12 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
     """
     table = store.read(sweep)
     columns = from_table(table) if table.num_rows else None
-    if columns is None or not columns.has(METRICS[metric].column):
+    if columns is None or not was_measured(columns, metric, context):
         raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
     found = ranking(columns, metric, context)
     if found.ranks is None:
-        remedy = (
-            f"Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, "
-            "or a selector whose metric needs no accuracy (perplexity, cosine, angular)."
-        )
-        return f"{found.reason}. {remedy}", Step()
+        remedy = importlib.import_module(f"lamina.relevance.{metric}").REMEDY
+        return f"{found.reason}. {remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in found.draws[0]]
     entries = sorted(
         zip(columns.units, scores, found.ranks, strict=True),

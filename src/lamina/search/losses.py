@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of a metric: never below 0, and at most `largest` (None if it has no bound); infinite if not a number.
+    """Loss of a metric: at most `largest` (None if it has no bound), infinite if not a number; never below 0, except
+    for a signed metric.
 
     The candidate with the smallest mean loss is the metric's best one. `field` is its column in table `sweeps`.
     """
@@ -28,7 +29,8 @@ class Loss:
 def loss_of(metric: str, score: str) -> Loss:
     """The loss behind a metric that is measured by removal; `score` is `acc` or `acc_norm`."""
     known = METRICS[metric]
-    field = "correct_norm" if metric == "accuracy" and score == "acc_norm" else known.column
+    normalised = score == "acc_norm" and metric in ("accuracy", "margin")
+    field = f"{known.column}_norm" if normalised else known.column
     return Loss(metric, field, known.bound)
 
 

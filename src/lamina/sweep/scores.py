@@ -12,7 +12,7 @@ from lamina.sweep.packing import Batch, scored_positions
 # How a candidate is called in a session: a unit's text, or the candidate itself.
 Name = Any
 
-OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl")
+OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
 
 
 class Scores:
@@ -93,7 +93,8 @@ class Scores:
         wanted = torch.tensor(targets, device=logits.device)
         normaliser = logits.logsumexp(-1)
         token_scores = (logits[:, where, wanted] - normaliser[:, where]).double().cpu().numpy()
-        token_hits = (logits.argmax(-1)[:, where] == wanted).cpu().numpy()
+        likeliest = logits.argmax(-1)
+        token_hits = (likeliest[:, where] == wanted).cpu().numpy()
         units = np.array([self.index[name] for name in streams])
         places = np.array(list(streams.values()))
         row_ids, first = np.unique(rows, return_index=True)
@@ -108,12 +109,13 @@ class Scores:
         self.last_hit[cells] = token_hits[places][:, last]
         if base is not None:
             samples = np.array([batch.lines[number].sample for number, _ in place])
-            self._compare(logits, normaliser, base, units, places, samples)
+            self._compare(logits, normaliser, likeliest, base, units, places, samples)
 
     def _compare(
         self,
         logits: torch.Tensor,
         normaliser: torch.Tensor,
+        likeliest: torch.Tensor,
         base: int,
         units: np.ndarray,
         streams: np.ndarray,
@@ -133,9 +135,9 @@ class Scores:
             middle = (p + q) / 2
             js = (negative_entropy + (q * other).sum(-1) - one) / 2 - torch.xlogy(middle, middle).sum(-1)
             cosine = (reference * other).sum(-1) / (length * other.norm(dim=-1)).clamp_min(1e-30)
-            values = torch.stack(
-                [(1 - cosine).clamp_min(0), (reference - other).norm(dim=-1), js.clamp_min(0), kl.clamp_min(0)]
-            )
+            norm, tv = (reference - other).norm(dim=-1), (p - q).norm(p=1, dim=-1) / 2
+            flips = (likeliest[base] != likeliest[stream]).float().where(one.isfinite(), torch.nan)
+            values = torch.stack([(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips])
             sums = np.add.reduceat(values.double().cpu().numpy(), starts, axis=1)
             # The lines of a sample whose rows share nothing need not be neighbours, so it may be there more than once.
             for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
@@ -179,8 +181,10 @@ class Scores:
         row["nll"] = float(-gold)
         if sample.kind == "choices":
             row["correct_norm"] = bool(self.correct([unit], position, True)[0])
-            others = np.delete(scores, sample.gold).max()
-            row["gold_margin"] = float(gold - others) if np.isfinite(gold) else -np.inf
+            length = [row.characters for row in sample.rows]
+            for column, each in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
+                lead = each[sample.gold] - np.delete(each, sample.gold).max()
+                row[column] = float(lead) if np.isfinite(gold) else -np.inf
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:

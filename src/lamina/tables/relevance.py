@@ -10,8 +10,8 @@ GRAIN = (
 COLUMNS: Columns = SWEPT | {
     "metric": (
         STRING,
-        "Metric: accuracy (1 = all above chance lost, 0 = none, negative = better without), perplexity, output_*, "
-        "cosine, angular, taylor, magnitude.",
+        "Metric: accuracy (1 = all above chance lost, 0 = none, negative = better without), or another one of "
+        "docs/metrics.md.",
     ),
     "unit": (STRING, "Unit: 12, 12.attention or 12.mlp."),
     "layer": (INT, "Layer of the unit, 0 to L - 1, numbered in the base model."),

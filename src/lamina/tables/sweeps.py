@@ -32,6 +32,10 @@ COLUMNS: Columns = SWEPT | {
         "Log-likelihood of the gold answer minus that of the best other choice, in nats; positive where correct; null "
         "without choices; minus infinity if not finite.",
     ),
+    "gold_margin_norm": (
+        FLOAT,
+        "The same with log-likelihoods divided by the length of the choice (acc_norm), in nats per character.",
+    ),
     "output_cosine": (
         FLOAT,
         "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored positions of all "
@@ -50,6 +54,16 @@ COLUMNS: Columns = SWEPT | {
         FLOAT,
         "KL(unpruned model || without the unit) of the next-token distributions, in nats, mean as for output_cosine.",
     ),
+    "output_tv": (
+        FLOAT,
+        "Total variation distance of the next-token distributions from the unpruned model's, 1 - sum of min(p, q), 0 "
+        "to 1, mean as for output_cosine.",
+    ),
+    "output_flips": (
+        FLOAT,
+        "Share of those positions at which the likeliest token is not the unpruned model's, 0 to 1; infinite if an "
+        "output is not finite.",
+    ),
     "cosine": (
         FLOAT,
         "1 - cos between the stream before and after the unit, 0 to 2, mean over the tokens of context and gold "
@@ -60,6 +74,17 @@ COLUMNS: Columns = SWEPT | {
         "Angle between the stream before and after the unit at the last of those tokens, divided by pi, 0 to 1; null "
         "for unit none.",
     ),
+    "shapley": (
+        FLOAT,
+        "What the unit adds to the value of the sample, over orders of removal; in the unit of the value, which is a "
+        "right answer if it is accuracy. Null where the model is at chance.",
+    ),
+    "shapley_error": (FLOAT, "Standard error of the mean of shapley over samples that the drawn orders leave."),
+    "presence": (
+        FLOAT,
+        "Mean value of the sample under drawn models that keep the unit, less that under those without it; as shapley.",
+    ),
+    "presence_error": (FLOAT, "Standard error of the mean of presence over samples that the drawn models leave."),
     "taylor": (
         FLOAT,
         "The sample's share of the sum over the unit's weights w of abs(w * gradient), the gradient being the "

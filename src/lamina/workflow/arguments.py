@@ -48,6 +48,7 @@ def sweep(config: Configuration, w: Any) -> str:
         plan=inputs.sweep_plan(w) or None,
         units=units,
         budget=early and as_json(early),
+        drawn=drawn(config, w),
         recovery=loop(config, w),
         block=w.block,
         blocks=studies.sweep_blocks(config, w.selector),
@@ -55,6 +56,15 @@ def sweep(config: Configuration, w: Any) -> str:
         keys=keys(w),
     )
     return told + data(config, w, studies.looped(config, w.selector))
+
+
+def drawn(config: Configuration, w: Any) -> str | None:
+    """What a pass over random cut models draws; None for other passes."""
+    pass_, _, _ = studies.sweep_settings(config, w.selector)
+    if pass_ not in studies.DRAWN:
+        return None
+    options, score = getattr(config.metrics, pass_).options(), config.calibrations[w.calibration].score
+    return as_json({"options": options, "score": score, "seed": config.seed})
 
 
 def loop(config: Configuration, w: Any) -> str | None:
@@ -69,10 +79,12 @@ def loop(config: Configuration, w: Any) -> str | None:
 
 
 def sweep_modules(config: Configuration, w: Any) -> list[str]:
-    """What a sweep imports by name: the pass over the weights, what lets units leave early, the repair in the loop."""
+    """What a sweep imports by name: a pass of its own, what lets units leave early, the repair in the loop."""
     pass_, _, budget = studies.sweep_settings(config, w.selector)
     if pass_ in studies.OVER_WEIGHTS:
         return ["lamina.sweep.weights"]
+    if pass_ in studies.DRAWN:
+        return ["lamina.sweep.coalitions", f"lamina.relevance.{pass_}"]
     early = [] if budget == "full" else [f"lamina.search.{budget}"]
     name = studies.looped(config, w.selector)
     return early + (
@@ -142,6 +154,8 @@ def own_metric(config: Configuration, w: Any) -> Metric | None:
 
 
 def early_metric(config: Configuration, w: Any) -> Metric | None:
-    """The metric by which units leave a sweep early, if they may."""
-    _, _, budget = studies.sweep_settings(config, w.selector)
+    """The metric by which units leave a sweep early, if they may, or by which drawn models are valued."""
+    pass_, _, budget = studies.sweep_settings(config, w.selector)
+    if pass_ in studies.DRAWN:
+        return METRICS[getattr(config.metrics, pass_).value]
     return None if budget == "full" else own_metric(config, w)

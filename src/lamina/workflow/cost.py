@@ -7,12 +7,14 @@ rule `estimate_cost` wrote.
 
 import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lamina.config.configuration import Configuration
+from lamina.config.metrics import Presence
 from lamina.errors import explained
 from lamina.workflow import studies
 
@@ -78,6 +80,26 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
     return tokens.packed * (left + forks + base), float(naive)
 
 
+def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: str) -> tuple[float, float]:
+    """The same of the models that `shapley` or `presence` draws, at most: no order is cut short at chance.
+
+    A model without k of its units forks off at the first of them, behind (n - k) / (k + 1) others on average. `shapley`
+    evaluates sets of one size after the other, each in a pass in which the current model takes part.
+    """
+    n, halves = n_layers - removed, kind != "layer"
+    left = n_layers if halves else n
+    if isinstance(options, Presence):
+        lacking = min(max(1, n - round(options.kept * n)), n - 1)
+        passes, asked = [lacking], options.draws
+    else:
+        depth = min(options.local or n, n)
+        passes, asked = list(range(1, depth + 1)), options.permutations * -(-n // depth)
+    sizes = [lacking for lacking in passes for _ in range(min(asked, math.comb(n, lacking)))]
+    ran = [left - (0 if halves else lacking) for lacking in sizes]
+    forks = sum(each - (n - lacking) / (lacking + 1) for each, lacking in zip(ran, sizes, strict=True))
+    return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
+
+
 def estimate(
     config: Configuration,
     models: Mapping[str, Mapping[str, Any]],
@@ -109,7 +131,10 @@ def estimate(
         tokens, stage = calibrations[model, calibration], stages["sweep"]
         pass_, kind, _ = studies.sweep_settings(config, selector)
         stage.jobs += studies.sweep_blocks(config, selector)
-        work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if pass_ in studies.DRAWN:
+            work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
+        else:
+            work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
         if (recovery := studies.looped(config, selector)) != "none":
             # One pass for the Gram matrices of the patches.
             read = studies.fitted_on(config, calibration, recovery)

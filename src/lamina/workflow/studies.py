@@ -17,7 +17,8 @@ from lamina.variant import Variant
 # The pass whose metrics another pass measures along the way.
 _CARRIED = {"removal": "stream", "gradient": "weights"}
 _SWEEPING = ("iterative", "one_shot")
-OVER_WEIGHTS = ("gradient", "weights")  # passes that are not worth sharing between jobs
+OVER_WEIGHTS = ("gradient", "weights")
+DRAWN = ("shapley", "presence")
 
 
 def variants(config: Configuration) -> list[Variant]:
@@ -126,13 +127,13 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
 
 
 def sweep_blocks(config: Configuration, selector: str) -> int:
-    """Jobs of a sweep. Budgets compare all units as they go, so that one job must see them all."""
+    """Jobs of a sweep. Budgets and drawn models compare all units, and passes over weights are not worth sharing."""
     pass_, _, budget = sweep_settings(config, selector)
-    return 1 if budget != "full" or pass_ in OVER_WEIGHTS else config.sweep.blocks
+    return 1 if budget != "full" or pass_ in OVER_WEIGHTS + DRAWN else config.sweep.blocks
 
 
 def metric_pass(metric: str) -> str:
-    """The cheapest pass that measures a metric: `removal`, `stream`, `gradient` or `weights`."""
+    """The cheapest pass that measures a metric."""
     return METRICS[metric].pass_
 
 

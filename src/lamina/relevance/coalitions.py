@@ -1,0 +1,33 @@
+"""What metrics that value random cut models share: coalitions of units, their scores and when there are none."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.relevance import accuracy
+from lamina.relevance.columns import Columns, Context, weighted_mean
+
+REMEDY = accuracy.REMEDY
+
+# Values of the model without each of some sets of its units (by number), sample by sample: (sets, samples).
+Value = Callable[[Sequence[frozenset[int]]], np.ndarray]
+
+
+def mean_with_error(name: str, columns: Columns, weights: np.ndarray, seed: int) -> np.ndarray:
+    """Means over samples, (draws, units), whose draws also vary by the error that drawing coalitions left.
+
+    A bootstrap over samples keeps the coalitions that were drawn. So each draw but the first, which is the estimate,
+    is moved by a normal variable with the standard error over draws of coalitions, which adds its variance.
+    """
+    means, error = weighted_mean(weights, columns.values[name][1:]), columns.values[f"{name}_error"][1:]
+    noise = np.random.default_rng(seed).normal(size=means.shape) * error.max(
+        axis=1, initial=-np.inf, where=error == error
+    )
+    noise[0] = 0
+    return means + noise
+
+
+def undefined(name: str, columns: Columns, context: Context) -> tuple[str, None] | None:
+    """Nothing is measured where the model itself is at chance: the value of its parts would be noise."""
+    found = None if columns.has(name) else accuracy.undefined(columns, context)
+    return found and (found[0], None)

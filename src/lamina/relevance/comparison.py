@@ -1,0 +1,182 @@
+"""How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
+
+    python -m lamina.relevance.comparison results/tables accuracy cosine
+
+prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
+eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs. Intervals are 95 %
+of a paired bootstrap over samples: in each draw both metrics are scored on the same samples of every task.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from scipy.stats import rankdata, wilcoxon
+
+from lamina.config.metrics import METRICS
+from lamina.errors import LaminaError, explained
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.score import ranking
+from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.tables import store
+
+# Layers left out at either end, if as many as these remain.
+EDGE = 2
+# A unit is badly misranked if its two places are further apart than this share of the units.
+BADLY = 0.25
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of two metrics over n tasks; pairs are (statistic, low, high).
+
+    Attributes
+    ----------
+    pearson, spearman : correlations over all units and tasks.
+    misranked, badly : share of units in another place by the second metric, and in one more than `BADLY` away.
+    confusion : (units, units), how often the unit at place i by the first metric is at place j by the second.
+    variance_ratio : mean over units of the variance across tasks, of the first metric by the second's; None for one
+        task. Scores are standardised over all units and tasks of a metric.
+    p_value : two-sided Wilcoxon signed-rank test of those variances, unit by unit; None for one task.
+    """
+
+    n_tasks: int
+    pearson: tuple[float, float, float]
+    spearman: tuple[float, float, float]
+    misranked: tuple[float, float, float]
+    badly: tuple[float, float, float]
+    confusion: np.ndarray
+    variance_ratio: tuple[float, float, float] | None
+    p_value: float | None
+
+
+def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreement:
+    """Two metrics, each as one array per task of shape (1 + draws, units), the first row being the estimate."""
+    one, other = np.stack(first), np.stack(second)  # (tasks, 1 + draws, units)
+    pooled = [np.moveaxis(scores, 0, 1).reshape(scores.shape[1], -1) for scores in (one, other)]
+    # Among equals the deeper one is less relevant, as in every ranking.
+    places = [rankdata(scores[..., ::-1].round(12), "ordinal", axis=-1)[..., ::-1] - 1 for scores in (one, other)]
+    apart = np.abs(places[0] - places[1])
+    confusion = np.zeros((one.shape[-1],) * 2, dtype=int)
+    np.add.at(confusion, (places[0][:, 0], places[1][:, 0]), 1)
+    ratio, p_value = None, None
+    if len(one) > 1:
+        spread = [task_variance(scores) for scores in (one, other)]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = _with_interval(spread[0].mean(axis=-1) / spread[1].mean(axis=-1))
+        p_value = float(wilcoxon(spread[0][0], spread[1][0]).pvalue)
+    return Agreement(
+        len(one),
+        _with_interval(correlation(*pooled)),
+        _with_interval(correlation(*(rankdata(scores, axis=-1) for scores in pooled))),
+        _with_interval((apart > 0).mean(axis=(0, 2))),
+        _with_interval((apart > BADLY * one.shape[-1]).mean(axis=(0, 2))),
+        confusion,
+        ratio,
+        p_value,
+    )
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Pearson's, over the last axis; NaN where one side is constant."""
+    one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+    return found
+
+
+def task_variance(scores: np.ndarray) -> np.ndarray:
+    """Variance across tasks of standardised scores, (tasks, draws, units) to (draws, units); NaN if all are equal."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray((scores / scores.std(axis=(0, 2), keepdims=True)).var(axis=0))
+
+
+def _with_interval(draws: np.ndarray) -> tuple[float, float, float]:
+    low, high = interval(draws[1:]) if np.isfinite(draws[1:]).any() else (np.nan, np.nan)
+    return float(draws[0]), float(low), float(high)
+
+
+def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> tuple[list[str], np.ndarray] | None:
+    """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
+
+    Several passes may have measured it; the rows that hold the metric count. None where it was not measured, is
+    undefined, or not finite.
+    """
+    column = sweeps[METRICS[metric].column]
+    columns = from_table(sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none"))))
+    if not columns.units:
+        return None
+    edge = EDGE if len(columns.units) >= 4 * EDGE else 0
+    keep = range(edge, len(columns.units) - edge)
+    found = ranking(columns, metric, context, bootstrap_weights(samples, 0)[:, : columns.n_samples])
+    scores = found.draws[:, keep]
+    return ([columns.units[i] for i in keep], scores) if np.isfinite(scores).all() else None
+
+
+def comparisons(
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table, first: str, second: str, score: str = "acc_norm"
+) -> Iterator[tuple[str, str, list[str], Agreement]]:
+    """(model, kind of unit, calibrations, agreement) of every model and kind that both metrics were measured on.
+
+    `calibrations` are the rows of that table.
+    """
+    sweeps = sweeps.filter(pc.and_(pc.equal(sweeps["selector"], "base"), pc.equal(sweeps["removed"], 0)))
+    for model in sorted({row["model"] for row in calibrations}):
+        for kind, pattern in (("layer", r"^\d+$"), ("attention", "attention$"), ("mlp", "mlp$")):
+            found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+            for row in (row for row in calibrations if row["model"] == model):
+                mine = pc.and_(pc.equal(sweeps["model"], model), pc.equal(sweeps["calibration"], row["calibration"]))
+                units = pc.or_(pc.match_substring_regex(sweeps["unit"], pattern), pc.equal(sweeps["unit"], "none"))
+                table, context = sweeps.filter(pc.and_(mine, units)), Context(row["chance_accuracy"], score)
+                pair = [draws_of(table, metric, context, row["n_samples"]) for metric in (first, second)]
+                if pair[0] and pair[1] and pair[0][0] == pair[1][0]:
+                    found[row["calibration"]] = pair[0][1], pair[1][1]
+            if found:
+                agreement = compare([one for one, _ in found.values()], [other for _, other in found.values()])
+                yield model, kind, list(found), agreement
+
+
+def told(first: str, second: str, agreement: Agreement) -> str:
+    """An agreement in words."""
+
+    def shown(value: tuple[float, float, float]) -> str:
+        return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
+
+    lines = [
+        f"{len(agreement.confusion)} units, {agreement.n_tasks} calibrations",
+        f"correlation: Pearson {shown(agreement.pearson)}, Spearman {shown(agreement.spearman)}",
+        f"misranked by {second}: {shown(agreement.misranked)}, by more than a quarter: {shown(agreement.badly)}",
+    ]
+    if agreement.variance_ratio is not None and agreement.p_value is not None:
+        lines.append(
+            f"variance across tasks, {first} / {second}: {shown(agreement.variance_ratio)}, Wilcoxon signed-rank "
+            f"p = {agreement.p_value:.2g}"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", type=Path, help="folder of the tables of a run")
+    parser.add_argument("first", choices=METRICS)
+    parser.add_argument("second", choices=METRICS)
+    parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
+    args = parser.parse_args()
+    with explained():
+        files = [args.tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
+        if lacking := [file for file in files if not file.is_file()]:
+            raise LaminaError(f"{lacking[0]} is not there. Run a study of maps, or name the folder of its tables.")
+        calibrations, sweeps = map(store.read, files)
+        blocks = list(comparisons(calibrations.to_pylist(), sweeps, args.first, args.second, args.score))
+        if not blocks:
+            raise LaminaError(
+                f"{args.tables} holds no calibration on which both '{args.first}' and '{args.second}' tell units "
+                "apart. List both under `metrics` of a study of maps."
+            )
+        for model, kind, names, agreement in blocks:
+            print(f"{model}, {kind} ({', '.join(names)})\n{told(args.first, args.second, agreement)}\n")

@@ -1,0 +1,29 @@
+"""How far the right choice's lead falls: accuracy's forward passes without its 0/1 noise."""
+
+import numpy as np
+
+from lamina.relevance.columns import Columns, Context, weighted_mean
+
+REMEDY = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
+
+
+def lead(columns: Columns, score: str) -> np.ndarray:
+    """Gold choice's score less the best other one's, as `acc` or `acc_norm` compares them, (units + 1, samples)."""
+    return columns.values["gold_margin_norm" if score == "acc_norm" else "gold_margin"]
+
+
+def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+    """Mean drop of the decision margin, in nats (per character for `acc_norm`), (draws, units) [arXiv 2605.07271].
+
+    A unit that left the sweep early is compared with the model on the samples that both saw.
+    """
+    of = lead(columns, context.score)
+    return weighted_mean(weights, of[:1] - of[1:])
+
+
+def undefined(columns: Columns, context: Context) -> tuple[str, None] | None:
+    """Samples without choices have no margin, and a mean over the others would rank by part of the calibration."""
+    lacking = int(np.isnan(columns.values["correct_norm"][0]).sum())
+    if not lacking:
+        return None
+    return f"{lacking} of {columns.n_samples} samples have no choices to lead over", None

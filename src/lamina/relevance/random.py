@@ -1,0 +1,12 @@
+"""The baseline of every metric: units in an order that nothing was measured for."""
+
+import numpy as np
+
+from lamina.relevance.columns import Columns, Context
+
+
+def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+    """Places 1 … units of a seeded permutation, (draws, units); no sample enters, so every draw is the same."""
+    n = len(columns.units)
+    places = np.random.default_rng(context.seed).permutation(n) + 1.0
+    return np.broadcast_to(places, (len(weights), n))

@@ -1,0 +1,78 @@
+"""Passes `shapley` and `presence`: what units are worth to random cut models, of which each lacks several.
+
+The models of one question are candidates of one pass, so their streams share what is before their first cut. The
+engine measures none of them twice.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from lamina.config.metrics import METRICS, MetricOptions
+from lamina.data.calibrations import Calibration
+from lamina.relevance.statistics import wilson_interval
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
+from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
+
+
+def rows(
+    model: PreTrainedModel,
+    calibration: Calibration,
+    units: Sequence[str],
+    removed: Sequence[str],
+    metric: str,
+    told: dict[str, Any],
+    tokens: int,
+) -> list[dict[str, Any]]:
+    """Rows of table `sweeps` (without its keys): the current model's, and each unit's part in the value of its samples.
+
+    The value of a cut model is minus its loss; for accuracy, whether it is right. One whose accuracy is not above
+    chance (95 %) is as one without units; where that is the current model itself, the units' values are null.
+
+    Parameters
+    ----------
+    metric
+        `shapley` or `presence`.
+    told
+        The metric's `options`, the `score` by which accuracy compares choices, and the `seed`.
+    """
+    options = type(getattr(MetricOptions(), metric)).from_options(told["options"])
+    loss = loss_of(options.value, told["score"])
+    current, count = Candidate(frozenset(removed)), len(calibration.samples)
+    outputs = METRICS[options.value].column.startswith("output_")
+    with engine.opened(model, calibration.samples, tokens, outputs) as session:
+        evaluator = Evaluator(session, loss, named={current: engine.CURRENT})
+
+        def value(lacking: Sequence[frozenset[int]]) -> np.ndarray:
+            cut = [current.without(*(units[number] for number in lack)) for lack in lacking]
+            return -evaluator.losses(cut, range(count))
+
+        floor = None
+        if options.value == "accuracy":
+            # Losses count errors, so accuracy less 1; the highest share of right answers that may be a guess.
+            chance = calibration.facts["chance_accuracy"]
+            right = [n for n in range(count + 1) if wilson_interval(n, count)[0] <= chance]
+            floor = max(right) / count - 1 + 1e-9
+        whole = value([frozenset()])[0]
+        parts, errors = np.full((len(units), count), np.nan), np.full(len(units), np.nan)
+        if floor is None or whole.mean() > floor:
+            module = importlib.import_module(f"lamina.relevance.{metric}")
+            with np.errstate(invalid="ignore"):
+                parts, errors = module.estimate(len(units), value, floor, options, told["seed"])
+            parts = np.where(np.isfinite(parts), parts, np.inf)
+        own = session.scores.rows([engine.CURRENT])
+    values = [
+        {"unit": unit, "sample": sample.index, metric: _or_null(part), f"{metric}_error": _or_null(error)}
+        for unit, of_unit, error in zip(units, parts, errors, strict=True)
+        for sample, part in zip(calibration.samples, of_unit, strict=True)
+    ]
+    return own + values
+
+
+def _or_null(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,87 @@
+"""How metrics agree: against scipy and plain loops, and from the tables of a run."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lamina.relevance import comparison
+from lamina.tables import store
+
+
+def drawn(seed: int, tasks: int, units: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=(1, units)) + 0.1 * rng.normal(size=(41, units)) for _ in range(tasks)]
+
+
+def test_every_statistic_equals_an_independent_one() -> None:
+    first, second = drawn(0, 3, 8), drawn(1, 3, 8)
+    second = [a + b for a, b in zip(first, second, strict=True)]
+    found = comparison.compare(first, second)
+    pooled = [np.concatenate([scores[0] for scores in each]) for each in (first, second)]
+    assert found.pearson[0] == pytest.approx(stats.pearsonr(*pooled).statistic)
+    assert found.spearman[0] == pytest.approx(stats.spearmanr(*pooled).statistic)
+    draws = [
+        np.corrcoef(*(np.concatenate([s[d] for s in each]) for each in (first, second)))[0, 1] for d in range(1, 41)
+    ]
+    assert found.pearson[1:] == pytest.approx(np.percentile(draws, [2.5, 97.5]))
+
+    table, wrong, far = np.zeros((8, 8)), 0, 0
+    for a, b in zip(first, second, strict=True):
+        for unit in range(8):
+            i, j = (sum(scores[0] < scores[0, unit]) for scores in (a, b))
+            table[i, j] += 1
+            wrong, far = wrong + (i != j), far + (abs(i - j) > 2)
+    assert (found.confusion == table).all() and table.sum() == 24
+    assert found.misranked[0] == wrong / 24 and found.badly[0] == far / 24
+
+    spread = []
+    for each in (first, second):
+        scores = np.array([task[0] for task in each])
+        standard = (scores - scores.mean()) / scores.std()
+        spread.append([np.mean([(z - np.mean(column)) ** 2 for z in column]) for column in standard.T])
+    assert found.variance_ratio is not None
+    assert found.variance_ratio[0] == pytest.approx(np.mean(spread[0]) / np.mean(spread[1]))
+    assert found.p_value == pytest.approx(stats.wilcoxon(*spread).pvalue)
+
+
+def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
+    [scores] = drawn(2, 1, 6)
+    found = comparison.compare([scores], [scores])
+    assert found.pearson == found.spearman == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
+    assert found.misranked == found.badly == (0, 0, 0)
+    assert found.variance_ratio is None and found.p_value is None
+
+
+def test_equals_have_the_deeper_unit_first_in_both() -> None:
+    one, other = np.array([[3.0, 1, 1, 1, 2]] * 3), np.array([[30.0, 10, 10, 10 + 1e-14, 20]] * 3)
+    found = comparison.compare([one], [other])
+    assert found.misranked[0] == 0 and found.confusion.trace() == 5
+    assert comparison.compare([one], [np.array([[3.0, 1, 1.5, 1, 2]] * 3)]).misranked[0] == pytest.approx(2 / 5)
+
+
+def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance() -> None:
+    """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers."""
+    rng, rows = np.random.default_rng(3), []
+    for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
+        order = rng.random(100)
+        for unit in ["none", *range(8)]:
+            share = base if unit == "none" else base - 0.08 * int(unit)
+            for sample in range(100):
+                keys = {"model": "m", "calibration": task, "selector": "base", "removed": 0}
+                keys |= {"unit": str(unit), "sample": sample}
+                right = bool(order[sample] < share)
+                rows.append(keys | {"correct": right, "correct_norm": right, "nll": 1.0, "n_tokens": 1})
+                if unit != "none":
+                    rows.append(keys | {"taylor": 10.0 - int(unit) + 0.01 * rng.random(), "magnitude": 1.0})
+    facts = [
+        {"model": "m", "calibration": task, "n_samples": 100, "chance_accuracy": 0.5}
+        for task in ("good", "better", "guess")
+    ]
+    sweeps = store.from_rows("sweeps", rows)
+    [(model, kind, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", "taylor")
+    assert (model, kind, names) == ("m", "layer", ["good", "better"])
+    assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
+    assert found.spearman[0] < -0.9 and found.misranked[0] == 1
+    assert found.pearson[1] <= found.pearson[0] <= found.pearson[2] < 0
+    text = comparison.told("accuracy", "taylor", found)
+    assert "4 units, 2 calibrations" in text and "misranked by taylor: 1.00" in text
