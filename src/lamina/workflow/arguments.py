@@ -118,6 +118,13 @@ def recover(config: Configuration, w: Any) -> str:
     return told + data(config, w, w.recovery)
 
 
+def recover_modules(config: Configuration, w: Any) -> list[str]:
+    """A recovery's method, imported by name, and what chooses a weight of its data where one is left open."""
+    entry = config.recoveries[w.recovery]
+    choosing = ["lamina.recovery.weighing"] if entry.automatic(w.calibration) else []
+    return [f"lamina.recovery.{entry.method}", *choosing]
+
+
 def data(config: Configuration, w: Any, recovery: str) -> str:
     """What a recovery reads beside the variant's own calibration, by name; empty if it reads no more."""
     added = [f"{name}={file}" for name, file in inputs.added_data(config, w, recovery).items()]
