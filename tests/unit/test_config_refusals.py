@@ -313,6 +313,17 @@ SELECTOR_MISMATCHES = [
         ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
     ),
     ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
+    ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
+    (
+        {"metric": "taylor", "also": {"corpus": 1}},
+        ["also: scores by 'taylor'", "accuracy, angular, cosine", "or leave `also` out"],
+    ),
+    (
+        {"metric": "accuracy", "budget": "race", "also": {"corpus": 1}},
+        ["also: budget 'race'", "Write budget: full"],
+    ),
+    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
     ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative or one_shot"]),
 ]
 
