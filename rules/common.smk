@@ -36,6 +36,7 @@ TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
 ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own report
 BASE_SWEEP = r"base/(?:removal|stream|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
+BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
 
 # An interpreter that Snakemake deploys must come first on PATH, so that ours stays out of its way.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
@@ -45,7 +46,7 @@ shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
 wildcard_constraints:
     model=any_of(CONFIG.models),
     calibration=any_of(CONFIG.calibrations, "none"),
-    selector=any_of(CONFIG.selectors, BASE_SWEEP),
+    selector=any_of(CONFIG.selectors, BASE_SWEEP, BESIDE_SWEEP),
     recovery=any_of(CONFIG.recoveries, "none"),
     healing=any_of(CONFIG.healings),
     diagnosis=any_of(CONFIG.diagnoses),

@@ -1,6 +1,6 @@
 # Needs: a sweep, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
 # An iterative plan of size n is made from the plan of size n - 1 and a sweep of what that leaves. A plan depends on its
-# own metric; the table of all metrics is gathered beside it (report.smk).
+# own metric; the table of all metrics is gathered beside it (report.smk). `also` are other calibrations and their sweeps.
 
 
 localrules:
@@ -12,6 +12,7 @@ rule prune_step:
         unpack(lambda w: inputs.step_evidence(CONFIG, w)),
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
+        also=lambda w: [file for files in inputs.beside(CONFIG, w).values() for file in files.values()],
     output:
         paths.plan(KEY, "{removed}"),
     log:

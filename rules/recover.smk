@@ -26,8 +26,8 @@ rule fit_patch:
         mem_mb=memory,
         runtime=minutes,
     params:
-        code=lambda w: code_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
-        packages=lambda w: package_digest("fit_patch", f"lamina.recovery.{CONFIG.recoveries[w.recovery].method}"),
+        code=lambda w: code_digest("fit_patch", *arguments.recover_modules(CONFIG, w)),
+        packages=lambda w: package_digest("fit_patch", *arguments.recover_modules(CONFIG, w)),
         family=family,
         arguments=lambda w: arguments.recover(CONFIG, w),
     shell:

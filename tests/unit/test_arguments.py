@@ -239,6 +239,19 @@ def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Config
     assert "data" not in mended.recoveries["ghost"].options()
 
 
+def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_path: Path) -> None:
+    """A variant of that calibration itself leaves none open; in the loop of a selector it stands for a tenth."""
+    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
+    config = load(raw, workplace(tmp_path))
+    own = arguments.recover_modules(config, wildcards(recovery="general"))
+    assert own == ["lamina.recovery.ghost", "lamina.recovery.weighing"]
+    itself = Wildcards(model="small", calibration="corpus", recovery="general")
+    assert arguments.recover_modules(config, itself) == ["lamina.recovery.ghost"]
+    assert arguments.recover_modules(config, wildcards(recovery="ghost")) == ["lamina.recovery.ghost"]
+    assert config.recoveries["general"].weights("recall") == {"recall": 1.0, "corpus": 0.1}
+    assert config.recoveries["general"].weights("recall", 3.0)["corpus"] == 3.0
+
+
 def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[2])
     files = {name: inputs.calibration_files(config, Wildcards(calibration=name)) for name in config.calibrations}

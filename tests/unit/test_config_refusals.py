@@ -315,6 +315,17 @@ SELECTOR_MISMATCHES = [
         ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
     ),
     ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
+    ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
+    (
+        {"metric": "taylor", "also": {"corpus": 1}},
+        ["also: scores by 'taylor'", "accuracy, agreement, angular, cosine", "or leave `also` out"],
+    ),
+    (
+        {"metric": "accuracy", "budget": "race", "also": {"corpus": 1}},
+        ["also: budget 'race'", "Write budget: full"],
+    ),
+    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
     ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative or one_shot"]),
 ]
 
@@ -389,12 +400,20 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
         ({"corpus": 1}, ["recoveries.ghost.data", "own calibration is missing", "`own: 1`"]),
         ({"own": 1, "corpus": 0}, ["recoveries.ghost.data", "weights above 0"]),
         ({"own": 1, "corpus": "much"}, ["recoveries.ghost.data", "weights above 0"]),
+        ({"own": "auto", "corpus": 1}, ["recoveries.ghost.data", "`own: 1`"]),
         (["own"], ["recoveries.ghost.data", "['own']"]),
     ],
 )
 def test_what_a_repair_is_fitted_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
     message = refusal(put(minimal(), "recoveries.ghost.data", data), root)
     assert all(word in message for word in words), message
+
+
+def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
+    raw = put(minimal(), "recoveries.ghost.data", {"own": 1, "corpus": "auto"})
+    assert config.load(copy.deepcopy(raw), root).recoveries["ghost"].automatic("recall") == ["corpus"]
+    message = refusal(put(raw, "recoveries.ghost.method", "replaceme"), root)
+    assert all(word in message for word in ("recoveries.ghost.data: 'auto'", "'replaceme'", "0.1")), message
 
 
 def test_a_calibration_called_own_is_refused_where_a_repair_means_another_by_it(root: Path) -> None:

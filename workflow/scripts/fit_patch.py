@@ -1,6 +1,7 @@
 """Fit one recovery for all plan sizes of a selector: one model load, shared forward passes."""
 
 import argparse
+import importlib
 import json
 from pathlib import Path
 
@@ -38,23 +39,30 @@ def main() -> None:
         own = plans[0]["calibration"]
         files = {own: arguments.calibration, **dict(entry.split("=", 1) for entry in arguments.data)}
         weights = options.weights(own)
-        sources = [protocol.Source(calibrations.read(files[name]).sequences(), weights[name]) for name in weights]
-        wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
-        every = sorted({boundary for part in wanted for boundary in part})
-        fits = {
-            boundary: method.fit(statistics, options)
-            for boundary, statistics in method.collect(model, sources, every, options, arguments.seed)
-        }
-        validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
-        linear = {boundary: found for boundary, found in validated.items() if found is not None}
-        errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
-        for plan, part in zip(plans, wanted, strict=True):
-            tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
-            keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
-            variant = Variant(**keys, recovery=arguments.recovery)
-            for boundary in part:
-                fit = fits[boundary]
-                rows.append(report.row(variant, boundary, fit, method.as_patch(fit.tensors), errors.get(boundary)))
+        read = {name: calibrations.read(files[name]) for name in weights}
+        wanted = {plan["removed"]: report.boundaries(plan, len(layers_of(model))) for plan in plans}
+        if options.automatic(own):
+            weighing = importlib.import_module("lamina.recovery.weighing")
+            groups = list(weighing.groups(model, read, plans, wanted, options, arguments.seed))
+        else:
+            sources = [protocol.Source(read[name].sequences(), weight) for name, weight in weights.items()]
+            every = sorted({boundary for part in wanted.values() for boundary in part})
+            collected = method.collect(model, sources, every, options, arguments.seed)
+            fits = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
+            groups = [(sources, fits, dict.fromkeys(wanted, {}))]
+        for sources, fits, facts in groups:
+            validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
+            linear = {boundary: found for boundary, found in validated.items() if found is not None}
+            errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
+            for plan in (plan for plan in plans if plan["removed"] in facts):
+                part = wanted[plan["removed"]]
+                tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
+                keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
+                variant = Variant(**keys, recovery=arguments.recovery)
+                for boundary in part:
+                    fit = fits[boundary]
+                    found = report.row(variant, boundary, fit, method.as_patch(fit.tensors), errors.get(boundary))
+                    rows.append(found | facts[plan["removed"]])
     patch.save(arguments.output, options.method, tensors)
     store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
 

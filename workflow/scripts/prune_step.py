@@ -24,6 +24,7 @@ if __name__ == "__main__":
     parser.add_argument("--sweep", help="what the model as the previous plan leaves it loses with each unit")
     parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
     parser.add_argument("--activations", help="distances between boundaries, for runs of layers")
+    parser.add_argument("--also", type=json.loads, default={}, help="the same of other calibrations, with weights")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
@@ -35,11 +36,21 @@ if __name__ == "__main__":
         previous = plans.read(args.previous) if args.previous else empty
         refused, step = previous.refused, Step()
         if refused is None and args.sweep:
-            facts = json.loads(store.read(args.calibration, ["sample"]).schema.metadata[METADATA_KEY])
-            # An iterative plan is made on a model that lacks what the previous one removed, any other on the base.
-            removed_before = previous.removed if args.previous else 0
-            context = Context(facts["chance_accuracy"], args.score, removed_before, selector.seed)
-            refused, step = read_step(args.sweep, metric, context, args.keys["calibration"])
+            own = {"calibration": args.calibration, "sweep": args.sweep, "score": args.score}
+            read, gone = {args.keys["calibration"]: own} | args.also, previous.removed if args.previous else 0
+            steps = []
+            for name, files in read.items():
+                facts = json.loads(store.read(files["calibration"], ["sample"]).schema.metadata[METADATA_KEY])
+                # An iterative plan is made on a model that lacks what the previous one removed, any other on the base.
+                context = Context(facts["chance_accuracy"], files["score"], gone, selector.seed)
+                reason, found = read_step(files["sweep"], metric, context, name)
+                refused = refused or reason
+                steps.append(found)
+            step = steps[0]
+            if args.also and refused is None:
+                mixture = importlib.import_module("lamina.search.mixture")
+                weights = [1.0, *(each["weight"] for each in args.also.values())]
+                step = mixture.mixed(steps, weights, selector.combine)
         if args.activations:
             step = Step(angles=read_angles(args.activations, metric))
         if refused:

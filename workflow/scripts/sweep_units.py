@@ -56,13 +56,17 @@ def _evaluated(
     repairs = None
     if loop:
         looped = importlib.import_module("lamina.search.looped")
-        method, own = recoveries.read(loop["options"]), args.keys["calibration"]
+        method, scored = recoveries.read(loop["options"]), args.keys["calibration"]
         added = {name: calibrations.read(file) for name, file in (entry.split("=", 1) for entry in args.data)}
+        # What is scored for another calibration's plans need not be what their recovery is fitted on.
+        weights = method.weights(loop.get("own", scored))
+        weights.setdefault(scored, 0.0)
         sources = [
-            looped.Source((calibration if name == own else added[name]).sequences(), weight)
-            for name, weight in method.weights(own).items()
+            looped.Source((calibration if name == scored else added[name]).sequences(), weight)
+            for name, weight in weights.items()
         ]
-        repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"])
+        at = list(weights).index(scored)
+        repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"], at)
     with engine.opened(model, calibration.samples, args.tokens, outputs) as session:
         observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
         measuring = looped.Looped(session, repairs) if repairs else session

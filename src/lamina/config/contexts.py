@@ -38,6 +38,7 @@ def _check_calibrations(config: Configuration, study: Study, model: str, limit: 
         *(config.selectors[s].recovery for s in getattr(study, "selectors", [])),
     }
     added = {name for each in mending - {"none", None} for name in config.recoveries[each].data} - {OWN}
+    added |= {name for s in getattr(study, "selectors", []) for name in config.selectors[s].also}
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         entry = config.calibrations[name]
         if isinstance(entry, Text):

@@ -146,6 +146,12 @@ def _check_benchmark_names(config: Configuration) -> None:
 
 def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
+        for calibration in selector.also:
+            if calibration not in config.calibrations:
+                raise LaminaError(
+                    f"selectors.{name}.also: '{calibration}' is not defined under `calibrations`. "
+                    f"{nearest(calibration, config.calibrations)} Correct the name, or define it there."
+                )
         if selector.recovery and selector.recovery not in config.recoveries:
             raise LaminaError(
                 f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "

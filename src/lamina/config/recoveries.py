@@ -1,17 +1,19 @@
 """Section `recoveries`: the training-free repairs. A class here has the name and the options of a method."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from lamina.config.entry import ByValue, Named, Spelt, option
 from lamina.config.explain import wrong
 
 OWN = "own"  # the calibration of the variant itself, whichever it is
+AUTO: Final = "auto"  # a weight that is chosen for each plan
+IN_LOOP = 0.1  # what stands for `auto` while units are scored, when there is no plan yet
 
 
-def _with_own(weights: dict[str, float]) -> dict[str, float]:
-    if OWN not in weights:
+def _with_own(weights: dict[str, Any]) -> dict[str, Any]:
+    if weights.get(OWN, AUTO) == AUTO:
         raise wrong(f"the variant's own calibration is missing. Add `{OWN}: 1`, the weight of one of its tokens.")
     return weights
 
@@ -33,21 +35,42 @@ class Recovery(ByValue):
     LINEAR: ClassVar[bool] = True
 
     method: str = option("The recovery method.")
-    data: Annotated[Named[Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
+    data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
         "What it is fitted on: names of calibrations with the weight of a token of each. `own` is the variant's own; a "
-        "tenth of general text beside it, `{own: 1, corpus: 0.1}`, keeps a repair from ruining other text.",
+        "tenth of general text beside it, `{own: 1, corpus: 0.1}`, keeps a repair from ruining other text; `auto` "
+        "picks the smallest weight of 0 to 3 that keeps it, for each size by itself.",
         {OWN: 1.0},
-        allowed="weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
+        allowed="weights above 0 by calibration, such as {own: 1, corpus: 0.1}; auto for any but own",
         shown_default="`{own: 1}`",
     )
+    tolerance: float = option(
+        "With `auto`: how much higher than the pruned model's the loss of the repaired one may be on held-out samples "
+        "of what has that weight, in nats per token.",
+        0.02,
+        ge=0,
+    )
 
-    def weights(self, own: str) -> dict[str, float]:
-        """The weight of a token by calibration, that of the variant (`own`) first."""
+    @model_validator(mode="after")
+    def _check_auto(self) -> Self:
+        if AUTO in self.data.values() and not self.LINEAR:
+            raise wrong(
+                f"'{AUTO}' tries repairs inside one pass, and '{self.method}' is no linear map of the stream. Write a "
+                "number such as 0.1, or method: ghost.",
+                "data",
+            )
+        return self
+
+    def weights(self, own: str, auto: float = IN_LOOP) -> dict[str, float]:
+        """The weight of a token by calibration, that of the variant (`own`) first; `auto` is what that word means."""
         weights = {own: 0.0}
         for name, weight in self.data.items():
             name = own if name == OWN else name
-            weights[name] = weights.get(name, 0.0) + weight
+            weights[name] = weights.get(name, 0.0) + (auto if weight == AUTO else weight)
         return weights
+
+    def automatic(self, own: str) -> list[str]:
+        """The calibrations whose weight is to be chosen; the variant's own needs no choice."""
+        return [name for name, weight in self.data.items() if weight == AUTO and name != own]
 
 
 class Ghost(Recovery):

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
-from lamina.config.entry import ByValue, Filled, Spelt, group_option, option, seed_option
+from lamina.config.entry import ByValue, Filled, Named, Spelt, group_option, option, seed_option
 from lamina.config.explain import listed, wrong
-from lamina.config.metrics import METRICS, MetricName, those
+from lamina.config.metrics import METRICS, Metric, MetricName, those
 
 Units = Literal["layer", "attention", "mlp"]
 
@@ -19,7 +19,11 @@ _LACKING: Mapping[str, Any] = {
     "tolerance": None,
     "seed": 0,
     "recovery": None,
+    "also": {},
+    "combine": "mean",
 }
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
+Combine = Literal["mean", "worst"]
 
 
 def units_option() -> Any:
@@ -39,6 +43,27 @@ def recovery_option() -> Any:
         "repair goes; `null` scores bare removals.",
         None,
     )
+
+
+def also_option() -> Any:
+    """The key `also`."""
+    return option(
+        "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of "
+        "each score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
+        {},
+        allowed="weights above 0 by calibration, such as {corpus: 1}",
+        shown_default="none",
+    )
+
+
+def combine_option() -> Any:
+    """The key `combine`."""
+    return option("Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean")
+
+
+def _adds(metric: Metric) -> bool:
+    """Whether scores of several calibrations have one scale: those of gradients and weights have none of their own."""
+    return metric.pass_ in ("removal", "stream")
 
 
 class Selector(ByValue):
@@ -74,6 +99,10 @@ class Selector(ByValue):
         def seed(self) -> int: ...
         @property
         def recovery(self) -> str | None: ...
+        @property
+        def also(self) -> Mapping[str, float]: ...
+        @property
+        def combine(self) -> str: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -107,6 +136,22 @@ class Selector(ByValue):
                 f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
                 f"that. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave `recovery` out.",
                 "recovery",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_also(self) -> Self:
+        if self.also and self.metric and not _adds(METRICS[self.metric]):
+            raise wrong(
+                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
+                f"{those(_adds)}, or leave `also` out.",
+                "also",
+            )
+        if self.also and self.budget != "full":
+            raise wrong(
+                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
+                "seen. Write budget: full, or leave `also` out.",
+                "also",
             )
         return self
 
@@ -154,6 +199,8 @@ class Iterative(Selector):
     )
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+    also: Weights = also_option()
+    combine: Combine = combine_option()
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:
@@ -185,6 +232,8 @@ class OneShot(Selector):
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()
     recovery: Filled | None = recovery_option()
+    also: Weights = also_option()
+    combine: Combine = combine_option()
 
 
 class Block(Selector):

@@ -75,7 +75,12 @@ def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
 
 
 def fitted(
-    model: PreTrainedModel, sources: Sequence[Source], candidates: Iterable[Candidate], options: Any, seed: int
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    candidates: Iterable[Candidate],
+    options: Any,
+    seed: int,
+    scored: int = 0,
 ) -> Repairs:
     """Patches for every run of the candidates, fitted on each fold.
 
@@ -84,11 +89,13 @@ def fitted(
     model
         The unpruned base model, not yet wrapped.
     sources
-        What the recovery is fitted on; the first is the calibration whose samples will be scored.
+        What the recovery is fitted on. Those of weight 0 are drawn into folds only.
     options
         An instance of the method's class in `lamina.config.recoveries`.
     seed
         Draws the folds, and what the method holds out of each.
+    scored
+        Which of the sources has the samples that will be scored.
 
     Raises
     ------
@@ -107,10 +114,11 @@ def fitted(
     channels = int(text_config(model).hidden_size)
     place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
 
-    def patches(scored: int) -> Iterator[tuple[Boundary, Patch]]:
+    def patches(judged: int) -> Iterator[tuple[Boundary, Patch]]:
         others = [
-            replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != scored])
+            replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != judged])
             for source, fold in zip(sources, drawn, strict=True)
+            if source.weight
         ]
         for boundary, statistics in method.collect(model, others, wanted, options, seed):
             patch = method.as_patch(method.fit(statistics, options).tensors)
@@ -122,7 +130,7 @@ def fitted(
             to = (place, torch.float32)
             yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
 
-    return Repairs(drawn[0], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
+    return Repairs(drawn[scored], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
 
 
 class Looped:

@@ -32,4 +32,12 @@ COLUMNS: Columns = VARIANT | {
     "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
     "n_samples": (INT, "Samples of all calibrations that the recovery is fitted on, held-out ones included."),
     "n_tokens": (INT, "Tokens of context and gold answer of those samples, each counted once whatever its weight."),
+    "auto_weight": (FLOAT, "Weight that `data` leaves to `auto`, the same at all boundaries of a variant; else null."),
+    "general_loss_before": (
+        FLOAT,
+        "Loss of the cut model without the recovery, in nats per token, on the held-out samples of what `auto` weighs.",
+    ),
+    "general_loss": (FLOAT, "The same with a recovery that has not seen them; chosen among few weights on them."),
+    "general_kept": (BOOL, "Whether general_loss is within the tolerance; if not, no weight is, and it is the least."),
+    "n_general": (INT, "Number of those held-out samples."),
 }

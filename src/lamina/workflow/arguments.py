@@ -30,7 +30,7 @@ def command(**values: Any) -> str:
 
 def keys(w: Any) -> str:
     """The key columns of a sweep, plan or relevance table."""
-    selector = w.selector.split("/")[0]
+    selector = studies.planned_for(w.calibration, w.selector)[1].split("/")[0]
     removed = int(w.removed)
     return as_json({"model": w.model, "calibration": w.calibration, "selector": selector, "removed": removed})
 
@@ -72,10 +72,12 @@ def loop(config: Configuration, w: Any) -> str | None:
     name = studies.looped(config, w.selector)
     if name == "none":
         return None
-    selector, entry = config.selectors[w.selector], config.recoveries[name]
+    own, planned = studies.planned_for(w.calibration, w.selector)
+    selector, entry = config.selectors[planned], config.recoveries[name]
     # A strategy that draws nothing has no seed of its own.
     seed = selector.seed if "seed" in type(selector).model_fields else config.seed
-    return as_json({"name": name, "options": entry.options(), "protect": selector.protect, "seed": seed})
+    told = {"name": name, "options": entry.options(), "protect": selector.protect, "seed": seed}
+    return as_json(told | ({} if own == w.calibration else {"own": own}))
 
 
 def sweep_modules(config: Configuration, w: Any) -> list[str]:
@@ -109,25 +111,39 @@ def score_modules(config: Configuration, w: Any) -> list[str]:
 
 def prune(config: Configuration, w: Any) -> str:
     """How a plan is made."""
+    weights = studies.beside(config, w.calibration, w.selector)
+    also = {
+        name: files | {"weight": weights[name], "score": config.calibrations[name].score}
+        for name, files in inputs.beside(config, w).items()
+    }
     return command(
         selector=as_json(config.selectors[w.selector].options()),
         keys=keys(w),
         score=config.calibrations[w.calibration].score,
         **inputs.step_evidence(config, w),
+        also=as_json(also) if also else None,
     )
 
 
 def prune_modules(config: Configuration, w: Any) -> list[str]:
-    """A plan's strategy and its one metric, imported by name."""
+    """A plan's strategy and its one metric, imported by name, and what puts scores of several calibrations together."""
     selector = config.selectors[w.selector]
     metric = [f"lamina.relevance.{selector.metric}"] if selector.metric else []
-    return [f"lamina.search.{selector.strategy}", *metric]
+    mixture = ["lamina.search.mixture"] if studies.beside(config, w.calibration, w.selector) else []
+    return [f"lamina.search.{selector.strategy}", *metric, *mixture]
 
 
 def recover(config: Configuration, w: Any) -> str:
     """How a recovery is fitted."""
     told = command(recovery=w.recovery, options=as_json(config.recoveries[w.recovery].options()), seed=config.seed)
     return told + data(config, w, w.recovery)
+
+
+def recover_modules(config: Configuration, w: Any) -> list[str]:
+    """A recovery's method, imported by name, and what chooses a weight of its data where one is left open."""
+    entry = config.recoveries[w.recovery]
+    choosing = ["lamina.recovery.weighing"] if entry.automatic(w.calibration) else []
+    return [f"lamina.recovery.{entry.method}", *choosing]
 
 
 def data(config: Configuration, w: Any, recovery: str) -> str:

@@ -137,7 +137,7 @@ def estimate(
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
         if (recovery := studies.looped(config, selector)) != "none":
             # One pass for the Gram matrices of the patches.
-            read = studies.fitted_on(config, calibration, recovery)
+            read = studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)
             fitting = float(sum(calibrations[model, name].stream for name in read) * depth[model])
             work, naive = work + fitting, naive + fitting
         stage.add(work, naive, flops(model, tokens))

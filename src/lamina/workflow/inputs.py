@@ -52,7 +52,8 @@ def variant(w: Any) -> Variant:
 
 def sweep_plan(w: Any) -> str | None:
     """The plan that says which units are gone before a sweep; none for the unpruned model."""
-    return paths.plan(key(w), w.removed) if int(w.removed) else None
+    own = "/".join([w.model, *studies.planned_for(w.calibration, w.selector)])
+    return paths.plan(own, w.removed) if int(w.removed) else None
 
 
 def sweep_blocks(config: Configuration, w: Any) -> list[str]:
@@ -65,15 +66,34 @@ def step_evidence(config: Configuration, w: Any) -> dict[str, str]:
     selector = config.selectors[w.selector]
     if selector.strategy == "block":
         return {"activations": paths.activations(w.model, w.calibration)}
-    pass_ = studies.step_pass(config, w.selector)
-    if pass_ is None:
+    if studies.step_pass(config, w.selector) is None:
         return {}
-    stepwise = selector.strategy == "iterative"
-    before = int(w.removed) - 1 if stepwise else 0
-    shared = before == 0 and studies.starts_shared(config, w.selector)
-    swept = f"{w.model}/{w.calibration}/base/{pass_}/{selector.units}" if shared else key(w)
-    evidence = {"sweep": paths.sweep(swept, before)}
-    return evidence | ({"previous": paths.plan(key(w), before)} if stepwise and before else {})
+    before = _gone(config, w)
+    evidence = {"sweep": _step_sweep(config, w, w.calibration)}
+    return evidence | ({"previous": paths.plan(key(w), before)} if before else {})
+
+
+def beside(config: Configuration, w: Any) -> dict[str, dict[str, str]]:
+    """What a plan is made from on other calibrations than its own: of each the calibration and its sweep."""
+    return {
+        name: {"calibration": paths.calibration(w.model, name), "sweep": _step_sweep(config, w, name)}
+        for name in studies.beside(config, w.calibration, w.selector)
+    }
+
+
+def _gone(config: Configuration, w: Any) -> int:
+    """The number of units that are gone before a step."""
+    return int(w.removed) - 1 if config.selectors[w.selector].strategy == "iterative" else 0
+
+
+def _step_sweep(config: Configuration, w: Any, calibration: str) -> str:
+    """The sweep of a calibration that a step reads."""
+    before, name = _gone(config, w), w.selector
+    if before == 0 and studies.starts_shared(config, w.selector):
+        name = f"base/{studies.step_pass(config, w.selector)}/{config.selectors[w.selector].units}"
+    elif calibration != w.calibration:
+        name = f"for/{w.calibration}/{w.selector}"
+    return paths.sweep(f"{w.model}/{calibration}/{name}", before)
 
 
 def variants(listed: list[Variant]) -> list[str]:
@@ -86,7 +106,7 @@ def variants(listed: list[Variant]) -> list[str]:
 
 
 def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[str]:
-    """Variants are benchmarked only on what neither their calibration holds nor what their recoveries add to it."""
+    """Variants are benchmarked only on what no calibration holds that they were made from."""
     if w.calibration == "none":
         return [paths.task(w.task)]
     seen = {name for v in listed for name in studies.read_by(config, v)}
@@ -94,9 +114,11 @@ def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[
 
 
 def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
-    """The calibrations that a recovery is fitted on beside the variant's own, by name."""
-    _, *added = studies.fitted_on(config, w.calibration, recovery)
-    return {name: paths.calibration(w.model, name) for name in added}
+    """The calibrations that a recovery is fitted on beside the job's own, by name."""
+    if recovery == "none":
+        return {}
+    read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], recovery)
+    return {name: paths.calibration(w.model, name) for name in read if name != w.calibration}
 
 
 def export(config: Configuration, w: Any) -> dict[str, Any]:

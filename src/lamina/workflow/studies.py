@@ -88,7 +88,8 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
     """(model, calibration, selector, removed) of every sweep that goes into the tables.
 
     Sweeps of the unpruned model have the selector `base/{pass}/{units}`; where one pass carries another's metrics, the
-    other is left out, so that no row is there twice. `carried` puts those in as well: steps of selectors read them.
+    other is left out, so that no row is there twice. `carried` puts those in as well, since steps of selectors read
+    them, and those of calibrations that steps are scored on beside their own, which go into no table.
     """
     base = {(model, calibration, units, pass_) for model, calibration, pass_, units in maps(config)}
     steps = set()
@@ -101,6 +102,9 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
             base.add((model, calibration, entry.units, pass_))
         last = removed if entry.strategy == "iterative" else 1
         steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
+        for other in beside(config, calibration, selector) if carried else ():
+            base |= {(model, other, entry.units, pass_)} if shared else set()
+            steps |= {(model, other, f"for/{calibration}/{selector}", step) for step in range(int(shared), last)}
     if not carried:
         base -= {(m, c, units, _CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in _CARRIED}
     return sorted({(m, c, f"base/{pass_}/{units}", 0) for m, c, units, pass_ in base} | steps)
@@ -112,9 +116,26 @@ def starts_shared(config: Configuration, selector: str) -> bool:
     return entry.budget == "full" and entry.recovery is None
 
 
+def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
+    """The calibrations that a selector scores removals on beside a variant's own, with their weights."""
+    return {name: weight for name, weight in config.selectors[selector].also.items() if name != calibration}
+
+
+def planned_for(calibration: str, selector: str) -> tuple[str, str]:
+    """The calibration and the selector whose plans a sweep follows.
+
+    A sweep of `calibration` under `for/{own}/{selector}` follows those of another calibration, `own`.
+    """
+    if selector.startswith("for/"):
+        _, calibration, selector = selector.split("/")
+    return calibration, selector
+
+
 def looped(config: Configuration, selector: str) -> str:
     """The recovery in place in the sweeps under a selector, which may be `base/{pass}/{units}`; `none` if none is."""
-    return "none" if selector.startswith("base/") else config.selectors[selector].recovery or "none"
+    if selector.startswith("base/"):
+        return "none"
+    return config.selectors[planned_for("", selector)[1]].recovery or "none"
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -122,6 +143,7 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
     if selector.startswith("base/"):
         _, pass_, units = selector.split("/")
         return pass_, units, "full"
+    _, selector = planned_for("", selector)
     entry = config.selectors[selector]
     return step_pass(config, selector) or "removal", entry.units, entry.budget
 
@@ -168,13 +190,14 @@ def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[st
 
 
 def read_by(config: Configuration, variant: Variant) -> set[str]:
-    """Calibrations that a variant was made from, its recovery and the one in its selector's loop included."""
+    """Calibrations that a variant was made from, by its selector, its recovery and the one in its selector's loop."""
     ways = (variant.recovery, looped(config, variant.selector))
-    return {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+    fitted = {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+    return fitted.union(beside(config, variant.calibration, variant.selector))
 
 
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
-    """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
+    """(model, calibration) of every calibration that is read: those of studies, and what makes variants beside them."""
     mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
     return sorted({*captures(config), *mended})
 

@@ -1,0 +1,166 @@
+"""The weight of general text beside the task, chosen for each plan: `data: {own: 1, general: auto}`.
+
+The statistics of a fit are sums over tokens or samples. So one pass over the own and one over the general calibration
+serve every weight w of a grid, as S_own + w S_general. For each plan, all its boundaries together, the smallest w is
+taken whose repaired model loses on held-out general samples at most `tolerance` nats per token more than the pruned
+model without a repair does; where none is within, the one that loses least. All plans and weights are candidates of
+one pass.
+
+The patches that are compared were fitted without the held-out samples (a ridge was picked on them, as ever). Those of
+all weights wait in the host's memory: 2 · 7 C² float32 numbers per boundary.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Calibration, Sample
+from lamina.models.variant import Boundary, Patch
+from lamina.recovery import protocol
+from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.streams.moments import Statistics, Sums
+from lamina.streams.sources import split
+from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
+
+GRID = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+
+Group = tuple[list[Source], dict[Boundary, Fit], dict[int, dict[str, Any]]]
+"""What plans with the same weight are fitted on, their fits, and by plan size columns of table `patches`."""
+
+
+def groups(
+    model: PreTrainedModel,
+    read: Mapping[str, Calibration],
+    plans: Sequence[Mapping[str, Any]],
+    wanted: Mapping[int, Sequence[Boundary]],
+    options: Any,
+    seed: int,
+) -> Iterator[Group]:
+    """The plans of one selector, by the weight that is chosen for them.
+
+    Parameters
+    ----------
+    model
+        The unpruned base model.
+    read
+        Calibrations by name, the variants' own first.
+    wanted
+        The boundaries of each plan, by its size.
+    options
+        Of the recovery, whose method is a linear map of the stream.
+    seed
+        Holds samples out.
+    """
+    automatic = options.automatic(next(iter(read)))
+    grid = {weight: _sources(read, options, weight) for weight in GRID}
+    every = sorted({boundary for part in wanted.values() for boundary in part})
+    fits = _fits(model, grid[0.0], [Source(read[name].sequences()) for name in automatic], every, options, seed)
+    held = [
+        sample
+        for samples in (read[name].samples for name in automatic)
+        for sample, out in zip(samples, split(len(samples), seed), strict=True)
+        if out
+    ]
+    facts = _chosen(_losses(model, held, plans, wanted, fits, options), options.tolerance, len(held))
+    for weight, sources in grid.items():
+        here = {removed: found for removed, found in facts.items() if found["auto_weight"] == weight}
+        if here:
+            needed = {boundary for removed in here for boundary in wanted[removed]}
+            yield sources, {boundary: fits[weight][boundary] for boundary in sorted(needed)}, here
+
+
+def mixed(one: Statistics[Any], other: Statistics[Any], weight: float) -> Statistics[Any]:
+    """Statistics of both together, every token of the other counting `weight` times what it did."""
+    if not weight:
+        return one
+    fit, heldout = one.fit.plus(_times(other.fit, weight)), one.heldout.plus(_times(other.heldout, weight))
+    return Statistics(fit, heldout, one.n_samples + other.n_samples)
+
+
+def _times(sums: Sums, weight: float) -> Sums:
+    """All sums are linear in the weight of a row; tokens are only counted."""
+    linear = {name: value for name, value in vars(sums).items() if name != "tokens" and value is not None}
+    return replace(sums, **{name: value * weight for name, value in linear.items()})  # type: ignore[type-var]
+
+
+def _sources(read: Mapping[str, Calibration], options: Any, weight: float) -> list[Source]:
+    named = options.weights(next(iter(read)), weight)
+    return [Source(read[name].sequences(), each) for name, each in named.items() if each]
+
+
+def _fits(
+    model: PreTrainedModel,
+    fixed: Sequence[Source],
+    general: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Any,
+    seed: int,
+) -> dict[float, dict[Boundary, Fit]]:
+    """Every boundary with every weight of the grid."""
+    method = protocol.method(options.method)
+    collected = (method.collect(model, part, boundaries, options, seed) for part in (fixed, general))
+    found: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
+    for (boundary, one), (_, other) in zip(*collected, strict=True):
+        for weight, fits in found.items():
+            fit = method.fit(mixed(one, other, weight), options)
+            fits[boundary] = replace(fit, tensors=_on_host(fit.tensors), validated=_on_host(fit.validated))
+    return found
+
+
+def _on_host(tensors: Tensors) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
+def _losses(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    plans: Sequence[Mapping[str, Any]],
+    wanted: Mapping[int, Sequence[Boundary]],
+    fits: Mapping[float, Mapping[Boundary, Fit]],
+    options: Any,
+) -> dict[int, dict[float | None, float]]:
+    """Loss per token by plan size and weight, None being the pruned model without a repair."""
+    as_patch = protocol.method(options.method).as_patch
+    # Plans with the same run share the object, so that their streams stay one.
+    patches: dict[float | None, dict[Boundary, Patch]] = {
+        weight: {boundary: cast(Patch, as_patch(fit.validated)) for boundary, fit in found.items()}
+        for weight, found in fits.items()
+    }
+    names = [(plan["removed"], weight) for plan in plans for weight in (None, *fits)]
+    units = {plan["removed"]: frozenset(plan["units"]) for plan in plans}
+    everyone = {
+        (removed, weight): Candidate(
+            units[removed], {} if weight is None else {each: patches[weight][each] for each in wanted[removed]}
+        )
+        for removed, weight in names
+    }
+    with engine.opened(model, samples, outputs=False) as session:
+        session.measure(range(len(samples)), everyone)
+    found: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
+    for removed, weight in names:
+        rows = [session.scores.sample((removed, weight), number) for number in range(len(samples))]
+        found[removed][weight] = sum(row["nll"] for row in rows) / sum(row["n_tokens"] for row in rows)
+    return found
+
+
+def _chosen(
+    losses: Mapping[int, Mapping[float | None, float]], tolerance: float, n_samples: int
+) -> dict[int, dict[str, Any]]:
+    """The columns of each plan."""
+    chosen = {}
+    for removed, by_weight in losses.items():
+        before = by_weight[None]
+        within = [weight for weight in GRID if by_weight[weight] <= before + tolerance]
+        weight = within[0] if within else min(GRID, key=lambda each: by_weight[each])
+        chosen[removed] = {
+            "auto_weight": weight,
+            "general_loss_before": before,
+            "general_loss": by_weight[weight],
+            "general_kept": bool(within),
+            "n_general": n_samples,
+        }
+    return chosen

@@ -1,0 +1,42 @@
+"""A removal scored on several calibrations at once, such as a task and general text: `also` of a selector.
+
+Every calibration has its own sweep of the same model and its own relevance by the selector's metric, each relative to
+what that model does on it. `mean` is Σ w s / Σ w, `worst` the largest w s; the variant's own calibration has w = 1.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lamina.search.plans import Step
+
+
+def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step:
+    """The first of `steps`, which is of the own calibration, with its units ranked by the scores of all.
+
+    A calibration on which the metric tells nothing any more (accuracy at chance) has no say; the own one then ranks
+    alone, as it does without the others. A unit whose removal gives no numbers on one of them goes last. Among equals
+    the deeper unit goes.
+    """
+    scores = [dict(step.ranked) for step in steps]
+    if not _tells(scores[0]):
+        return steps[0]
+    told = [(found, weight) for found, weight in zip(scores, weights, strict=True) if _tells(found)]
+    total = sum(weight for _, weight in told)
+
+    def score(unit: str) -> float | None:
+        weighted = [weight * value for found, weight in told if (value := found[unit]) is not None]
+        if len(weighted) < len(told):
+            return None
+        return max(weighted) if combine == "worst" else sum(weighted) / total
+
+    found = {unit: score(unit) for unit in scores[0]}
+
+    def place(unit: str) -> tuple[float, int]:
+        value = found[unit]
+        return (float("inf") if value is None else round(value, 12)), -int(unit.split(".")[0])
+
+    return replace(steps[0], ranked=[(unit, found[unit]) for unit in sorted(found, key=place)])
+
+
+def _tells(scores: dict[str, float | None]) -> bool:
+    return any(score is not None for score in scores.values())
