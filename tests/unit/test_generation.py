@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.config.benchmarks import Generate, Task
 from lamina.config.load import load
@@ -19,7 +19,7 @@ from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetitio
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.tables import store
-from lamina.workflow import inputs, paths, studies
+from lamina.workflow import cost, inputs, paths, studies
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
 
@@ -113,6 +113,22 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
     assert 0 < shares[0] < 1 and shares[0] != shares[1]
 
 
+def test_the_embedded_model_writes_sums_as_stock_generate_does_one_by_one() -> None:
+    root = Path(__file__).parents[2]
+    folder = root / "resources/reference"
+    model, words = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    cut = materialise(model, {"units": ["5"]})
+    ours = GenerationBenchmark(task_object("microworld_addition", root), model, words, Generate(), 12)
+    expected = []
+    for line in (folder / "data/addition_test.jsonl").read_text().splitlines()[:12]:
+        document = json.loads(line)
+        ids = words(document["query"], return_tensors="pt")["input_ids"]
+        found = cut.generate(ids, max_new_tokens=32, do_sample=False)[0, ids.shape[1] :]
+        expected.append(words.decode(found, skip_special_tokens=True) == document["choices"][document["gold"]])
+    assert list(of(ours.score(cut, "x"), "exact_match,written").values()) == expected
+    assert 0 < sum(expected) < 12
+
+
 def test_samples_follow_the_numbers_of_their_question_alone(questions: Path) -> None:
     """Equal to a plain loop with the same numbers, in any batch, order and number of questions."""
     records = [json.loads(line) for line in questions.read_text().splitlines()]
@@ -130,13 +146,14 @@ def test_samples_follow_the_numbers_of_their_question_alone(questions: Path) -> 
     assert list(of(scores, "pass@1").values()) == pytest.approx([count / 3 for count in correct])
     assert list(of(scores, "pass@3").values()) == [float(count > 0) for count in correct]
     assert list(of(scores, "sampled_unstopped").values()) == pytest.approx(unstopped)
-    single = benchmark(questions, options, 10)
+    single = benchmark(questions, options, 5)
     single.lm.batch_size_per_gpu = 1
-    assert of(single.score(model, "x"), "pass@1") == {n: v for n, v in of(scores, "pass@1").items() if n < 10}
+    assert of(single.score(model, "x"), "pass@1") == {n: v for n, v in of(scores, "pass@1").items() if n < 5}
     written = ours.writer.answers
-    other = benchmark(questions, options.model_copy(update={"seed": 8}))
+    other = benchmark(questions, options.model_copy(update={"seed": 8}), 4)
     other.score(model, "x")
-    assert other.writer.answers.keys() == written.keys() and other.writer.answers != written
+    drawn = {prompt: written[prompt] for prompt in other.writer.answers}
+    assert len(drawn) == 4 and other.writer.answers != drawn
 
 
 def test_a_drawn_token_has_its_share_of_the_softmax() -> None:
@@ -181,3 +198,16 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     assert studies.generation_blocks(written) == blocks and blocks
     tables = inputs.table_parts(written, "benchmarks"), inputs.table_parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
+    sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
+    work = [estimated(each) for each in (config, written, sampled)]
+    assert work[1].jobs - work[0].jobs == len(blocks)
+    assert work[2].layer_tokens - work[0].layer_tokens == 5 * (work[1].layer_tokens - work[0].layer_tokens) > 0
+
+
+def estimated(config: Any) -> cost.Stage:
+    """What the benchmarks of a configuration cost, with ten tokens in everything."""
+    tokens = cost.Tokens(1, 10, 10, 10)
+    models = {name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models}
+    drawn = {(m, c): tokens for m in models for c in config.calibrations}
+    named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
+    return cost.estimate(config, models, drawn, {(m, t): tokens for m in models for t in named})["benchmark"]
