@@ -88,7 +88,7 @@ joined AS (
         o.task IS NOT NULL AS own,
         -- a choice can be guessed, what is written cannot
         (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
-            AND NOT regexp_matches(m.metric, 'written|^pass@|repetition|unstopped')) AS chance
+            AND NOT regexp_matches(m.metric, 'written|^pass@|repetition|unstopped|length$')) AS chance
     FROM benchmarks AS m
     LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
@@ -130,7 +130,7 @@ CREATE OR REPLACE VIEW scores AS
 WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
-            if(regexp_matches(metric, 'written|^pass@|repetition|unstopped'), 99, 98))) AS metric
+            if(regexp_matches(metric, 'written|^pass@|repetition|unstopped|length$'), 99, 98))) AS metric
     FROM benchmarks GROUP BY ALL
 )
 SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric);

@@ -8,6 +8,7 @@
 -- pass                      pass@k of sampled answers, each with its 95 % interval
 -- repetition, unstopped     of the likeliest answers: share of repeated n-grams, share of answers that reached no end
 -- sampled_repetition, sampled_unstopped   the same of sampled answers
+-- length                    tokens of the likeliest answers: an answer that ends at once repeats nothing
 WITH found AS (
     SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.recovery, a.healing,
         any_value(s.metric) AS metric, any_value(s.value) AS value, any_value(s.stderr) AS stderr,
@@ -19,6 +20,7 @@ WITH found AS (
         max(a.value) FILTER (a.metric = 'unstopped') AS unstopped,
         max(a.value) FILTER (a.metric = 'sampled_repetition') AS sampled_repetition,
         max(a.value) FILTER (a.metric = 'sampled_unstopped') AS sampled_unstopped,
+        max(a.value) FILTER (a.metric = 'length') AS length,
         any_value(a.n_samples) AS n_samples
     FROM against_base AS a
     JOIN scores AS s USING (model, calibration, selector, removed, recovery, healing, task)

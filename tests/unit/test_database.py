@@ -374,7 +374,7 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     cut = base | dict(calibration="c", selector="s", removed=1)
     row = dict(n_samples=9, higher_is_better=True)
     first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}
-    second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_unstopped": 0.2}
+    second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
     measured = [
         variant | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
         for variant, factor in ((base, 1.0), (cut, 0.5))

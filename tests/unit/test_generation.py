@@ -102,7 +102,8 @@ def test_written_answers_equal_a_plain_loop_on_each_cut_model(questions: Path) -
         assert list(of(scores, "unstopped").values()) == [not stopped for _, stopped in plain]
         assert list(of(scores, "repetition").values()) == [repetition(tokens, 1) for tokens, _ in plain]
         rows = {row["metric"]: row for row in scores.metrics}
-        assert set(rows) == {"exact_match,written", "repetition", "unstopped"}
+        assert list(of(scores, "length").values()) == [len(tokens) for tokens, _ in plain]
+        assert set(rows) == {"exact_match,written", "repetition", "unstopped", "length"}
         assert rows["exact_match,written"]["value"] == sum(right) / 16 and rows["unstopped"]["n_samples"] == 16
         assert rows["exact_match,written"]["higher_is_better"] and not rows["repetition"]["higher_is_better"]
         error = (torch.tensor([float(not stopped) for _, stopped in plain]).std() / 16**0.5).item()
@@ -173,8 +174,23 @@ def test_an_answer_ends_at_the_first_stop(questions: Path) -> None:
     assert writer._answer([c, a], ["w3"]) == ([], True)
 
 
+def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:
+    """Only pass@k and what answers look like are added; its own limit holds, under whichever name it gives it."""
+    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task.set_config("generation_kwargs", {"until": ["w9"], "max_new_tokens": 3, "do_sample": True, "temperature": 0.5})
+    ours = GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate(samples=2, pass_at=[2]), 6)
+    found = [row["metric"] for row in ours.score(variants()[1], "x").metrics]
+    assert found[:4] == ["repetition", "unstopped", "length", "pass@2,written"] and len(found) == 7
+    assert max(len(answer.tokens) for answer in ours.writer.answers.values()) == 3
+
+
 def test_what_cannot_be_written_is_explained(questions: Path) -> None:
-    task = task_object("mine", questions.parent, 0, str(questions))
+    with pytest.raises(LaminaError, match=r"generate.max_tokens: 200 tokens leave no room .* context of 128"):
+        benchmark(questions, Generate(max_tokens=200))
+    task = generation.written(task_object("mine", questions.parent, 0, str(questions)))
+    task._aggregation_list["bleu"] = task._aggregation_list.pop("exact_match")
+    with pytest.raises(LaminaError, match=r"mine.generate.samples: task 'mine' has no exact_match"):
+        GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate(samples=2))
     task.config.output_type = "loglikelihood"
     with pytest.raises(LaminaError, match=r"mine.generate: task 'mine' scores by loglikelihood"):
         GenerationBenchmark(task, variants()[0], tiny.tokenizer(), Generate())

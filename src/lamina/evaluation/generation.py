@@ -16,6 +16,7 @@ import torch
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.config.task import TaskConfig
+from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Generate
@@ -125,7 +126,7 @@ class WritingLM(VariantLM):
     def prompt(self, request: Instance) -> Prompt:
         """The tokens that a request's answer follows, cut to what the context allows as in `generate_until`."""
         question, settings = cast(tuple[str, dict[str, Any]], request.args)
-        room = self.max_length - settings.get("max_gen_toks", self.max_gen_toks)
+        room = self.max_length - settings["max_gen_toks"]
         ids, _ = self.tok_batch_encode([question], left_truncate_len=room, truncation=self.truncation)
         return tuple(ids[0].tolist())
 
@@ -210,20 +211,32 @@ class GenerationBenchmark(TaskBenchmark):
             )
         self.chosen, self.options = kind == "multiple_choice", options
         task = written(task) if self.chosen else task
-        settings = {**task.config.generation_kwargs, "do_sample": False, "temperature": 0.0}
-        if options.max_tokens:
-            settings["max_gen_toks"] = options.max_tokens
-        task.set_config("generation_kwargs", settings)
+        if options.samples and "exact_match" not in task.aggregation():
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate.samples: task '{name}' has no exact_match, so that no sampled "
+                "answer is right or wrong. Leave `samples` out."
+            )
+        self.writer = WritingLM(model, tokenizer, options)
+        settings = normalize_gen_kwargs(task.config.generation_kwargs, self.writer.max_gen_toks)
+        longest = options.max_tokens or settings["max_gen_toks"]
+        if longest >= self.writer.max_length:
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate.max_tokens: {longest} tokens leave no room for a question in the "
+                f"model's context of {self.writer.max_length}. Write fewer."
+            )
+        task.set_config(
+            "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
+        )
         task.set_config("repeats", 1)
         super().__init__(task, model, tokenizer, limit, chat_template)
-        self.lm = self.writer = WritingLM(model, tokenizer, options)
+        self.lm = self.writer
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
     def score(self, model: PreTrainedModel, name: str) -> TaskScores:
         """Score what one variant writes, called `name` in messages.
 
-        Gives `exact_match,written` of tasks with choices (others have their exact match as benchmarks), `repetition`
-        and `unstopped` of the likeliest answers, `pass@k` and the same two of the sampled ones, after `sampled_`.
+        Gives `exact_match,written` of tasks with choices (others have their exact match as benchmarks), `repetition`,
+        `unstopped` and `length` of the likeliest answers, `pass@k` and the same three of the samples, after `sampled_`.
 
         Raises
         ------
@@ -240,11 +253,8 @@ class GenerationBenchmark(TaskBenchmark):
             for metric, each in values.items()
             for document, value in each.items()
         ]
-        return (
-            TaskScores(found.metrics + metrics, found.samples + samples)
-            if self.chosen
-            else TaskScores(metrics, samples)
-        )
+        # What a task measures of written answers by itself stands among the benchmarks already.
+        return TaskScores(found.metrics * self.chosen + metrics, found.samples * self.chosen + samples)
 
     def _wear(self) -> Values:
         """How worn the last answers are."""
@@ -252,6 +262,7 @@ class GenerationBenchmark(TaskBenchmark):
         return {
             "repetition": {d: repetition(answer.tokens, self.options.ngram) for d, answer in answers.items()},
             "unstopped": {d: float(not answer.stopped) for d, answer in answers.items()},
+            "length": {d: float(len(answer.tokens)) for d, answer in answers.items()},
         }
 
     def _sampled(self, model: PreTrainedModel, name: str) -> Values:
@@ -267,11 +278,6 @@ class GenerationBenchmark(TaskBenchmark):
             for metric, each in self._wear().items():
                 for document, value in each.items():
                     sums[f"sampled_{metric}"][document] += value / n
-        if n and not right:
-            raise LaminaError(
-                f"benchmarks.tasks.{self.task.config.task}.generate.samples: this task has no exact_match, so that no "
-                "sampled answer is right or wrong. Leave `samples` out."
-            )
         passed = {
             f"pass@{k}{by}": {document: pass_at(k, n, count) for document, count in counts.items()}
             for by, counts in right.items()
@@ -283,5 +289,5 @@ class GenerationBenchmark(TaskBenchmark):
 def _mean(metric: str, values: list[float]) -> dict[str, Any]:
     """Mean over questions and its standard error s / √n: samples of one question are no questions of their own."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
-    better = metric.startswith("pass@")
+    better = None if metric.endswith("length") else metric.startswith("pass@")
     return {"metric": metric, "value": float(np.mean(values)), "stderr": error, "higher_is_better": better}

@@ -11,8 +11,8 @@ COLUMNS: Columns = VARIANT | {
         "acc, acc_norm, exact_match (0 to 1) or another of the task's, as metric,filter where it has filters; "
         "perplexity (1 upwards), nll (nats per token) and nll_per_log_vocabulary (1 = guessing) of a text. By "
         "`generate`: exact_match,written (0 to 1; the right choice, written), repetition (share of an answer's n-grams "
-        "that it has written before), unstopped (share of answers cut at the longest length), both of the likeliest "
-        "answers; pass@k, sampled_repetition and sampled_unstopped of sampled ones.",
+        "that it has written before), unstopped (share of answers cut at the longest length) and length (tokens) of "
+        "the likeliest answers; pass@k, and sampled_repetition and so on, of sampled ones.",
     ),
     "value": (FLOAT, "The measured number; a perplexity that overflows is infinite."),
     "stderr": (
