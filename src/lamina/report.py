@@ -259,7 +259,7 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     )
     told = [
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
-        f"{row['chosen']:.0f} % and {row['written']:.0f} % ({row['n']} variants)"
+        f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
         for row in found
         if row["written"] is not None
     ]
