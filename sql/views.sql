@@ -342,6 +342,46 @@ COMMENT ON COLUMN variants.text_base IS 'The base model''s perplexity on the sam
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
 COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units, the same recovery and, where that is one, the same number of runs. Null where none was.';
 
+CREATE OR REPLACE VIEW frontier AS
+WITH measured AS (  -- texts that are a calibration's own are no general text
+    SELECT * FROM variants WHERE removed > 0 AND own_metric <> 'perplexity' AND text_perplexity IS NOT NULL
+),
+shared AS (  -- means compare over the same calibrations: those that no selector lacks, for example by a refused plan
+    SELECT model, removed, calibration FROM measured GROUP BY model, removed, calibration
+    QUALIFY count(DISTINCT selector) = max(count(DISTINCT selector)) OVER (PARTITION BY model, removed)
+),
+means AS (
+    SELECT model, removed, selector, recovery, healing,
+        avg(own_value) AS accuracy, sqrt(sum(own_stderr ** 2)) / count(*) AS accuracy_stderr,
+        avg(own_base) AS accuracy_base,
+        exp(avg(ln(text_perplexity))) AS perplexity,
+        exp(avg(ln(text_perplexity))) * sqrt(sum((text_perplexity_stderr / text_perplexity) ** 2)) / count(*)
+            AS perplexity_stderr,
+        exp(avg(ln(text_base))) AS perplexity_base,
+        count(*) AS n_calibrations, sum(own_samples) AS n_samples
+    FROM measured JOIN shared USING (model, removed, calibration)
+    GROUP BY ALL
+),
+comparable AS (  -- a repair that was tried on some of them only has another mean
+    SELECT * FROM means QUALIFY n_calibrations = max(n_calibrations) OVER (PARTITION BY model, removed)
+)
+SELECT *, NOT EXISTS (
+    FROM comparable AS o WHERE o.model = c.model AND o.removed = c.removed
+        AND o.accuracy >= c.accuracy AND o.perplexity <= c.perplexity
+        AND (o.accuracy > c.accuracy OR o.perplexity < c.perplexity)
+) AS best
+FROM comparable AS c;
+COMMENT ON VIEW frontier IS 'One row per model, size, selector and repair: own accuracy against perplexity of general text, means over the calibrations of tasks.';
+COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accuracy on their own tasks, 0 to 1.';
+COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy from its test documents; the choice of calibration samples is not in it.';
+COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
+COMMENT ON COLUMN frontier.perplexity IS 'Perplexity of the benchmark texts; geometric mean over texts and calibrations.';
+COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity.';
+COMMENT ON COLUMN frontier.perplexity_base IS 'The base model''s perplexity on the same texts.';
+COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: those of the size that no selector lacks. Pairs measured on fewer are left out.';
+COMMENT ON COLUMN frontier.n_samples IS 'Test documents behind accuracy, over all calibrations.';
+COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both a higher accuracy and a lower perplexity (one may be equal).';
+
 CREATE OR REPLACE VIEW disagreements AS
 SELECT model, calibration, component, layer, unit,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, accuracy_rank,

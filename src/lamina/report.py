@@ -93,6 +93,7 @@ def render(
         glance=glance(answer("which_layers_matter")),
         keeps=keeps,
         written=answer("what_is_written"),
+        repairs=answer("which_repair_when"),
         figures=[figure(connection, name, module, figures) for name, module in modules().items()],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=rows(

@@ -18,7 +18,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "tests/configs/tiny.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/llama3-8b.yaml": lambda raw, folder: raw,
-    "config/repair.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
+    "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
             put(raw, "models.stories.source", str(folder / "m5")),

@@ -110,7 +110,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
     assert found
     names = set(found[0])
     assert names & {"n_samples", "n_jobs", "accuracy_samples"}, "a number needs its sample count"
-    assert names & {"stderr", "ci_low", "accuracy_low", "before_stderr"}, "a number needs its error"
+    assert names & {"stderr", "ci_low", "accuracy_low", "before_stderr", "accuracy_stderr"}, "a number needs its error"
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
@@ -161,6 +161,47 @@ def test_largest_removal_that_keeps_95_percent(hand_made):
     (found,) = answer(hand_made, "largest_removal_that_keeps_95_percent")
     assert (found["removed"], found["tried"], found["units"], found["kept"]) == (1, 2, "1", 1.0)
     assert found["certain"] and found["kept_above_chance"] == 1.0
+
+
+def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
+    """Selector b has no plan for calibration z, which then counts for nobody; `late` was tried on x alone."""
+    measured = {  # accuracy on the own task and perplexity of general text, x then y then z
+        ("a", "none"): [(0.6, 10.0), (0.4, 10.0), (0.0, 99.0)],
+        ("a", "ghost"): [(0.8, 40.0), (0.8, 90.0), (1.0, 1.0)],
+        ("b", "none"): [(0.4, 20.0), (0.4, 20.0)],
+        ("a", "late"): [(0.9, 9.0)],
+    }
+    variants = {
+        (name, selector, recovery): pair
+        for (selector, recovery), pairs in measured.items()
+        for name, pair in zip("xyz", pairs, strict=False)
+    }
+    benchmarks = [BASE | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
+    benchmarks += [BASE | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)]
+    for (name, selector, recovery), (accuracy, perplexity) in variants.items():
+        key = dict(model="m", calibration=name, selector=selector, removed=1, recovery=recovery, healing="none")
+        benchmarks += [
+            key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True),
+            key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False),
+        ]
+    calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
+    benchmarks = [row | dict(stderr=0.1, n_samples=10) for row in benchmarks]
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
+    found = database.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, recovery")
+    assert [(row["selector"], row["recovery"], row["best"]) for row in found] == [
+        ("a", "ghost", True),
+        ("a", "none", True),
+        ("b", "none", False),
+    ]
+    assert [row["accuracy"] for row in found] == pytest.approx([0.8, 0.5, 0.4])
+    assert [row["perplexity"] for row in found] == pytest.approx([60.0, 10.0, 20.0])
+    assert found[0]["accuracy_stderr"] == pytest.approx(0.1 / 2**0.5)
+    assert {(row["n_calibrations"], row["n_samples"]) for row in found} == {(2, 20)}
+    best = answer(files, "which_repair_when")
+    assert [(row["general_text"], row["recovery"], row["lead"]) for row in best] == [
+        ("1.5 x", "none", 0),
+        ("any", "ghost", pytest.approx(0.3)),
+    ]
 
 
 def test_time_per_rule(hand_made):

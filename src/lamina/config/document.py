@@ -34,7 +34,7 @@ it is `config.yaml`.
 | file | study |
 |---|---|
 | `config.yaml` | the embedded reference model on its own tasks: no download, no GPU |
-| `repair.yaml` | every repair, layers chosen with the repair in place, general text kept: the embedded model |
+| `complete.yaml` | every method on the embedded model, at more sizes: what does not fit into a first look |
 | `tinystories.yaml` | a template for models and texts of your own |
 | `llama3-8b.yaml` | LLaMA-3-8B without a quarter of its layers, after arXiv 2605.14075 |
 | `reference.yaml` | how the embedded reference model is trained; not a study |

@@ -1,0 +1,25 @@
+-- Which selector and which repair give the best model of a size, when general text may suffer so much?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/which_repair_when.sql
+--
+-- One row per model, size and allowance for the perplexity of general text, relative to the unpruned model: the pair
+-- with the highest mean accuracy on the calibrations' own tasks. No row where no pair stays within the allowance.
+-- accuracy, perplexity   means over n_calibrations, with standard errors over their test documents
+-- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is none
+WITH allowed AS (
+    SELECT f.*, a.allowance
+    FROM frontier AS f, (VALUES (1.1), (1.5), (NULL)) AS a (allowance)
+    WHERE a.allowance IS NULL OR f.perplexity <= a.allowance * f.perplexity_base
+),
+ranked AS (
+    SELECT *,
+        row_number() OVER best_first AS place,
+        accuracy - coalesce(lead(accuracy) OVER best_first, accuracy) AS lead
+    FROM allowed
+    WINDOW best_first AS (PARTITION BY model, removed, allowance ORDER BY accuracy DESC, perplexity, healing, recovery)
+)
+SELECT model, removed, coalesce(allowance || ' x', 'any') AS general_text, selector, recovery, healing,
+    accuracy, accuracy_stderr, accuracy_base, lead, perplexity, perplexity_stderr, perplexity_base,
+    n_calibrations, n_samples
+FROM ranked WHERE place = 1
+ORDER BY model, removed, allowance NULLS LAST;

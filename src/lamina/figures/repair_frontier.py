@@ -1,0 +1,98 @@
+"""What a smaller model keeps of its task against what it keeps of everything else, by selector and repair."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.database import rows
+from lamina.figures import style
+
+TITLE = "The task against everything else"
+PLACE = 5
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
+ABOUT = (
+    "Accuracy on the calibrations' own tasks against perplexity of general text, one panel per size, one point per "
+    "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
+)
+
+QUERY = (
+    "SELECT * FROM frontier ORDER BY model, removed, selector, healing <> 'none', recovery <> 'none', recovery, healing"
+)
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per model and size; colours are selectors, markers repairs, filled where something was repaired."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no pruned variant was benchmarked both on its own task and on general text")
+    sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
+    lines = style.selector_styles(connection)
+    pairs = {(row["recovery"], row["healing"]) for row in data}
+    repairs = sorted(pairs, key=lambda pair: (pair != ("none", "none"), pair[1] != "none", pair[0] != "none", pair))
+    figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
+    for place, (axes, (model, removed)) in enumerate(zip(grid, sizes, strict=True)):
+        panel(axes, [row for row in data if (row["model"], row["removed"]) == (model, removed)], lines, repairs)
+        axes.set_title(style.panel_title(connection, model, f"{removed} removed"))
+        if place % 3 == 0:
+            axes.set_ylabel("own tasks (share correct)")
+    shown = [name for name in lines if any(row["selector"] == name for row in data)]
+    handles = [Line2D([], [], color=lines[name]["color"], linewidth=4) for name in shown]
+    handles += [Line2D([], [], linestyle="", markersize=6, **marker(place, "black")) for place in range(len(repairs))]
+    handles += [Line2D([], [], color=style.NEUTRAL, linewidth=0.9), Line2D([], [], color="#999999", linestyle="--")]
+    names = [" + ".join(name for name in pair if name != "none") or "no repair" for pair in repairs]
+    style.legend_below(figure, handles, [*shown, *names, "beaten by none", "base model"], 6)
+    return figure
+
+
+def marker(place: int, colour: str) -> dict[str, Any]:
+    """How the repair with this number is drawn; the first, no repair, is hollow."""
+    return {
+        "marker": style.MARKERS[place % len(style.MARKERS)],
+        "markerfacecolor": colour if place else "white",
+        "markeredgecolor": colour,
+    }
+
+
+def panel(
+    axes: Axes, data: list[dict[str, Any]], lines: dict[str, dict[str, Any]], repairs: list[tuple[str, str]]
+) -> None:
+    """Points with both intervals, the base model's two numbers, and the frontier."""
+    for row in data:
+        colour = lines[row["selector"]]["color"]
+        axes.errorbar(
+            row["perplexity"],
+            row["accuracy"],
+            style.Z95 * (row["accuracy_stderr"] or 0),
+            style.Z95 * (row["perplexity_stderr"] or 0),
+            color=colour,
+            markersize=5.5,
+            elinewidth=0.8,
+            alpha=0.9,
+            **marker(repairs.index((row["recovery"], row["healing"])), colour),
+        )
+    best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"])
+    axes.plot(*zip(*best, strict=True), color=style.NEUTRAL, linewidth=0.9, zorder=1)
+    base = data[0]
+    axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.set_ylim(0, 1.02)
+    if max(row["perplexity"] for row in data) > 10 * base["perplexity_base"]:
+        axes.set_xscale("log")
+    axes.set_xlabel("perplexity of general text")
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
+        f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "
+        f"calibrations with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
+        "point). Up and to the left is better: the line joins the pairs that no other beats in both. Dashed: the base "
+        "model. The intervals hold for these calibration samples; other draws of them may choose other layers."
+    )
