@@ -5,7 +5,8 @@
 #   diagnoses/{model}/{calibration}/{diagnosis}
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
-#   benchmarks/{model}/{calibration}/{task}/block={b}  efficiency/{model}  tables/{table}  figures/{figure}
+#   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
+#   efficiency/{model}  tables/{table}  figures/{figure}
 #   exports/{key}/removed={n}/{recovery}/{healing}
 import os
 

@@ -1,6 +1,7 @@
 # Needs: plans, patches and adapters of the variants, and the check that their calibration holds no test document. Gives:
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
-# load; calibration `none` is the unpruned model) and results/efficiency/{model}.parquet.
+# load; calibration `none` is the unpruned model), results/generation/... of the same form for what they write to it, and
+# results/efficiency/{model}.parquet.
 
 # Read several times per job, as inputs and as a param.
 block_of = cache(lambda *place: studies.block_variants(CONFIG, *place))
@@ -36,6 +37,40 @@ rule benchmark_task:
     shell:
         'on_gpu python "$SCRIPTS/benchmark_task.py" --manifest {input.manifest} --task {wildcards.task}'
         " --variants {params.variants} --options {params.options:q}"
+        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
+
+
+rule benchmark_generation:
+    input:
+        manifest=paths.manifest("{model}"),
+        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
+        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
+    output:
+        table=paths.generation("{model}", "{calibration}", "{task}", "{block}"),
+        samples=paths.generation_samples("{model}", "{calibration}", "{task}", "{block}"),
+    log:
+        "logs/benchmark_generation/{model}/{calibration}/{task}/block={block}.log",
+    benchmark:
+        "results/jobs/benchmark_generation/{model}/{calibration}/{task}/block={block}.jsonl"
+    wildcard_constraints:
+        task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=1,
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=code_digest("benchmark_generation"),
+        packages=package_digest("benchmark_generation"),
+        family=family,
+        options=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].options()),
+        generate=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].generate.options()),
+        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
+    shell:
+        'on_gpu python "$SCRIPTS/benchmark_generation.py" --manifest {input.manifest} --task {wildcards.task}'
+        " --variants {params.variants} --options {params.options:q} --generate {params.generate:q}"
         " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 

@@ -69,14 +69,10 @@ COMMENT ON COLUMN paired_differences.higher IS 'Documents on which the variant h
 COMMENT ON COLUMN paired_differences.lower IS 'Documents on which the variant has the lower value.';
 COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were tested on.';
 
-CREATE OR REPLACE VIEW scores AS
-WITH chosen AS (
-    SELECT model, task,
-        arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric), 99)) AS metric
-    FROM benchmarks GROUP BY ALL
+CREATE OR REPLACE VIEW against_base AS
+WITH base AS (
+    SELECT model, task, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
 ),
-main AS (SELECT b.* FROM benchmarks AS b JOIN chosen USING (model, task, metric)),
-base AS (SELECT model, task, value AS base_value, stderr AS base_stderr FROM main WHERE removed = 0),
 joined AS (
     SELECT
         m.*, base_value, base_stderr, m.value - base_value AS change,
@@ -90,9 +86,11 @@ joined AS (
         END AS covariance,
         p.stderr IS NOT NULL AS paired,
         o.task IS NOT NULL AS own,
-        (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task) AS chance
-    FROM main AS m
-    LEFT JOIN base ON base.model = m.model AND base.task = m.task
+        -- a choice can be guessed, what is written cannot
+        (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
+            AND NOT regexp_matches(m.metric, 'written|^pass@|repetition|unstopped|length$')) AS chance
+    FROM benchmarks AS m
+    LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
         AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
         AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric)
@@ -116,18 +114,48 @@ SELECT
     CASE WHEN higher_is_better AND base_value > chance THEN (value - chance) / (base_value - chance) END
         AS kept_above_chance
 FROM fractions;
+COMMENT ON VIEW against_base IS 'One row per variant, task and metric, against the base model.';
+COMMENT ON COLUMN against_base.own IS 'Whether the task is the calibration''s own (see own_tasks).';
+COMMENT ON COLUMN against_base.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
+COMMENT ON COLUMN against_base.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN against_base.base_stderr IS 'Standard error of base_value.';
+COMMENT ON COLUMN against_base.change IS 'value - base_value, in the unit of the metric.';
+COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known.';
+COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
+COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity); 1 = all.';
+COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired.';
+COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or base is not above it.';
+
+CREATE OR REPLACE VIEW scores AS
+WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
+    SELECT model, task,
+        arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
+            if(regexp_matches(metric, 'written|^pass@|repetition|unstopped|length$'), 99, 98))) AS metric
+    FROM benchmarks GROUP BY ALL
+)
+SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric);
 COMMENT ON VIEW scores IS 'One row per variant and task in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
 COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
-COMMENT ON COLUMN scores.own IS 'Whether the task is the calibration''s own (see own_tasks).';
-COMMENT ON COLUMN scores.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
-COMMENT ON COLUMN scores.base_value IS 'The base model''s number on the task.';
-COMMENT ON COLUMN scores.base_stderr IS 'Standard error of base_value.';
-COMMENT ON COLUMN scores.change IS 'value - base_value, in the unit of the metric.';
-COMMENT ON COLUMN scores.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known.';
-COMMENT ON COLUMN scores.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
-COMMENT ON COLUMN scores.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity); 1 = all.';
-COMMENT ON COLUMN scores.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired.';
-COMMENT ON COLUMN scores.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or base is not above it.';
+
+CREATE OR REPLACE VIEW choices_and_generation AS
+SELECT
+    w.model, w.calibration, w.selector, w.removed, w.recovery, w.healing, w.task, w.own, w.n_samples,
+    c.metric AS choice_metric, c.value AS choice, c.stderr AS choice_stderr,
+    c.kept AS choice_kept, c.kept_stderr AS choice_kept_stderr,
+    w.value AS written, w.stderr AS written_stderr, w.kept AS written_kept, w.kept_stderr AS written_kept_stderr
+FROM against_base AS w
+JOIN scores AS c USING (model, calibration, selector, removed, recovery, healing, task)
+WHERE w.metric = 'exact_match,written';
+COMMENT ON VIEW choices_and_generation IS 'One row per variant and task whose questions it answered both by choosing and by writing.';
+COMMENT ON COLUMN choices_and_generation.choice_metric IS 'Metric of the choices: the task''s main one.';
+COMMENT ON COLUMN choices_and_generation.choice IS 'Share of questions answered rightly by choosing, 0 to 1.';
+COMMENT ON COLUMN choices_and_generation.choice_stderr IS 'Standard error of choice.';
+COMMENT ON COLUMN choices_and_generation.choice_kept IS 'choice / that of the base model; 1 = all.';
+COMMENT ON COLUMN choices_and_generation.choice_kept_stderr IS 'Standard error of choice_kept, by the delta method.';
+COMMENT ON COLUMN choices_and_generation.written IS 'Share of questions whose right choice the model wrote, 0 to 1.';
+COMMENT ON COLUMN choices_and_generation.written_stderr IS 'Standard error of written.';
+COMMENT ON COLUMN choices_and_generation.written_kept IS 'written / that of the base model; 1 = all.';
+COMMENT ON COLUMN choices_and_generation.written_kept_stderr IS 'Standard error of written_kept, by the delta method.';
 
 CREATE OR REPLACE VIEW repairs AS
 WITH paired AS (  -- perplexity = exp(nll): its documents are paired by their nll

@@ -106,7 +106,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].GRAIN)}")
             given = {column: text for column, (_, text) in store.TABLES[name].COLUMNS.items()}
         else:
-            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) "?(\w+)', sql)]
+            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', sql)]
             given = {column: text for source in reversed(read) for column, text in source.items()}
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:

@@ -92,6 +92,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         keeps=keeps,
+        written=answer("what_is_written"),
         repairs=answer("which_repair_when"),
         figures=[figure(connection, name, module, figures) for name, module in modules().items()],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
@@ -145,6 +146,7 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
             *contests(connection),
             *repairs(connection),
             *text_repairs(connection),
+            *written(connection),
             kept_sentence(keeps),
             not_finite(connection),
         )
@@ -245,6 +247,28 @@ def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
         f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
         f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.0f} at worst (base {row['base']:.2f})."
         for row in found
+    ]
+
+
+def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """What is left of right choices, and of right answers to the same questions where the model writes them."""
+    found = rows(
+        connection,
+        """SELECT recovery, healing, count(*) AS n, 100 * avg(choice_kept) AS chosen, 100 * avg(written_kept) AS written
+        FROM choices_and_generation WHERE own AND removed > 0
+        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
+    )
+    told = [
+        f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
+        f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
+        for row in found
+        if row["written"] is not None
+    ]
+    if not told:
+        return []
+    return [
+        "Left on average of the base model's right choices, and of its right answers to the same questions where it "
+        f"writes them itself: {'; '.join(told)}."
     ]
 
 

@@ -180,6 +180,10 @@ def _benchmark(data: dict, variant: dict, value: dict, difficulty: dict, perplex
             variant | dict(task=task, sample=sample, metric="acc_norm", value=value)
             for sample, value in enumerate(right)
         ]
+        mean *= 0.8  # what is written is right less often
+        error = np.sqrt(mean * (1 - mean) / (n - 1))
+        data["benchmarks"].append(variant | row | dict(metric="exact_match,written", value=mean, stderr=error))
+        data["benchmarks"].append(variant | row | dict(metric="repetition", value=1 - mean, stderr=error))
     row = dict(
         task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80, higher_is_better=False
     )

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lamina import database
+from lamina import database, report
 from lamina.errors import LaminaError
 from lamina.tables import store
 from tests.unit.plausible_tables import write_study, write_tables
@@ -407,3 +407,29 @@ def test_jobs_are_gathered_from_benchmark_files(tmp_path):
 
 def test_tables_without_parts_are_gathered_empty(tmp_path):
     assert gathered(tmp_path, "patches") == []
+
+
+def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
+    """Of every task the main metric is what it measures itself, whatever its samples are called."""
+    base = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+    cut = base | dict(calibration="c", selector="s", removed=1)
+    row = dict(n_samples=9, higher_is_better=True)
+    first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}
+    second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
+    measured = [
+        variant | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
+        for variant, factor in ((base, 1.0), (cut, 0.5))
+        for task, metrics in (("t", first), ("u", second))
+        for metric, value in metrics.items()
+    ]
+    own = [dict(model="m", calibration="c", kind="choices", source="t")]
+    write_tables(tmp_path, benchmarks=measured, calibrations=own)
+    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
+    assert report.written(connection)[0].endswith("writes them itself: without repair 50 % and 50 % (n = 1 variants).")
+    main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
+    assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
+    (both,) = database.rows(connection, "FROM choices_and_generation WHERE removed = 1")
+    assert (both["task"], both["choice"], both["written"]) == ("t", 0.4, 0.25)
+    # Independent tests: relative errors add in squares.
+    assert (both["choice_kept"], both["written_kept"]) == (0.5, 0.5)
+    assert both["written_kept_stderr"] == pytest.approx(0.5 * (0.2**2 + 0.2**2) ** 0.5)

@@ -1,17 +1,52 @@
 """Section `benchmarks`: what is measured on the variants, and on the unpruned model for comparison."""
 
-from typing import Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
 from lamina.config.explain import wrong
+
+
+class Generate(Entry):
+    """Answers that the model writes, with its cache: exact match with the right one also where the task is a choice,
+    how much they repeat themselves, and pass@k of sampled ones.
+    """
+
+    max_tokens: int | None = option(
+        "Longest answer, in tokens.", None, ge=1, shown_default="what the task says, 32 for choices"
+    )
+    ngram: int = option("`repetition` is the share of repeated n-grams; their n, in tokens.", 4, ge=1)
+    samples: int = option("Answers sampled per question; 0 takes only the likeliest one.", 0, ge=0)
+    pass_at: list[Annotated[int, Field(ge=1)]] = option(
+        "The k of pass@k, at most `samples`.", [], shown_default="1 and `samples`"
+    )
+    temperature: float = option("Temperature of the samples.", 0.8, gt=0)
+    seed: int = option("Seed of the samples.", 0, ge=0)
+
+    @model_validator(mode="after")
+    def _check_pass_at(self) -> Self:
+        if self.pass_at and max(self.pass_at) > self.samples:
+            raise wrong(
+                f"pass@{max(self.pass_at)} needs as many samples, and there are {self.samples}. Write samples: "
+                f"{max(self.pass_at)} or more, or a smaller k.",
+                "pass_at",
+            )
+        return self
+
+    @property
+    def ks(self) -> list[int]:
+        """The k of pass@k that are measured."""
+        return sorted(set(self.pass_at or [1, self.samples])) if self.samples else []
 
 
 class Task(Entry):
     """`tasks: own` in a study finds an lm-eval task by the name that a calibration draws from. Questions of your own
     stand in two files, one to calibrate and one to test; give the calibration and the benchmark the same name.
     """
+
+    # Its own jobs, so that asking for it measures nothing again.
+    ASIDE: ClassVar[tuple[str, ...]] = ("generate",)
 
     num_fewshot: int = option(
         "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
@@ -20,6 +55,9 @@ class Task(Entry):
     )
     limit: int | None = option("Number of test documents, the first ones; `null` takes all.", None, ge=1)
     choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
+    generate: Generate | None = option(
+        "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.", None
+    )
 
 
 class Perplexity(Entry):

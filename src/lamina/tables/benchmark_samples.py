@@ -8,5 +8,9 @@ COLUMNS: Columns = VARIANT | {
     "task": (STRING, "lm-eval task or perplexity entry."),
     "sample": (INT, "Index of the test document, the same for every variant."),
     "metric": (STRING, "Metric the value belongs to; a perplexity's documents have their nll."),
-    "value": (FLOAT, "Value of the document: 1 correct, 0 wrong for accuracies; nats per scored token for nll."),
+    "value": (
+        FLOAT,
+        "Value of the document: 1 correct, 0 wrong for accuracies; nats per scored token for nll; of sampled answers, "
+        "over all of them.",
+    ),
 }

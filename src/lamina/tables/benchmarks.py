@@ -9,7 +9,10 @@ COLUMNS: Columns = VARIANT | {
     "metric": (
         STRING,
         "acc, acc_norm, exact_match (0 to 1) or another of the task's, as metric,filter where it has filters; "
-        "perplexity (1 upwards), nll (nats per token) and nll_per_log_vocabulary (1 = guessing) of a text.",
+        "perplexity (1 upwards), nll (nats per token) and nll_per_log_vocabulary (1 = guessing) of a text. By "
+        "`generate`: exact_match,written (0 to 1; the right choice, written), repetition (share of an answer's n-grams "
+        "that it has written before), unstopped (share of answers cut at the longest length) and length (tokens) of "
+        "the likeliest answers; pass@k, and sampled_repetition and so on, of sampled ones.",
     ),
     "value": (FLOAT, "The measured number; a perplexity that overflows is infinite."),
     "stderr": (
@@ -19,6 +22,9 @@ COLUMNS: Columns = VARIANT | {
     ),
     "n_samples": (INT, "Number of test documents; for perplexity documents too, those with a token to score."),
     "n_shot": (INT, "Number of examples in the prompt; 0 for perplexity."),
-    "higher_is_better": (BOOL, "False for perplexity and nll; null where the task does not say."),
+    "higher_is_better": (
+        BOOL,
+        "False for perplexity, nll, repetition and unstopped; null where the task does not say.",
+    ),
     "task_version": (STRING, "Version of the task file; window and stride of a perplexity."),
 }

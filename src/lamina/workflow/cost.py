@@ -164,6 +164,13 @@ def estimate(
         for variant in studies.block_variants(config, model, calibration, task, block):
             work = float(tokens.rows * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
+    for model, calibration, task, block in studies.generation_blocks(config):
+        tokens, stage, asked = tasks[model, task], stages["benchmark"], config.benchmarks.tasks[task].generate
+        stage.jobs += 1
+        for variant in studies.block_variants(config, model, calibration, task, block):
+            # The likeliest answer and the samples, as long as the right ones.
+            work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
+            stage.add(work, work, flops(model, tokens))
     stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config.models)
     return stages
 

@@ -171,9 +171,11 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             healed = {paths.variant_files(v).adapter for v in studies.variants(config)}
             return sorted(paths.training(folder) for folder in healed if folder)
         case "benchmarks":
-            return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)]
+            written = [paths.generation(*block) for block in studies.generation_blocks(config)]
+            return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)] + written
         case "benchmark_samples":
-            return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)]
+            written = [paths.generation_samples(*block) for block in studies.generation_blocks(config)]
+            return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
         case "efficiency":
             return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
         case "diagnoses":

@@ -98,6 +98,16 @@ def benchmark_samples(model: str, calibration: str, task: str, block: int | str,
     return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
 
 
+def generation(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
+    """Answers to one task written by a share of a calibration's variants."""
+    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.parquet"
+
+
+def generation_samples(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
+    """The same job's single documents."""
+    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.samples.parquet"
+
+
 def efficiency(model: str, results: str | Path = RESULTS) -> str:
     """Size, speed and memory of a model's variants."""
     return f"{results}/efficiency/{model}.parquet"

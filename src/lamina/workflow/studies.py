@@ -74,6 +74,12 @@ def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
     return sorted(blocks)
 
 
+def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
+    """The benchmark jobs of the tasks to which answers are written, which have a job of their own each."""
+    written = {name for name, task in config.benchmarks.tasks.items() if task.generate}
+    return [block for block in benchmark_blocks(config) if block[2] in written]
+
+
 def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
     """(model, calibration, pass, units) of the sweeps of unpruned models that studies of maps need."""
     wanted: dict[tuple[str, str, str], set[str]] = {}

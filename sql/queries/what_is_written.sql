@@ -1,0 +1,31 @@
+-- What do models write, beside what they choose?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/what_is_written.sql
+--
+-- One row per variant and task with `generate`, the base model's first; the calibration's own tasks.
+-- metric, value, stderr     the task's main metric: accuracy of choices, or exact match where the task has none
+-- written, written_stderr   exact match of the likeliest answers to a task with choices
+-- pass                      pass@k of sampled answers, each with its 95 % interval
+-- repetition, unstopped     of the likeliest answers: share of repeated n-grams, share of answers that reached no end
+-- sampled_repetition, sampled_unstopped   the same of sampled answers
+-- length                    tokens of the likeliest answers: an answer that ends at once repeats nothing
+WITH found AS (
+    SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.recovery, a.healing,
+        any_value(s.metric) AS metric, any_value(s.value) AS value, any_value(s.stderr) AS stderr,
+        max(a.value) FILTER (a.metric = 'exact_match,written') AS written,
+        max(a.stderr) FILTER (a.metric = 'exact_match,written') AS written_stderr,
+        string_agg(format('{} {:.3f} ± {:.3f}', a.metric, a.value, 1.96 * a.stderr), ', '
+            ORDER BY try_cast(regexp_extract(a.metric, '@(\d+)', 1) AS BIGINT)) FILTER (a.metric LIKE 'pass@%') AS pass,
+        max(a.value) FILTER (a.metric = 'repetition') AS repetition,
+        max(a.value) FILTER (a.metric = 'unstopped') AS unstopped,
+        max(a.value) FILTER (a.metric = 'sampled_repetition') AS sampled_repetition,
+        max(a.value) FILTER (a.metric = 'sampled_unstopped') AS sampled_unstopped,
+        max(a.value) FILTER (a.metric = 'length') AS length,
+        any_value(a.n_samples) AS n_samples
+    FROM against_base AS a
+    JOIN scores AS s USING (model, calibration, selector, removed, recovery, healing, task)
+    WHERE a.own OR a.removed = 0
+    GROUP BY ALL HAVING count(*) FILTER (a.metric = 'repetition') > 0
+)
+FROM found
+ORDER BY model, task, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing;

@@ -1,0 +1,293 @@
+"""Answers that a model writes: exact match, pass@k of sampled answers, and how much they repeat themselves.
+
+lm-eval makes the prompts, runs the model with its cache, cuts answers at their stops and compares them. Its sampling
+draws from one stream of random numbers, so that an answer depends on its batch; here each question has numbers of its
+own, the same for every variant.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Sequence
+from math import comb
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.config.task import TaskConfig
+from lm_eval.models.utils import normalize_gen_kwargs
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.config.benchmarks import Generate
+from lamina.errors import LaminaError
+from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
+from lamina.models.variant import assert_finite
+
+WRITTEN = "exact_match,written"
+_MAX_TOKENS = 32
+
+Prompt = tuple[int, ...]
+Values = dict[str, dict[int, float]]  # by metric and document
+
+
+class Answer(NamedTuple):
+    """The tokens of an answer before its stop, and whether there was one within the length allowed."""
+
+    tokens: list[int]
+    stopped: bool
+
+
+def pass_at(k: int, samples: int, correct: int) -> float:
+    """Chance that one of `k` answers is right, from n = `samples`, c = `correct` of them so [arXiv 2107.03374, eq. 1].
+
+    1 - C(n - c, k) / C(n, k): the share of the k-subsets of the answers that hold a right one, and so without bias.
+    """
+    return 1 - comb(samples - correct, k) / comb(samples, k)
+
+
+def repetition(tokens: Sequence[int], n: int) -> float:
+    """Share of an answer's n-grams that it has written before: 1 - distinct / all; 0 below n tokens."""
+    grams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
+    return 1 - len(set(grams)) / len(grams) if grams else 0.0
+
+
+def numbers(seed: int, draw: int, prompt: Sequence[int], count: int) -> np.ndarray:
+    """Uniform numbers (count,) with which sample `draw` of an answer is drawn; the tokens of the prompt tell which."""
+    return np.random.default_rng([seed, draw, *prompt]).random(count)
+
+
+def written(task: ConfigurableTask) -> ConfigurableTask:
+    """The same questions of a task with choices, with the right choice to be written instead of chosen.
+
+    White space around an answer does not count. Few-shot examples stay as they are: solved with the right choice.
+
+    Raises
+    ------
+    LaminaError
+        If the task's choices stand in its questions, or it has several right ones.
+    """
+    name = task.config.task
+    if task.multiple_input:
+        raise LaminaError(
+            f"benchmarks.tasks.{name}.generate: the choices of task '{name}' are questions, so there is no answer to "
+            "write. Leave `generate` out."
+        )
+
+    def answer(doc: dict[str, Any]) -> str:
+        gold = task.doc_to_target(doc)
+        if isinstance(gold, list):
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate: task '{name}' has several right choices per document. Leave "
+                "`generate` out."
+            )
+        return str(task.doc_to_choice(doc)[gold] if isinstance(gold, int) else gold)
+
+    plain = {"output_type": "generate_until", "doc_to_target": answer, "doc_to_choice": None, "process_results": None}
+    config = {field.name: getattr(task.config, field.name) for field in dataclasses.fields(TaskConfig)} | plain
+    shots = dataclasses.replace(task.config.fewshot_config, doc_to_target=answer, doc_to_choice=None)
+    same = {
+        "metric": "exact_match",
+        "aggregation": "mean",
+        "higher_is_better": True,
+        "regexes_to_ignore": [r"^\s+|\s+$"],
+    }
+    config |= {
+        "fewshot_config": shots,
+        "generation_kwargs": {"until": ["\n"], "max_gen_toks": _MAX_TOKENS},
+        "metric_list": [same],
+        "filter_list": [{"name": WRITTEN.partition(",")[2], "filter": [{"function": "take_first"}]}],
+    }
+    return _Written(task, config)
+
+
+class _Written(ConfigurableTask):
+    def __init__(self, source: ConfigurableTask, config: dict[str, Any]) -> None:
+        self._source = source
+        super().__init__(config=config)
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        self.dataset = self._source.dataset
+
+
+class WritingLM(VariantLM):
+    """VariantLM that keeps the answers of its last `generate_until` as tokens, by their prompt.
+
+    With `draw` left None it takes the likeliest tokens; with a number, it draws the sample of that number. The
+    seed, `draw` and the prompt alone decide the random numbers, one per token.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, options: Generate) -> None:
+        super().__init__(model, tokenizer, "the base model")
+        self.temperature, self.seed = options.temperature, options.seed
+        self.draw: int | None = None
+        self.answers: dict[Prompt, Answer] = {}
+
+    def prompt(self, request: Instance) -> Prompt:
+        """The tokens that a request's answer follows, cut to what the context allows as in `generate_until`."""
+        question, settings = cast(tuple[str, dict[str, Any]], request.args)
+        room = self.max_length - settings["max_gen_toks"]
+        ids, _ = self.tok_batch_encode([question], left_truncate_len=room, truncation=self.truncation)
+        return tuple(ids[0].tolist())
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
+        """As VariantLM; `answers` are those of these requests."""
+        self.answers = {}
+        return super().generate_until(requests, disable_tqdm)
+
+    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **settings: Any) -> torch.Tensor:
+        mask = settings["attention_mask"].bool()
+        prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
+        start, steps = context.shape[1], max_length - context.shape[1]
+        if self.draw is None:
+            found = super()._model_generate(context, max_length, stop, **settings)
+        else:
+            uniform = np.stack([numbers(self.seed, self.draw, prompt, steps) for prompt in prompts])
+            drawn = _Drawn(self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature)
+            # Past VariantLM, whose own processor only looks for NaN.
+            found = super(VariantLM, self)._model_generate(
+                context, max_length, stop, logits_processor=LogitsProcessorList([drawn]), **settings
+            )
+        for row, tokens in zip(prompts, found[:, start:].tolist(), strict=True):
+            self.answers[row] = self._answer(tokens, stop)
+        return found
+
+    def _answer(self, tokens: list[int], stop: list[str]) -> Answer:
+        """What stands before the first end-of-text token and the first stop string."""
+        ends = self.model.generation_config.eos_token_id
+        ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
+        kept = tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
+
+        def holds_stop(length: int) -> bool:
+            text = self.tok_decode(kept[:length], skip_special_tokens=False)
+            return any(term in text for term in stop if term)
+
+        if not holds_stop(len(kept)):
+            return Answer(kept, len(kept) < len(tokens))
+        low, high = 0, len(kept)  # a text keeps its stop when it goes on: without one at `low`, with one at `high`
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if holds_stop(middle) else (middle, high)
+        return Answer(kept[:low], True)
+
+
+class _Drawn(LogitsProcessor):
+    """Leaves one token of each row: the one in whose part of the cumulative softmax the row's number falls."""
+
+    def __init__(self, name: str, uniform: torch.Tensor, start: int, temperature: float) -> None:
+        self.name, self.uniform, self.start, self.temperature = name, uniform, start, temperature
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        assert_finite(scores, self.name, "the generation of an answer")
+        shares = (scores.double() / self.temperature).softmax(-1).cumsum(-1)
+        number = self.uniform[:, input_ids.shape[1] - self.start, None] * shares[:, -1:]
+        token = torch.searchsorted(shares, number, right=True).clamp(max=scores.shape[-1] - 1)
+        return cast(torch.FloatTensor, torch.full_like(scores, -torch.inf).scatter(1, token, 0.0))
+
+
+class GenerationBenchmark(TaskBenchmark):
+    """What variants write to the questions of one lm-eval task. Parameters and errors are those of TaskBenchmark.
+
+    Raises
+    ------
+    LaminaError
+        If the task's score is neither a choice nor of a generated text, or its samples cannot be right or wrong.
+    """
+
+    def __init__(
+        self,
+        task: ConfigurableTask,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        options: Generate,
+        limit: int | None = None,
+        chat_template: bool = False,
+    ) -> None:
+        kind, name = task.config.output_type, task.config.task
+        if kind not in ("multiple_choice", "generate_until"):
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate: task '{name}' scores by {kind}, which writes nothing. Leave "
+                "`generate` out."
+            )
+        self.chosen, self.options = kind == "multiple_choice", options
+        task = written(task) if self.chosen else task
+        if options.samples and "exact_match" not in task.aggregation():
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate.samples: task '{name}' has no exact_match, so that no sampled "
+                "answer is right or wrong. Leave `samples` out."
+            )
+        self.writer = WritingLM(model, tokenizer, options)
+        settings = normalize_gen_kwargs(task.config.generation_kwargs, self.writer.max_gen_toks)
+        longest = options.max_tokens or settings["max_gen_toks"]
+        if longest >= self.writer.max_length:
+            raise LaminaError(
+                f"benchmarks.tasks.{name}.generate.max_tokens: {longest} tokens leave no room for a question in the "
+                f"model's context of {self.writer.max_length}. Write fewer."
+            )
+        task.set_config(
+            "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
+        )
+        task.set_config("repeats", 1)
+        super().__init__(task, model, tokenizer, limit, chat_template)
+        self.lm = self.writer
+        self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
+
+    def score(self, model: PreTrainedModel, name: str) -> TaskScores:
+        """Score what one variant writes, called `name` in messages.
+
+        Gives `exact_match,written` of tasks with choices (others have their exact match as benchmarks), `repetition`,
+        `unstopped` and `length` of the likeliest answers, `pass@k` and the same three of the samples, after `sampled_`.
+
+        Raises
+        ------
+        LaminaError
+            If the variant gives NaN.
+        """
+        self.writer.draw = None
+        found = super().score(model, name)
+        row = {key: found.metrics[0][key] for key in ("task", "n_samples", "n_shot", "task_version")}
+        values = self._wear() | self._sampled(model, name)
+        metrics = [row | _mean(metric, list(each.values())) for metric, each in values.items()]
+        samples = [
+            {"task": row["task"], "sample": document, "metric": metric, "value": value}
+            for metric, each in values.items()
+            for document, value in each.items()
+        ]
+        # What a task measures of written answers by itself stands among the benchmarks already.
+        return TaskScores(found.metrics * self.chosen + metrics, found.samples * self.chosen + samples)
+
+    def _wear(self) -> Values:
+        """How worn the last answers are."""
+        answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
+        return {
+            "repetition": {d: repetition(answer.tokens, self.options.ngram) for d, answer in answers.items()},
+            "unstopped": {d: float(not answer.stopped) for d, answer in answers.items()},
+            "length": {d: float(len(answer.tokens)) for d, answer in answers.items()},
+        }
+
+    def _sampled(self, model: PreTrainedModel, name: str) -> Values:
+        """pass@k of the samples, for each filter of the task, and how worn they are on average."""
+        n, sums = self.options.samples, defaultdict[str, dict[int, float]](lambda: defaultdict(float))
+        right = defaultdict[str, dict[int, int]](lambda: defaultdict(int))
+        for draw in range(n):
+            self.writer.draw = draw
+            for sample in super().score(model, name).samples:
+                metric, _, by = sample["metric"].partition(",")
+                if metric == "exact_match":
+                    right[f",{by}" if by and not self.chosen else ""][sample["sample"]] += sample["value"] > 0
+            for metric, each in self._wear().items():
+                for document, value in each.items():
+                    sums[f"sampled_{metric}"][document] += value / n
+        passed = {
+            f"pass@{k}{by}": {document: pass_at(k, n, count) for document, count in counts.items()}
+            for by, counts in right.items()
+            for k in self.options.ks
+        }
+        return passed | sums
+
+
+def _mean(metric: str, values: list[float]) -> dict[str, Any]:
+    """Mean over questions and its standard error s / √n: samples of one question are no questions of their own."""
+    error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
+    better = None if metric.endswith("length") else metric.startswith("pass@")
+    return {"metric": metric, "value": float(np.mean(values)), "stderr": error, "higher_is_better": better}
