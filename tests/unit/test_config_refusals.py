@@ -329,6 +329,9 @@ def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> 
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "fold"}), root)
     assert message.startswith("selectors.odd.recovery: 'fold' is of method 'replaceme'")
     assert "no linear map of the stream" in message and "or leave `recovery` out" in message
+    raw = put(minimal(), "recoveries.chain", {"method": "ghost", "refit": True})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "chain"}), root)
+    assert message.startswith("selectors.odd.recovery: 'chain' has `refit: true`") and "without `refit`" in message
 
 
 def test_a_recovery_of_half_layers_is_refused(root: Path) -> None:

@@ -40,15 +40,19 @@ def main() -> None:
         weights = options.weights(own)
         sources = [protocol.Source(calibrations.read(files[name]).sequences(), weights[name]) for name in weights]
         wanted = [report.boundaries(plan, len(layers_of(model))) for plan in plans]
-        every = sorted({boundary for part in wanted for boundary in part})
-        fits = {
-            boundary: method.fit(statistics, options)
-            for boundary, statistics in method.collect(model, sources, every, options, arguments.seed)
-        }
-        validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
-        linear = {boundary: found for boundary, found in validated.items() if found is not None}
-        errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
-        for plan, part in zip(plans, wanted, strict=True):
+        if getattr(options, "refit", False):
+            fitted = [method.refit(model, sources, part, options, arguments.seed) for part in wanted]
+        else:
+            every = sorted({boundary for part in wanted for boundary in part})
+            fits = {
+                boundary: method.fit(statistics, options)
+                for boundary, statistics in method.collect(model, sources, every, options, arguments.seed)
+            }
+            validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
+            linear = {boundary: found for boundary, found in validated.items() if found is not None}
+            errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
+            fitted = [(fits, errors)] * len(plans)
+        for plan, part, (fits, errors) in zip(plans, wanted, fitted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
             keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
             variant = Variant(**keys, recovery=arguments.recovery)

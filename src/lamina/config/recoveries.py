@@ -57,6 +57,11 @@ class Ghost(Recovery):
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     bias: bool = option("Whether the operator has a bias (is affine).", False)
     rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
+    refit: bool = option(
+        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and not "
+        "on the unpruned model's.",
+        False,
+    )
 
 
 class LinearPatch(Recovery):

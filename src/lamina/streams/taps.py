@@ -36,6 +36,12 @@ class Batch:
 Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
 """Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them."""
 
+Run = Callable[
+    [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
+    None,
+]
+"""`run`, or what hands over other streams at some boundaries."""
+
 
 @torch.no_grad()
 def run(
@@ -70,6 +76,33 @@ def run(
             consumer(Batch(samples, real, [given[n].view(*ids.shape, -1) for n in range(len(outputs))]), streams)
             streams.clear()
             given.clear()
+
+
+def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
+    """`run` that gives, in place of the model's stream at `boundary`, what enters layer `position` of a variant.
+
+    The variant runs over each batch a second time, so that both streams stand beside each other token by token.
+    """
+
+    def both(
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        boundaries: Sequence[int],
+        consumer: Consumer,
+        tokens: int,
+        outputs: Sequence[nn.Module] = (),
+    ) -> None:
+        def beside(batch: Batch, streams: Mapping[int, torch.Tensor]) -> None:
+            def give(_: Batch, found: Mapping[int, torch.Tensor]) -> None:
+                consumer(batch, {**streams, boundary: found[position]})
+
+            # Batches are sorted as `by_length` sorts, so that this is one batch, line by line the same.
+            lines = [sequences[number] for number in batch.samples]
+            run(variant, lines, [position], give, 2 * batch.real.numel())
+
+        run(model, sequences, boundaries, beside, tokens, outputs)
+
+    return both
 
 
 def positions(tokens: int, held: int) -> int:
