@@ -58,8 +58,8 @@ class Ghost(Recovery):
     bias: bool = option("Whether the operator has a bias (is affine).", False)
     rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
     refit: bool = option(
-        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and not "
-        "on the unpruned model's.",
+        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and "
+        "not on the unpruned one's.",
         False,
     )
 
