@@ -312,6 +312,8 @@ SELECTOR_MISMATCHES = [
         {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},
         ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
     ),
+    ({"metric": "residual", "units": "mlp"}, ["units: 'mlp'", "'residual'", "runs of whole layers"]),
+    ({"metric": "residual", "budget": "exact"}, ["budget: 'exact'", "'residual'", "removes no unit"]),
     ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
     ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative or one_shot"]),
 ]

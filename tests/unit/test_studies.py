@@ -12,7 +12,7 @@ import yaml
 
 from lamina.config import load as configuration
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS
+from lamina.config.metrics import METRICS, MODULES
 from lamina.variant import Variant
 from lamina.workflow import studies
 
@@ -218,6 +218,7 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         ("output_kl", "removal"),
         ("cosine", "stream"),
         ("angular", "stream"),
+        ("residual", "fit"),
         ("taylor", "gradient"),
         ("magnitude", "weights"),
     ],
@@ -230,7 +231,7 @@ def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
     assert studies.carried("removal") == ["removal", "stream"]
     assert studies.carried("gradient") == ["gradient", "weights"]
     assert studies.carried("stream") == ["stream"]
-    assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", "gradient", "weights"}
+    assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", *MODULES}
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:

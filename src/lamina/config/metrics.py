@@ -17,8 +17,8 @@ from lamina.config.explain import listed
 class Metric:
     """`pass_` is the cheapest pass that measures the metric and `column` where table `sweeps` holds it.
 
-    `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), and
-    `runs` says whether a whole run of layers has a value, which `block` needs.
+    `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), `runs`
+    says whether a whole run of layers has a value, which `block` needs, and `halves` whether half a layer has one.
     """
 
     name: str
@@ -27,7 +27,11 @@ class Metric:
     help: str
     bound: float | None = None
     runs: bool = False
+    halves: bool = True
 
+
+# The modules of passes that are not worth sharing between jobs; those that evaluate candidates go through the engine.
+MODULES = {"gradient": "lamina.sweep.weights", "weights": "lamina.sweep.weights", "fit": "lamina.sweep.residuals"}
 
 METRICS = {
     metric.name: metric
@@ -40,6 +44,7 @@ METRICS = {
         Metric("output_norm", "removal", "output_norm", "how far the output moves, by its norm"),
         Metric("output_js", "removal", "output_js", "Jensen-Shannon divergence of the output", bound=math.log(2)),
         Metric("output_kl", "removal", "output_kl", "Kullback-Leibler divergence of the output"),
+        Metric("residual", "fit", "residual", "what no linear patch gives back of the stream", halves=False),
         Metric("taylor", "gradient", "taylor", "sum of abs(weight × gradient)"),
         Metric("magnitude", "weights", "magnitude", "sum of abs(weight)"),
     )

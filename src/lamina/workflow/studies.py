@@ -10,14 +10,13 @@ from dataclasses import replace
 from itertools import product
 
 from lamina.config.load import Configuration, layers, own_tasks, removed_count
-from lamina.config.metrics import METRICS
+from lamina.config.metrics import METRICS, MODULES
 from lamina.config.studies import Maps, Prune
 from lamina.variant import Variant
 
 # The pass whose metrics another pass measures along the way.
 _CARRIED = {"removal": "stream", "gradient": "weights"}
 _SWEEPING = ("iterative", "one_shot")
-OVER_WEIGHTS = ("gradient", "weights")  # passes that are not worth sharing between jobs
 
 
 def variants(config: Configuration) -> list[Variant]:
@@ -128,11 +127,11 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
 def sweep_blocks(config: Configuration, selector: str) -> int:
     """Jobs of a sweep. Budgets compare all units as they go, so that one job must see them all."""
     pass_, _, budget = sweep_settings(config, selector)
-    return 1 if budget != "full" or pass_ in OVER_WEIGHTS else config.sweep.blocks
+    return 1 if budget != "full" or pass_ in MODULES else config.sweep.blocks
 
 
 def metric_pass(metric: str) -> str:
-    """The cheapest pass that measures a metric: `removal`, `stream`, `gradient` or `weights`."""
+    """The cheapest pass that measures a metric: `removal`, `stream`, `fit`, `gradient` or `weights`."""
     return METRICS[metric].pass_
 
 
