@@ -96,4 +96,17 @@ class PruneComp(Recovery):
     method: Literal["prune_comp"] = "prune_comp"
 
 
+class Streamline(Recovery):
+    """The layer before a run, trained to do the work of the run as well, after arXiv 2403.19135: the number of layers
+    is that of any other repair.
+    """
+
+    LINEAR = False
+
+    method: Literal["streamline"] = "streamline"
+    epochs: int = option("Passes over the data; the best state by held-out error is kept.", 10, ge=0)
+    learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
+    batch: int = option("Samples of a step.", 16, ge=1)
+
+
 read = Recovery.from_options

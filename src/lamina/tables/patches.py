@@ -30,6 +30,7 @@ COLUMNS: Columns = VARIANT | {
         "Share of the squared Frobenius norm of M in (M - M^T) / 2, 0 to 1: what no symmetric patch can reach.",
     ),
     "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
+    "trained_tokens": (INT, "Tokens that gradients were taken on, those of each epoch counted; null without training."),
     "n_samples": (INT, "Samples of all calibrations that the recovery is fitted on, held-out ones included."),
     "n_tokens": (INT, "Tokens of context and gold answer of those samples, each counted once whatever its weight."),
 }
