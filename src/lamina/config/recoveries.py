@@ -1,4 +1,4 @@
-"""Section `recoveries`: the training-free repairs. A class here has the name and the options of a method."""
+"""Section `recoveries`: repairs of one run of layers after the other. A class here has the name and the options of a method."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,7 +26,7 @@ def ridge_option() -> Any:
 
 
 class Recovery(ByValue):
-    """A repair that is fitted on the calibration without training. `none`, no repair, always exists."""
+    """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
 
     BY: ClassVar[str] = "method"
     # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
