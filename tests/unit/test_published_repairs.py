@@ -260,7 +260,7 @@ def stock(variant: PreTrainedModel, folder: Path) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_streamline_puts_a_trained_layer_into_a_stock_checkpoint_that_generates(family: str, tmp_path: Path) -> None:
     """The layers before two runs give what copies of them with the trained weights give."""
-    model, runs, options = tiny.model(family), [(1, 2), (3, 5)], Streamline(epochs=2, batch=20, learning_rate=0.001)
+    model, runs, options = tiny.model(family), [(1, 2), (3, 5)], Streamline(epochs=1, batch=25, learning_rate=0.001)
     before, found = logits(model), fits(model, options, runs)
     variant = repaired(model, ["1", "3", "4"], options, runs)
     assert torch.equal(logits(model), before)

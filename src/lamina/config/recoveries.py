@@ -1,4 +1,4 @@
-"""Section `recoveries`: repairs of one run of layers after the other. A class here has the name and the options of a method."""
+"""Section `recoveries`: repairs of removed runs of layers. A class here has the name and the options of a method."""
 
 from typing import Annotated, Any, ClassVar, Literal
 

@@ -3,9 +3,9 @@
 from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, VARIANT, Columns
 
 GRAIN = (
-    "One row per variant and boundary: how well a training-free recovery was fitted. Errors are Frobenius norms "
-    "relative to that of the target unless a name says mae; they are those of an operator that has not seen the "
-    "held-out samples, while the patch that is used is fitted on all of them. Where a recovery is fitted on several "
+    "One row per variant and boundary: how well a recovery was fitted. Errors are Frobenius norms relative to that of "
+    "the target unless a name says mae; they are those of an operator that has not seen the held-out samples, while "
+    "the patch that is used is fitted on all of them. Where a recovery is fitted on several "
     "calibrations, errors are of all, each token with the weight that it is fitted with."
 )
 
