@@ -35,7 +35,7 @@ except LaminaError as error:
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
 ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own report
-BASE_SWEEP = r"base/(?:removal|stream|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
+BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
 BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
 
 # An interpreter that Snakemake deploys must come first on PATH, so that ours stays out of its way.

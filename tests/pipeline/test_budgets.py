@@ -49,16 +49,16 @@ def test_tables_say_how_many_samples_each_unit_saw(planned: Project) -> None:
         assert sum(seen) < 150 * len(seen)
 
 
-def test_every_unit_has_taylor_and_magnitude(planned: Project) -> None:
+def test_every_unit_is_scored_by_metrics_that_remove_nothing(planned: Project) -> None:
     rows = planned.query(
-        "SELECT metric, unit, score, ci_low, ci_high FROM relevance WHERE metric IN ('taylor', 'magnitude') "
-        "AND selector = 'base' AND removed = 0"
+        "SELECT metric, unit, score, ci_low, ci_high FROM relevance WHERE selector = 'base' AND removed = 0 "
+        "AND metric IN ('taylor', 'magnitude', 'residual')"
     )
-    assert {metric for metric, *_ in rows} == {"taylor", "magnitude"}
+    assert {metric for metric, *_ in rows} == {"taylor", "magnitude", "residual"}
     assert all(low <= score * 1.000001 and score <= high * 1.000001 for _, _, score, low, high in rows)
-    for metric in ("taylor", "magnitude"):
+    for metric, known in (("taylor", 2), ("magnitude", 2), ("residual", 1)):
         ordered = sorted((score, unit) for name, unit, score, *_ in rows if name == metric)
-        assert plans(planned)[metric] == [unit for _, unit in ordered[:2]]
+        assert plans(planned)[metric][:known] == [unit for _, unit in ordered[:known]]
 
 
 def test_budgeted_steps_are_one_job_each(planned: Project) -> None:

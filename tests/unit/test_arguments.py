@@ -44,6 +44,7 @@ def raw() -> Raw:
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
         "taylor": {"metric": "taylor"},
+        "residual": {"metric": "residual"},
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "recovery": "ghost"},
         "looped_race": {"metric": "accuracy", "budget": "race", "recovery": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
@@ -121,6 +122,7 @@ def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_pa
         ("looped_race", ["lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost"]),
         ("taylor", ["lamina.sweep.weights"]),
         ("base/shapley/mlp", ["lamina.sweep.coalitions", "lamina.relevance.shapley"]),
+        ("residual", ["lamina.sweep.residuals"]),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: list[str]) -> None:

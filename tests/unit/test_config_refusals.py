@@ -314,6 +314,8 @@ SELECTOR_MISMATCHES = [
         {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},
         ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
     ),
+    ({"metric": "residual", "units": "mlp"}, ["units: 'mlp'", "'residual'", "runs of whole layers"]),
+    ({"metric": "residual", "budget": "exact"}, ["budget: 'exact'", "'residual'", "not measured by removing"]),
     ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
     ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
     ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
@@ -342,6 +344,9 @@ def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> 
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "fold"}), root)
     assert message.startswith("selectors.odd.recovery: 'fold' is of method 'replaceme'")
     assert "no linear map of the stream" in message and "or leave `recovery` out" in message
+    raw = put(minimal(), "recoveries.chain", {"method": "ghost", "refit": True})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "chain"}), root)
+    assert message.startswith("selectors.odd.recovery: 'chain' has `refit: true`") and "without `refit`" in message
 
 
 def test_a_recovery_of_half_layers_is_refused(root: Path) -> None:

@@ -38,6 +38,7 @@ def test_by_hand() -> None:
     assert cost.sweep_work(tokens, 3, 0, "removal", "layer") == (60, 225)
     assert cost.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
     assert cost.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
+    assert cost.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
     assert cost.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
 

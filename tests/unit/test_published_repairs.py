@@ -1,6 +1,7 @@
 """Each published repair equals its paper's formula on dense streams, does to a model what it says, and is refused where
 a family has no place for it."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.recoveries import LinearPatch, PruneComp, ReplaceMe
+from lamina.config.recoveries import LinearPatch, PruneComp, ReplaceMe, Streamline
 from lamina.errors import LaminaError
 from lamina.models import export
 from lamina.models.materialise import materialise
@@ -254,6 +255,21 @@ def stock(variant: PreTrainedModel, folder: Path) -> None:
     ids, ways = tiny.tokens(1, 6), {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 3, "eos_token_id": None}
     cached, uncached = (again.generate(ids, use_cache=cache, **ways) for cache in (True, False))
     assert torch.equal(cached, uncached)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_streamline_puts_a_trained_layer_into_a_stock_checkpoint_that_generates(family: str, tmp_path: Path) -> None:
+    """The layers before two runs give what copies of them with the trained weights give."""
+    model, runs, options = tiny.model(family), [(1, 2), (3, 5)], Streamline(epochs=1, batch=25, learning_rate=0.001)
+    before, found = logits(model), fits(model, options, runs)
+    variant = repaired(model, ["1", "3", "4"], options, runs)
+    assert torch.equal(logits(model), before)
+    other = copy.deepcopy(model)
+    for (start, _), fit in found.items():
+        assert fit.facts["heldout_error"] < fit.facts["heldout_error_before"]
+        layers_of(other)[start - 1].load_state_dict(dict(fit.tensors), strict=False)
+    torch.testing.assert_close(logits(variant), hooked(other, {1: same, 3: same, 4: same}, {}), atol=1e-4, rtol=1e-4)
+    stock(variant, tmp_path / "export")
 
 
 @pytest.mark.parametrize("family", [*NORMED, "mixtral"])

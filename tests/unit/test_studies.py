@@ -12,7 +12,7 @@ import yaml
 
 from lamina.config import load as configuration
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS
+from lamina.config.metrics import METRICS, MODULES
 from lamina.variant import Variant
 from lamina.workflow import studies
 
@@ -223,6 +223,7 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         ("angular", "stream"),
         ("shapley", "shapley"),
         ("presence", "presence"),
+        ("residual", "fit"),
         ("taylor", "gradient"),
         ("magnitude", "weights"),
         ("random", "weights"),
@@ -236,10 +237,7 @@ def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
     assert studies.carried("removal") == ["removal", "stream"]
     assert studies.carried("gradient") == ["gradient", "weights"]
     assert studies.carried("stream") == ["stream"]
-    assert {metric.pass_ for metric in METRICS.values()} <= {
-        *("removal", "stream", "gradient", "weights"),
-        *studies.DRAWN,
-    }
+    assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", *MODULES}
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:

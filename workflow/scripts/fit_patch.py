@@ -3,13 +3,17 @@
 import argparse
 import importlib
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from transformers import PreTrainedModel
 
 from lamina.config import recoveries
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.structure import layers_of
+from lamina.models.variant import Boundary
 from lamina.recovery import patch, protocol, report
 from lamina.streams import moments
 from lamina.tables import store
@@ -41,19 +45,24 @@ def main() -> None:
         weights = options.weights(own)
         read = {name: calibrations.read(files[name]) for name in weights}
         wanted = {plan["removed"]: report.boundaries(plan, len(layers_of(model))) for plan in plans}
+        seed = arguments.seed
+        sources = [protocol.Source(read[name].sequences(), weights[name]) for name in weights]
         if options.automatic(own):
             weighing = importlib.import_module("lamina.recovery.weighing")
-            groups = list(weighing.groups(model, read, plans, wanted, options, arguments.seed))
+            groups = [
+                (fits, _errors(model, weighed, method, fits, seed), facts)
+                for weighed, fits, facts in weighing.groups(model, read, plans, wanted, options, seed)
+            ]
+        elif getattr(options, "refit", False):
+            groups = [
+                (*method.refit(model, sources, part, options, seed), {removed: {}}) for removed, part in wanted.items()
+            ]
         else:
-            sources = [protocol.Source(read[name].sequences(), weight) for name, weight in weights.items()]
             every = sorted({boundary for part in wanted.values() for boundary in part})
-            collected = method.collect(model, sources, every, options, arguments.seed)
+            collected = method.collect(model, sources, every, options, seed)
             fits = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-            groups = [(sources, fits, dict.fromkeys(wanted, {}))]
-        for sources, fits, facts in groups:
-            validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
-            linear = {boundary: found for boundary, found in validated.items() if found is not None}
-            errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
+            groups = [(fits, _errors(model, sources, method, fits, seed), dict.fromkeys(wanted, {}))]
+        for fits, errors, facts in groups:
             for plan in (plan for plan in plans if plan["removed"] in facts):
                 part = wanted[plan["removed"]]
                 tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
@@ -65,6 +74,19 @@ def main() -> None:
                     rows.append(found | facts[plan["removed"]])
     patch.save(arguments.output, options.method, tensors)
     store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
+
+
+def _errors(
+    model: PreTrainedModel,
+    sources: Sequence[protocol.Source],
+    method: protocol.Repair,
+    fits: Mapping[Boundary, protocol.Fit],
+    seed: int,
+) -> dict[Boundary, moments.AbsoluteErrors]:
+    """Errors by channel of what is a linear map of the stream."""
+    maps = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
+    linear = {boundary: found for boundary, found in maps.items() if found is not None}
+    return moments.absolute_errors(model, sources, linear, seed) if linear else {}
 
 
 if __name__ == "__main__":

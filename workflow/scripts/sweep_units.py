@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.config import recoveries
-from lamina.config.metrics import METRICS
+from lamina.config.metrics import METRICS, MODULES
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration
 from lamina.errors import explained
@@ -28,13 +28,12 @@ from lamina.tables import store
 def swept(
     args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
 ) -> list[dict[str, Any]]:
-    """Rows of the sweep. Budgets and passes over the weights are imported by name: editing one stales only its own."""
-    if args.pass_ in ("gradient", "weights"):
-        weights = importlib.import_module("lamina.sweep.weights")
-        return list(weights.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
-    if args.drawn:
-        drawn = importlib.import_module("lamina.sweep.coalitions")
-        return list(drawn.rows(model, calibration, units, removed, args.pass_, args.drawn, args.tokens))
+    """Rows of the sweep. Budgets and passes of their own are imported by name: editing one stales only its own."""
+    if args.pass_ in MODULES:
+        module = importlib.import_module(MODULES[args.pass_])
+        if args.drawn:
+            return list(module.rows(model, calibration, units, removed, args.pass_, args.drawn, args.tokens))
+        return list(module.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
     if args.budget or args.recovery:
         return _evaluated(args, model, calibration, units, removed)
     names = [engine.CURRENT, *units] if args.block == 0 else units
@@ -88,9 +87,7 @@ if __name__ == "__main__":
     parser.add_argument("--manifest", required=True, type=Path)
     parser.add_argument("--calibration", required=True, type=Path)
     parser.add_argument("--plan", type=Path, help="units already removed; none for the base model")
-    parser.add_argument(
-        "--pass", dest="pass_", required=True, choices=sorted({each.pass_ for each in METRICS.values()})
-    )
+    parser.add_argument("--pass", dest="pass_", required=True, choices=["removal", "stream", *MODULES])
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")

@@ -24,7 +24,7 @@ class Configuration(Entry):
         "The sets of samples on which units are scored and patches are fitted, by name."
     )
     selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
-    recoveries: Named[Recovery] = option("The training-free repairs, by name. `none` always exists.", {})
+    recoveries: Named[Recovery] = option("Repairs of what was removed, by name. `none` always exists.", {})
     healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
     diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
     benchmarks: Benchmarks = option(

@@ -164,6 +164,12 @@ def _check_loops(config: Configuration) -> None:
                 "linear map of the stream and cannot be in place while units are scored. Name a recovery of method "
                 "ghost or linearpatch, or leave `recovery` out."
             )
+        if selector.recovery and getattr(recovery, "refit", False):
+            raise LaminaError(
+                f"selectors.{name}.recovery: '{selector.recovery}' has `refit: true`, whose patches depend on the "
+                "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
+                f"'{selector.recovery}' under the study's recoveries."
+            )
 
 
 def _check_data(config: Configuration) -> None:

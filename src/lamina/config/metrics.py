@@ -19,8 +19,8 @@ class Metric:
     """`pass_` is the cheapest pass that measures the metric and `column` where table `sweeps` holds it.
 
     `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), `signed`
-    whether that loss may be below 0, which `exact` cannot have, and `runs` whether a whole run of layers has a value,
-    which `block` needs.
+    whether that loss may be below 0, which `exact` cannot have, `runs` whether a whole run of layers has a value, which
+    `block` needs, and `halves` whether half a layer has one.
     """
 
     name: str
@@ -30,7 +30,17 @@ class Metric:
     bound: float | None = None
     signed: bool = False
     runs: bool = False
+    halves: bool = True
 
+
+# The modules of passes that are not worth sharing between jobs; those that evaluate candidates go through the engine.
+MODULES = {
+    "gradient": "lamina.sweep.weights",
+    "weights": "lamina.sweep.weights",
+    "fit": "lamina.sweep.residuals",
+    "shapley": "lamina.sweep.coalitions",
+    "presence": "lamina.sweep.coalitions",
+}
 
 METRICS = {
     metric.name: metric
@@ -54,6 +64,7 @@ METRICS = {
             "shapley", "shapley", "shapley", "what the unit adds to models of the others, over all orders of removal"
         ),
         Metric("presence", "presence", "presence", "how much better random cut models are that keep the unit"),
+        Metric("residual", "fit", "residual", "what no linear patch gives back of the stream", halves=False),
         Metric("taylor", "gradient", "taylor", "sum of abs(weight × gradient)"),
         Metric("magnitude", "weights", "magnitude", "sum of abs(weight)"),
         Metric("random", "weights", "magnitude", "a seeded permutation, as a baseline"),

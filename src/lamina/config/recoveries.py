@@ -1,4 +1,4 @@
-"""Section `recoveries`: the training-free repairs. A class here has the name and the options of a method."""
+"""Section `recoveries`: repairs of removed runs of layers. A class here has the name and the options of a method."""
 
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -28,7 +28,7 @@ def ridge_option() -> Any:
 
 
 class Recovery(ByValue):
-    """A repair that is fitted on the calibration without training. `none`, no repair, always exists."""
+    """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
 
     BY: ClassVar[str] = "method"
     # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
@@ -80,6 +80,17 @@ class Ghost(Recovery):
     ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
     bias: bool = option("Whether the operator has a bias (is affine).", False)
     rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
+    refit: bool = option(
+        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and "
+        "not on the unpruned one's.",
+        False,
+    )
+
+    @model_validator(mode="after")
+    def _check_refit(self) -> Self:
+        if self.refit and AUTO in self.data.values():
+            raise wrong(f"goes through a plan run by run, and '{AUTO}' fits all at once. Write a weight.", "refit")
+        return self
 
 
 class LinearPatch(Recovery):
@@ -112,6 +123,19 @@ class PruneComp(Recovery):
     """
 
     method: Literal["prune_comp"] = "prune_comp"
+
+
+class Streamline(Recovery):
+    """The layer before a run, trained to do the work of the run as well, after arXiv 2403.19135: the number of layers
+    is that of any other repair.
+    """
+
+    LINEAR = False
+
+    method: Literal["streamline"] = "streamline"
+    epochs: int = option("Passes over the data; the best state by held-out error is kept.", 10, ge=0)
+    learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
+    batch: int = option("Samples of a step.", 16, ge=1)
 
 
 read = Recovery.from_options

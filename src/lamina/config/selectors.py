@@ -1,6 +1,6 @@
 """Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -29,6 +29,17 @@ Combine = Literal["mean", "worst"]
 def units_option() -> Any:
     """The key `units`."""
     return option("What is removed, whole layers or one of their two halves.", "layer")
+
+
+def check_halves(units: Units, metrics: Iterable[str]) -> None:
+    """Refuse halves of layers for a metric that has no value for them, by the error of key `units`."""
+    for metric in metrics:
+        if units != "layer" and not METRICS[metric].halves:
+            raise wrong(
+                f"'{units}' has no '{metric}', which fits maps over runs of whole layers. Write units: layer, or "
+                f"metric: {those(lambda metric: metric.halves)}.",
+                "units",
+            )
 
 
 def metric_option(**more: Any) -> Any:
@@ -120,6 +131,12 @@ class Selector(ByValue):
             f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
             f"strategy: {free}, which need none."
         )
+
+    @model_validator(mode="after")
+    def _check_halves(self) -> Self:
+        if self.metric:
+            check_halves(self.units, [self.metric])
+        return self
 
     @model_validator(mode="after")
     def _check_recovery(self) -> Self:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lamina.config.entry import ByKey, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
-from lamina.config.selectors import Units, units_option
+from lamina.config.selectors import Units, check_halves, units_option
 from lamina.errors import LaminaError
 
 
@@ -68,6 +68,7 @@ class Maps(Study):
     def _check_not_empty(self) -> Self:
         if not self.metrics and not self.diagnoses:
             raise wrong("[] is not allowed. Write a list of metrics (as for a selector), or diagnoses.", "metrics")
+        check_halves(self.units, self.metrics)
         return self
 
 

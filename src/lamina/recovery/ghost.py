@@ -5,16 +5,18 @@
 that the fit did not see.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
+from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary, Patch, Place
 from lamina.recovery.protocol import Fit, Source, Tensors
-from lamina.streams import moments
-from lamina.streams.moments import Moments, Statistics
+from lamina.streams import moments, taps
+from lamina.streams.moments import AbsoluteErrors, Moments, Statistics
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
@@ -46,7 +48,7 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     chosen = grid[best]
     operator, bias = regression.solve(chosen)
     del regression
-    final = _tensors(*Regression(seen.plus(unseen), options).solve(chosen))
+    final = _tensors(*Regression(statistics.whole(), options).solve(chosen))
     channels = len(operator)
     return Fit(
         tensors=final,
@@ -60,6 +62,51 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
             **statistics.counts(),
         },
     )
+
+
+@dataclass
+class Chained(Statistics[Moments]):
+    """Sums behind patches that were fitted without the held-out samples, and sums of all behind the final ones."""
+
+    behind: Moments
+
+    def whole(self) -> Moments:
+        """Sums over all samples."""
+        return self.behind
+
+
+def refit(
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
+) -> tuple[dict[Boundary, Fit], dict[Boundary, AbsoluteErrors]]:
+    """Fit the runs of one plan in order, with X the stream of the model as pruned and patched before each; Y stays.
+
+    There are two chains: what validates and measures stands behind patches that have not seen the held-out samples
+    either, and what is used behind those of all samples.
+    """
+    fits: dict[Boundary, Fit] = {}
+    absolute: dict[Boundary, AbsoluteErrors] = {}
+    for boundary in sorted(boundaries):
+        chains = [
+            _behind(model, {b: as_patch(part) for b, part in zip(fits, tensors, strict=True)}, boundary[0])
+            for tensors in ([fit.validated for fit in fits.values()], [fit.tensors for fit in fits.values()])
+        ]
+        honest, final = (
+            statistics
+            for run in (chains if fits else chains[:1] * 2)
+            for _, statistics in moments.collect(model, sources, [boundary], seed, run=run)
+        )
+        fits[boundary] = fit(Chained(**vars(honest), behind=final.whole()), options)
+        validated = {boundary: as_patch(fits[boundary].validated)}
+        absolute |= moments.absolute_errors(model, sources, validated, seed, run=chains[0])
+    return fits, absolute
+
+
+def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: int) -> taps.Run:
+    """A pass whose stream at `start` is that of the model with `patches` in place of the runs before."""
+    if not patches:
+        return taps.run
+    units = [str(layer) for boundary in patches for layer in range(*boundary)]
+    return taps.entering(materialise(model, {"units": units}, patches), start - len(units), start)
 
 
 def errors(

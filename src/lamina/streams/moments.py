@@ -100,6 +100,10 @@ class Statistics(Generic[S]):
     heldout: S
     n_samples: int
 
+    def whole(self) -> S:
+        """Sums over all samples."""
+        return self.fit.plus(self.heldout)
+
     def counts(self) -> dict[str, int]:
         """Samples and tokens of both splits, as table `patches` names them."""
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
@@ -121,18 +125,20 @@ def collect(
     tokens: int = 16384,
     memory: int = 8 << 30,
     regressors: Mapping[int, nn.Module] | None = None,
+    run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
     Of each source a share of the samples is held out. One forward pass serves all boundaries whose moments fit into
     `memory` bytes together. Fit each as it comes: the moments of one pass are given up before the next. With
-    `regressors`, X is what the module of a boundary's start gives out and not the stream there.
+    `regressors`, X is what the module of a boundary's start gives out and not the stream there; `run` can give another
+    stream, see `taps.entering`.
     """
     channels = int(text_config(model).hidden_size)
     per_pass = max(1, memory // (4 * 8 * channels * channels))
     wanted = sorted(set(boundaries))
     for first in range(0, len(wanted), per_pass):
-        found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors)
+        found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors, run)
         while found:
             boundary = next(iter(found))
             yield boundary, found.pop(boundary)
@@ -146,6 +152,7 @@ def _one_pass(
     tokens: int,
     channels: int,
     regressors: Mapping[int, nn.Module] | None,
+    run: taps.Run,
 ) -> dict[Boundary, Statistics[Moments]]:
     fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
     starts = sorted({start for start, _ in boundaries}) if regressors else []
@@ -157,7 +164,7 @@ def _one_pass(
 
     places = [place for boundary in boundaries for place in boundary]
     modules = [regressors[start] for start in starts] if regressors else []
-    over.run(model, sources, places, add, seed, tokens, modules)
+    over.run(model, sources, places, add, seed, tokens, modules, run)
     samples = sum(len(source.sequences) for source in sources)
     return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
 
@@ -168,6 +175,7 @@ def absolute_errors(
     patches: Mapping[Boundary, Patch],
     seed: int,
     tokens: int = 16384,
+    run: taps.Run = taps.run,
 ) -> dict[Boundary, AbsoluteErrors]:
     """Mean absolute error per channel over the held-out samples, in a second pass: it is no function of the moments.
 
@@ -178,7 +186,7 @@ def absolute_errors(
         flags = split(len(source.sequences), seed)
         held = [sequence for sequence, flag in zip(source.sequences, flags, strict=True) if flag]
         places = [place for boundary in patches for place in boundary]
-        taps.run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens)
+        run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens, ())
     return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
 
 

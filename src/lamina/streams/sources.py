@@ -44,13 +44,12 @@ def run(
     seed: int,
     tokens: int = 16384,
     outputs: Sequence[nn.Module] = (),
+    run: taps.Run = taps.run,
 ) -> None:
-    """`taps.run` over the samples of all sources, one source after the other."""
+    """`taps.run`, or what stands for it, over the samples of all sources, one source after the other."""
     for source in sources:
         held = torch.tensor(split(len(source.sequences), seed), device=model.device)
-        taps.run(
-            model, source.sequences, boundaries, partial(_told, consumer, held, source.weight), tokens, outputs=outputs
-        )
+        run(model, source.sequences, boundaries, partial(_told, consumer, held, source.weight), tokens, outputs)
 
 
 def _told(

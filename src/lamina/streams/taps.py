@@ -5,7 +5,7 @@ Boundary l is the stream entering layer l; boundary L leaves the last layer, bef
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -26,15 +26,23 @@ class Batch:
     samples : numbers of the sequences, (lines,).
     real : True where a token is real and not padding, (lines, T), on the device.
     outputs : what the modules asked for gave out, (lines, T, C) each, in their order.
+    called : by boundary, what a layer gives for a stream if it is called as the layer behind the boundary was.
     """
 
     samples: list[int]
     real: torch.Tensor
     outputs: Sequence[torch.Tensor] = ()
+    called: Mapping[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
 
 
 Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
 """Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them."""
+
+Run = Callable[
+    [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
+    None,
+]
+"""`run`, or what hands over other streams at some boundaries."""
 
 
 @torch.no_grad()
@@ -58,7 +66,7 @@ def run(
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
-    with _tapped(model, wanted) as streams, _listening(outputs) as given:
+    with _tapped(model, wanted) as (streams, called), _listening(outputs) as given:
         for samples in by_length(
             [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
         ):
@@ -67,9 +75,38 @@ def run(
             for stream in streams.values():
                 assert_finite(stream.sum(-1)[real], model.config.model_type, "the forward pass over the calibration")
             # Some families run MLPs on a list of tokens.
-            consumer(Batch(samples, real, [given[n].view(*ids.shape, -1) for n in range(len(outputs))]), streams)
+            seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
+            consumer(Batch(samples, real, seen, called), streams)
             streams.clear()
+            called.clear()
             given.clear()
+
+
+def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
+    """`run` that gives, in place of the model's stream at `boundary`, what enters layer `position` of a variant.
+
+    The variant runs over each batch a second time, so that both streams stand beside each other token by token.
+    """
+
+    def both(
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        boundaries: Sequence[int],
+        consumer: Consumer,
+        tokens: int,
+        outputs: Sequence[nn.Module] = (),
+    ) -> None:
+        def beside(batch: Batch, streams: Mapping[int, torch.Tensor]) -> None:
+            def give(_: Batch, found: Mapping[int, torch.Tensor]) -> None:
+                consumer(batch, {**streams, boundary: found[position]})
+
+            # Batches are sorted as `by_length` sorts, so that this is one batch, line by line the same.
+            lines = [sequences[number] for number in batch.samples]
+            run(variant, lines, [position], give, 2 * batch.real.numel())
+
+        run(model, sequences, boundaries, beside, tokens, outputs)
+
+    return both
 
 
 def positions(tokens: int, held: int) -> int:
@@ -81,19 +118,24 @@ def positions(tokens: int, held: int) -> int:
 
 
 @contextmanager
-def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass puts the stream at each boundary into the mapping."""
+def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
+    """While open, every forward pass puts the stream at each boundary into a mapping, and into another how to call a
+    layer there.
+    """
     layers = layers_of(model)
     streams: dict[int, torch.Tensor] = {}
+    called: dict[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
 
     def entering(boundary: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             streams[boundary] = args[0] if args else kwargs["hidden_states"]
+            others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+            called[boundary] = lambda layer, stream: _stream(layer(stream, *args[1:], **others))
 
         return hook
 
     def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        streams[len(layers)] = output[0] if isinstance(output, tuple) else output
+        streams[len(layers)] = _stream(output)
 
     handles = [
         layers[boundary].register_forward_pre_hook(entering(boundary), with_kwargs=True)
@@ -102,10 +144,16 @@ def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[dict[
         for boundary in boundaries
     ]
     try:
-        yield streams
+        yield streams, called
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _stream(output: Any) -> torch.Tensor:
+    """The stream in what a layer gives out."""
+    stream: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    return stream
 
 
 @contextmanager

@@ -3,9 +3,9 @@
 from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, VARIANT, Columns
 
 GRAIN = (
-    "One row per variant and boundary: how well a training-free recovery was fitted. Errors are Frobenius norms "
-    "relative to that of the target unless a name says mae; they are those of an operator that has not seen the "
-    "held-out samples, while the patch that is used is fitted on all of them. Where a recovery is fitted on several "
+    "One row per variant and boundary: how well a recovery was fitted. Errors are Frobenius norms relative to that of "
+    "the target unless a name says mae; they are those of an operator that has not seen the held-out samples, while "
+    "the patch that is used is fitted on all of them. Where a recovery is fitted on several "
     "calibrations, errors are of all, each token with the weight that it is fitted with."
 )
 
@@ -30,6 +30,7 @@ COLUMNS: Columns = VARIANT | {
         "Share of the squared Frobenius norm of M in (M - M^T) / 2, 0 to 1: what no symmetric patch can reach.",
     ),
     "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
+    "trained_tokens": (INT, "Tokens that gradients were taken on, those of each epoch counted; null without training."),
     "n_samples": (INT, "Samples of all calibrations that the recovery is fitted on, held-out ones included."),
     "n_tokens": (INT, "Tokens of context and gold answer of those samples, each counted once whatever its weight."),
     "auto_weight": (FLOAT, "Weight that `data` leaves to `auto`, the same at all boundaries of a variant; else null."),

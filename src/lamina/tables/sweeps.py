@@ -85,6 +85,12 @@ COLUMNS: Columns = SWEPT | {
         "Mean value of the sample under drawn models that keep the unit, less that under those without it; as shapley.",
     ),
     "presence_error": (FLOAT, "Standard error of the mean of presence over samples that the drawn models leave."),
+    "residual": (
+        FLOAT,
+        "Runs of layers go with the unit: the sum over them of the sample's part in the share of the stream's variance "
+        "at their ends that the best linear map of the stream at their starts leaves unexplained, fitted without the "
+        "sample, times the number of samples. The mean over samples is the sum of the shares.",
+    ),
     "taylor": (
         FLOAT,
         "The sample's share of the sum over the unit's weights w of abs(w * gradient), the gradient being the "

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, Metric
+from lamina.config.metrics import METRICS, MODULES, Metric
 from lamina.workflow import inputs, studies
 
 # The selector's options that a budget reads.
@@ -83,10 +83,9 @@ def loop(config: Configuration, w: Any) -> str | None:
 def sweep_modules(config: Configuration, w: Any) -> list[str]:
     """What a sweep imports by name: a pass of its own, what lets units leave early, the repair in the loop."""
     pass_, _, budget = studies.sweep_settings(config, w.selector)
-    if pass_ in studies.OVER_WEIGHTS:
-        return ["lamina.sweep.weights"]
-    if pass_ in studies.DRAWN:
-        return ["lamina.sweep.coalitions", f"lamina.relevance.{pass_}"]
+    if pass_ in MODULES:
+        drawn = [f"lamina.relevance.{pass_}"] if pass_ in studies.DRAWN else []
+        return [MODULES[pass_], *drawn]
     early = [] if budget == "full" else [f"lamina.search.{budget}"]
     name = studies.looped(config, w.selector)
     return early + (

@@ -70,6 +70,9 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
         return 0.0, 0.0
     if pass_ == "gradient":
         return 2.0 * TRAINING * tokens.stream * left, 1.0 * TRAINING * tokens.stream * left
+    if pass_ == "fit":
+        # The unpruned model, once for the Gram matrices and once for the errors.
+        return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
     if pass_ == "stream":
         return float(tokens.packed * left), float(tokens.stream * left)
     units = n_layers - removed

@@ -10,14 +10,13 @@ from dataclasses import replace
 from itertools import product
 
 from lamina.config.load import Configuration, layers, own_tasks, removed_count
-from lamina.config.metrics import METRICS
+from lamina.config.metrics import METRICS, MODULES
 from lamina.config.studies import Maps, Prune
 from lamina.variant import Variant
 
 # The pass whose metrics another pass measures along the way.
 _CARRIED = {"removal": "stream", "gradient": "weights"}
 _SWEEPING = ("iterative", "one_shot")
-OVER_WEIGHTS = ("gradient", "weights")
 DRAWN = ("shapley", "presence")
 
 
@@ -157,7 +156,7 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
 def sweep_blocks(config: Configuration, selector: str) -> int:
     """Jobs of a sweep. Budgets and drawn models compare all units, and passes over weights are not worth sharing."""
     pass_, _, budget = sweep_settings(config, selector)
-    return 1 if budget != "full" or pass_ in OVER_WEIGHTS + DRAWN else config.sweep.blocks
+    return 1 if budget != "full" or pass_ in MODULES else config.sweep.blocks
 
 
 def metric_pass(metric: str) -> str:

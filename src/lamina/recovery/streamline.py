@@ -1,0 +1,153 @@
+"""LLM-Streamline: the layer before a removed run is trained to give what the last layer of the run gave.
+
+The paper takes n + 1 layers out and puts one back, of the same class, initialised from the first of them and trained
+on the mean squared error of the stream behind them (arXiv 2403.19135). Here the plan takes out the run (s, e), n
+layers. The one more is layer s - 1, in whose place the trained one stands: from X = h_{s-1} to Y = h_e of the unpruned
+model. So a plan of n layers leaves L - n, as with every other repair, and before the first step the trained layer is
+layer s - 1, and the model that of the plan. The state with the least held-out error is kept, which that one can be.
+"""
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.config.recoveries import Streamline
+from lamina.errors import LaminaError
+from lamina.models.structure import layers_of, text_config
+from lamina.models.variant import Boundary, Patch, Place, own
+from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.streams import taps
+from lamina.streams.sources import split
+
+TOKENS = 16384  # of a pass; a step of more is taken in several
+
+Weighed = list[tuple[Sequence[int], float]]
+"""Sequences with the weight of a token of each."""
+
+
+def collect(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Streamline,
+    seed: int,
+) -> Iterator[tuple[Boundary, Fit]]:
+    """Train run after run, so that only one layer's gradients are held at a time.
+
+    Raises
+    ------
+    LaminaError
+        If a run begins at layer 0, or the model's weights are quantised.
+    """
+    if any(start == 0 for start, _ in boundaries):
+        raise LaminaError(
+            "streamline trains the layer before the removed layers, and before layer 0 there is none. Keep the first "
+            "layer (protect: [0] in the selector), or use another recovery: ghost."
+        )
+    if getattr(text_config(model), "quantization_config", None) is not None:
+        raise LaminaError("streamline trains weights, and those of this model are quantised. Use a recovery: ghost.")
+    seen: Weighed = []
+    unseen: Weighed = []
+    for source in sources:
+        for sequence, held in zip(source.sequences, split(len(source.sequences), seed), strict=True):
+            (unseen if held else seen).append((sequence, source.weight))
+    return ((boundary, _train(model, seen, unseen, boundary, options, seed)) for boundary in sorted(set(boundaries)))
+
+
+def fit(statistics: Fit, options: Streamline) -> Fit:
+    """What was trained."""
+    return statistics
+
+
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Give the layer before the boundary the trained weights."""
+    layer = layers_of(variant)[place.position - 1]
+    for name, tensor in tensors.items():
+        path, _, leaf = name.rpartition(".")
+        own(layer.get_submodule(path), leaf).copy_(tensor)
+
+
+def as_patch(tensors: Tensors) -> Patch | None:
+    """No linear map."""
+    return None
+
+
+def _train(
+    model: PreTrainedModel, seen: Weighed, unseen: Weighed, boundary: Boundary, options: Streamline, seed: int
+) -> Fit:
+    """The layer before one run, trained on the samples that are seen, as it was after the best of the epochs."""
+    layer = copy.deepcopy(layers_of(model)[boundary[0] - 1]).float().requires_grad_(True)
+    optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
+    errors: dict[str, float] = {}
+    state: dict[str, torch.Tensor] = {}
+    for epoch in range(options.epochs + 1):
+        if epoch:
+            random.Random(f"{seed} {epoch}").shuffle(order)
+            for first in range(0, len(order), options.batch):
+                optimiser.zero_grad()
+                _run(model, order[first : first + options.batch], boundary, layer, train=True)
+                optimiser.step()
+        found = _errors(model, unseen, boundary, layer, "heldout_error")
+        if not state or found["heldout_error"] < errors["heldout_error"]:
+            errors, state = found, {name: weight.detach().clone() for name, weight in layer.named_parameters()}
+    layer.load_state_dict(state, strict=False)
+    tokens = sum(len(sequence) for sequence, _ in seen)
+    facts = {
+        **_errors(model, seen, boundary, layer, "fit_error"),
+        **errors,
+        "parameters": 0,
+        "n_samples": len(seen) + len(unseen),
+        "n_tokens": tokens + sum(len(sequence) for sequence, _ in unseen),
+        "trained_tokens": options.epochs * tokens,
+    }
+    return Fit(tensors=state, validated=state, facts=facts)
+
+
+def _errors(
+    model: PreTrainedModel, weighed: Weighed, boundary: Boundary, layer: nn.Module, name: str
+) -> dict[str, float]:
+    """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream that the model gives once it is cut."""
+    after, before, norm = _run(model, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
+    return {f"{name}_before": before / norm, name: after / norm} if norm > 0 else {f"{name}_before": 0.0, name: 0.0}
+
+
+def _run(model: PreTrainedModel, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool) -> torch.Tensor:
+    """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; to train, also the gradient of the mean error."""
+    sums = torch.zeros(3, dtype=torch.float64, device=model.device)
+    entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
+    places = (boundary[0] - 1, *boundary)
+    consumer = partial(_add, sums, layer, places, [weight for _, weight in weighed], 1 / entries if train else None)
+    taps.run(model, [sequence for sequence, _ in weighed], places, consumer, TOKENS)
+    return sums
+
+
+def _add(
+    sums: torch.Tensor,
+    layer: nn.Module,
+    places: tuple[int, int, int],
+    weights: Sequence[float],
+    scale: float | None,
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+) -> None:
+    """Add a batch to the sums, and with a `scale` its share of the gradient to the layer's."""
+    before, start, end = places
+    given, cut, wanted = (streams[place] for place in (before, start, end))
+    weight = torch.tensor([weights[number] for number in batch.samples], device=given.device)[:, None] * batch.real
+
+    def squares(error: torch.Tensor) -> torch.Tensor:
+        return (error.float().square().sum(-1).masked_fill(~batch.real, 0) * weight).sum()
+
+    # Weights stay in float32, and products have the model's own dtype.
+    mixed = torch.autocast(given.device.type, given.dtype, enabled=given.dtype != torch.float32)
+    with torch.set_grad_enabled(scale is not None), mixed:
+        error = squares(wanted - batch.called[before](layer, given))
+        share = error * (scale or 0)
+    if scale is not None:
+        share.backward()
+    sums += torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
