@@ -37,7 +37,9 @@ def _check_calibrations(config: Configuration, study: Study, model: str, limit: 
         *getattr(study, "recoveries", []),
         *(config.selectors[s].recovery for s in getattr(study, "selectors", [])),
     }
-    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data} - {OWN}
+    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data}
+    healing = set(getattr(study, "healings", [])) - {"none"}
+    added = (added | {name for each in healing for name in config.healings[each].weights(OWN)}) - {OWN}
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         entry = config.calibrations[name]
         if isinstance(entry, Text):

@@ -86,7 +86,7 @@ def variants(listed: list[Variant]) -> list[str]:
 
 
 def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[str]:
-    """Variants are benchmarked only on what neither their calibration holds nor what their recoveries add to it."""
+    """Variants are benchmarked only on what neither their calibration holds nor what their repairs add to it."""
     if w.calibration == "none":
         return [paths.task(w.task)]
     seen = {name for v in listed for name in studies.read_by(config, v)}
@@ -97,6 +97,12 @@ def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     """The calibrations that a recovery is fitted on beside the variant's own, by name."""
     _, *added = studies.fitted_on(config, w.calibration, recovery)
     return {name: paths.calibration(w.model, name) for name in added}
+
+
+def healing_data(config: Configuration, w: Any) -> dict[str, str]:
+    """The calibrations that a healing trains on beside the variant's own, by name."""
+    names = studies.trained_on(config, w.calibration, w.healing)
+    return {name: paths.calibration(w.model, name) for name in names if name != w.calibration}
 
 
 def export(config: Configuration, w: Any) -> dict[str, Any]:

@@ -166,14 +166,20 @@ def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[st
     return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
 
 
+def trained_on(config: Configuration, calibration: str, healing: str) -> dict[str, float]:
+    """Calibrations that a variant's healing trains on, with the weight of a token."""
+    return config.healings[healing].weights(calibration) if healing != "none" else {}
+
+
 def read_by(config: Configuration, variant: Variant) -> set[str]:
-    """Calibrations that a variant was made from, its recovery and the one in its selector's loop included."""
+    """Calibrations that a variant was made from: its healing, its recovery, the one in its selector's loop included."""
     ways = (variant.recovery, looped(config, variant.selector))
-    return {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+    fitted = {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+    return fitted | set(trained_on(config, variant.calibration, variant.healing))
 
 
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
-    """(model, calibration) of every calibration that is read: those of studies, and what recoveries add to them."""
+    """(model, calibration) of every calibration that is read: those of studies, and what repairs add to them."""
     mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
     return sorted({*captures(config), *mended})
 
