@@ -78,7 +78,7 @@ def heal(
     flags = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
     torch.manual_seed(options.seed)
     try:
-        healed = _trainable(variant, options)
+        healed = trainable(variant, options)
         objective = Objective.of(options.objective, variant, base, plan, options.temperature)
         rows, best = training.train(healed.weights, objective, sources, options, lambda: merged(variant), progress)
     finally:
@@ -90,7 +90,7 @@ def heal(
     return healed, rows
 
 
-def _trainable(variant: PreTrainedModel, options: Lora) -> Healed:
+def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
     """The variant made ready: nothing but what is trained has a gradient."""
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
