@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -47,7 +48,9 @@ def test_any_saved_step_leads_to_the_same_weights_and_rows(
     data = [Source(samples(24)), Source(samples(32, "text")[24:], 0.5)]
 
     def heal(progress: Progress | None) -> tuple[dict[str, torch.Tensor], Any]:
-        healed, rows = lora.heal(tiny.model(), {"units": UNITS}, fitted(), data, Lora(**{**SETTINGS, "epochs": 3}), progress)
+        healed, rows = lora.heal(
+            tiny.model(), {"units": UNITS}, fitted(), data, Lora(**{**SETTINGS, "epochs": 3}), progress
+        )
         return {name: weight.detach() for name, weight in healed.weights.items()}, rows
 
     wanted, rows = heal(None)
@@ -76,7 +79,7 @@ def test_a_changed_setting_or_file_begins_anew(tmp_path: Path) -> None:
     assert saved.load() is None and [path.name for path in tmp_path.iterdir()] == ["read"]
 
 
-def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.model().save_pretrained(tmp_path / "model")
     manifest = {"path": str(tmp_path / "model"), "source": "tiny", "dtype": "float32", "trust_remote_code": False}
     store.write_text(tmp_path / "manifest.json", json.dumps(manifest))
@@ -88,23 +91,27 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
         calibrations.write(tmp_path / f"{name}.parquet", made)
     options = {**SETTINGS, "method": "lora", "data": {"own": 1, "corpus": 0.5}, "epochs": 12}
 
-    def start(output: str) -> subprocess.Popen[bytes]:
+    def command(output: str) -> list[str]:
         files = [f"--{name}={tmp_path / name}.json" for name in ("manifest", "plan")]
         files += [f"--calibration={tmp_path}/own.parquet", f"--patch={tmp_path}/patch.safetensors"]
         told = ["--variant=m/own/s/removed=3/ghost/lora", f"--options={json.dumps(options)}"]
         told += ["--data", f"corpus={tmp_path}/corpus.parquet", f"--output={tmp_path / output}"]
-        script = REPOSITORY / "workflow/scripts/heal_variant.py"
-        environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"}
-        return subprocess.Popen([sys.executable, str(script), *files, *told], env=environment)
+        return [str(REPOSITORY / "workflow/scripts/heal_variant.py"), *files, *told]
 
-    whole, killed = start("whole"), start("killed")
+    def run(output: str) -> None:
+        monkeypatch.setattr(sys, "argv", command(output))
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    killed = subprocess.Popen([sys.executable, *command("killed")], env=environment)
     progress = tmp_path / "killed/.progress.safetensors"
     while not progress.is_file() and killed.poll() is None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL and progress.is_file()
     assert [path.name for path in progress.parent.iterdir() if path.suffix != ".tmp"] == [progress.name]
-    assert start("killed").wait() == 0 and whole.wait() == 0
+    run("killed")
+    run("whole")
     written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("whole", "killed")]
     assert written == [["adapter_config.json", "adapter_model.safetensors", "training.parquet"]] * 2
     for name in written[0]:
