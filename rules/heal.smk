@@ -1,11 +1,13 @@
-# Needs: a plan, its patch (unless the recovery is none), the calibration. Gives:
-# results/adapters/{key}/removed={n}/{recovery}/{healing}/ with the adapter and its training curve.
+# Needs: a plan, its patch (unless the recovery is none), the calibration and those that the healing adds to it. Gives:
+# results/adapters/{key}/removed={n}/{recovery}/{healing}/ with what was trained and its curve. Beside the outputs stands
+# .progress.safetensors while it trains, which Snakemake does not know and so does not delete: a killed job goes on there.
 
 
 rule heal_variant:
     input:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
+        data=lambda w: list(inputs.healing_data(CONFIG, w).values()),
         plan=paths.plan(KEY, "{removed}"),
         patch=branch(
             lambda w: w.recovery == "none",
@@ -33,8 +35,9 @@ rule heal_variant:
         variant=lambda w: str(inputs.variant(w)),
         options=lambda w: arguments.as_json(CONFIG.healings[w.healing].options()),
         patch=lambda w, input: f"--patch {input.patch}" if input.patch else "",
+        data=lambda w: arguments.heal(CONFIG, w),
         folder=lambda w, output: Path(output[0]).parent,
     shell:
         'on_gpu python "$SCRIPTS/heal_variant.py" --variant {params.variant} --manifest {input.manifest}'
-        " --calibration {input.calibration} --plan {input.plan} {params.patch} --options {params.options:q}"
+        " --calibration {input.calibration} --plan {input.plan} {params.patch} --options {params.options:q}{params.data}"
         " --code {params.code} --output {params.folder} 2> {log}"

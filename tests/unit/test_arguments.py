@@ -233,6 +233,30 @@ def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw
     assert file in inputs.table_parts(config, "calibrations")
 
 
+def test_what_a_healing_trains_on_is_read_checked_and_listed(raw: Raw, tmp_path: Path) -> None:
+    raw["healings"] |= {
+        "other": {"method": "lora", "data": "corpus"},
+        "both": {"method": "lora", "data": {"own": 1, "corpus": 0.1}},
+        "alone": {"method": "lora", "data": {"own": 2}},
+    }
+    raw["studies"]["prune"]["healings"] = ["lora", "other", "both", "alone"]
+    config, file = load(raw, workplace(tmp_path)), "results/calibrations/small/corpus.parquet"
+    gate = Wildcards(model="small", calibration="recall", task="t")
+    for healing, added in (("lora", []), ("alone", []), ("other", ["corpus"]), ("both", ["corpus"])):
+        place = wildcards(recovery="none", healing=healing)
+        assert inputs.healing_data(config, place) == dict.fromkeys(added, file)
+        assert shlex.split(arguments.heal(config, place)) == (["--data", f"corpus={file}"] if added else [])
+        listed = [Variant("small", "recall", "accuracy", 1, "none", healing)]
+        assert inputs.overlap_gates(config, gate, listed) == [
+            f"results/overlap/small/{name}/t.json" for name in [*added, "recall"]
+        ]
+        # What had no other word before is told to jobs as before.
+        assert ("data" in config.healings[healing].options()) == bool(added)
+    assert file in inputs.table_parts(config, "calibrations")
+    assert studies.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
+    assert studies.trained_on(config, "corpus", "both") == {"corpus": 1.1}
+
+
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:
     general = mended.recoveries["general"]
     assert list(general.weights("recall").items()) == [("recall", 1.0), ("corpus", 0.1)]

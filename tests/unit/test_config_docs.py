@@ -42,6 +42,7 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":
             used |= {name for recovery in loaded.recoveries.values() for name in recovery.data}
+            used |= {name for healing in loaded.healings.values() for name in healing.weights("own")}
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
 

@@ -421,6 +421,33 @@ def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root:
     assert all(word in message for word in ("recoveries.ghost.data: 'auto'", "'replaceme'", "0.1")), message
 
 
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("corpsu", ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"own": 1, "corpsu": 0.1}, ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"own": 1, "corpus": 0}, ["healings.lora.data", "weights above 0"]),
+        ({}, ["healings.lora.data", "weights above 0"]),
+        (["own"], ["healings.lora.data", "['own']"]),
+    ],
+)
+def test_what_a_healing_trains_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
+    message = refusal(put(minimal(), "healings.lora.data", data), root)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("train", ["patch", "both"])
+def test_patches_are_trained_only_where_every_recovery_leaves_some(root: Path, train: str) -> None:
+    raw = put(minimal(), "healings.lora.train", train)
+    assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
+    put(raw, "studies.prune.recoveries", ["ghost"])
+    assert config.load(copy.deepcopy(raw), root)
+    for method in ("replaceme", "prune_comp"):
+        put(raw, "recoveries.ghost", {"method": method})
+        message = refusal(copy.deepcopy(raw), root)
+        assert "'ghost' folds its repair into weights" in message and "write train: lora" in message
+
+
 def test_a_calibration_called_own_is_refused_where_a_repair_means_another_by_it(root: Path) -> None:
     raw = put(minimal(), "calibrations.own", {"task": "microworld_facts"})
     assert config.load(copy.deepcopy(raw), root)
@@ -432,8 +459,9 @@ def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
     model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
     raw = put(minimal(), "models.small.source", "short")
     assert config.load(copy.deepcopy(raw), root)
-    put(raw, "recoveries.ghost.data", {"own": 1, "corpus": 0.1})
-    assert "calibrations.corpus.length: 128" in refusal(raw, root)
+    for where in ("recoveries.ghost.data", "healings.lora.data"):
+        added = put(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
+        assert "calibrations.corpus.length: 128" in refusal(added, root)
 
 
 def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:

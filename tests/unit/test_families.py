@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft import get_peft_model
 from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
@@ -135,14 +134,11 @@ def random_patch(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def random_adapter(base: PreTrainedModel, units: list[str], folder: Path) -> None:
     """An adapter as a healing leaves it, with random weights."""
-    variant = materialise(base, {"units": units})
-    adapted = get_peft_model(variant, lora.lora_config(variant, Lora(rank=2, alpha=4.0)))
+    healed = lora.trainable(materialise(base, {"units": units}), Lora(rank=2, alpha=4.0))
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) / 4)
-    lora.save(adapted, folder)
+    for parameter in healed.weights.values():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator) / 4)
+    lora.save(healed, folder)
 
 
 def with_adapter(base: PreTrainedModel, units: list[str], folder: Path) -> PreTrainedModel:

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from transformers import PreTrainedModel
 
 from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
-from lamina.healing import lora
+from lamina.healing import lora, training
+from lamina.healing.objectives import Objective, tokens
+from lamina.healing.training import Source
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import Patch
@@ -32,11 +35,16 @@ def samples(count: int = 48, kind: str = "choices") -> list[Sample]:
     return found
 
 
+def validate(model: PreTrainedModel, held: list[Sample], positions: int) -> float:
+    """The loss on samples that were not trained on."""
+    return training.validate(Objective("lm", model, model), [Source(held)], positions)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "phi3", "bloom"])
 def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -> None:
     base = tiny.model(family)
     before = {name: parameter.clone() for name, parameter in base.named_parameters()}
-    adapted, rows = lora.heal(materialise(base, PLAN), samples(), Lora(**FAST))
+    healed, rows = lora.heal(base, PLAN, None, [Source(samples())], Lora(**FAST))
     losses = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
     assert len(losses) == 5 and min(losses) < 0.95 * losses[0]
     chosen = [row for row in rows if row["chosen"]]
@@ -50,10 +58,10 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
 def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Path) -> None:
     base, ids = tiny.model(family), tiny.tokens()
     patches = {(2, 3): Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 50)}
-    adapted, _ = lora.heal(materialise(base, PLAN, patches), samples(), Lora(**FAST))
-    lora.save(adapted, tmp_path)
+    healed, _ = lora.heal(base, PLAN, patches, [Source(samples())], Lora(**FAST))
+    lora.save(healed, tmp_path)
     with torch.no_grad():
-        wanted = adapted(input_ids=ids).logits
+        wanted = healed.model(input_ids=ids).logits
         unhealed = materialise(base, PLAN, patches)(input_ids=ids).logits
         mine = materialise(base, PLAN, patches, tmp_path)(input_ids=ids).logits
         peft = PeftModel.from_pretrained(materialise(base, PLAN, patches), tmp_path)(input_ids=ids).logits
@@ -69,29 +77,29 @@ def test_a_saved_adapter_gives_the_trained_model_back(family: str, tmp_path: Pat
 
 def test_an_adapter_of_another_variant_is_refused(tmp_path: Path) -> None:
     base = tiny.model()
-    adapted, _ = lora.heal(materialise(base, {"units": ["2", "3"]}), samples(), Lora(**{**FAST, "epochs": 1}))
-    lora.save(adapted, tmp_path)
+    healed, _ = lora.heal(base, {"units": ["2", "3"]}, None, [Source(samples())], Lora(**{**FAST, "epochs": 1}))
+    lora.save(healed, tmp_path)
     with pytest.raises(LaminaError, match="another variant"):
         materialise(base, PLAN, None, tmp_path)
 
 
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
     base, ids, options = tiny.model(), tiny.tokens(), Lora(**{**FAST, "epochs": 2})
-    _, held = lora._split(samples(), options.seed)
+    _, held = training.split(samples(), options.seed)
     answers = {True: 20, False: 5}
     contradictory = [
         replace(sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held],)),))
         for sample in samples()
     ]
-    adapted, rows = lora.heal(materialise(base, PLAN), contradictory, options)
+    healed, rows = lora.heal(base, PLAN, None, [Source(contradictory)], options)
     assert rows[0]["chosen"] and rows[0]["epoch"] == 0 and not any(row["chosen"] for row in rows[1:])
     with torch.no_grad():
-        assert torch.equal(adapted(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits)
+        assert torch.equal(healed.model(input_ids=ids).logits, materialise(base, PLAN)(input_ids=ids).logits)
 
 
 def test_validation_samples_are_never_trained_on() -> None:
-    training, validation = lora._split(samples(100), seed=1)
-    assert len(validation) == 15 and not {s.index for s in training} & {s.index for s in validation}
+    kept, validation = training.split(samples(100), seed=1)
+    assert len(validation) == 15 and not {s.index for s in kept} & {s.index for s in validation}
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -102,16 +110,16 @@ def test_what_is_validated_is_the_saved_variant_in_its_dtype(family: str, tmp_pa
     before = [parameter.clone() for parameter in base.parameters()]
     # Updates of about the spacing of bfloat16: merged, many of them round away.
     options = Lora(**{**FAST, "learning_rate": 1e-3})
-    adapted, rows = lora.heal(materialise(base, PLAN), samples(), options)
-    lora.save(adapted, tmp_path)
-    _, validation = lora._split(samples(), options.seed)
-    healed = materialise(base, PLAN, None, tmp_path)
+    healed, rows = lora.heal(base, PLAN, None, [Source(samples())], options)
+    lora.save(healed, tmp_path)
+    _, validation = training.split(samples(), options.seed)
+    saved = materialise(base, PLAN, None, tmp_path)
     (chosen,) = (row for row in rows if row["chosen"])
-    assert chosen["epoch"] > 0 and next(healed.parameters()).dtype == torch.bfloat16
-    assert chosen["validation_loss"] == lora._validate(healed, validation, 10_000)
-    assert rows[0]["validation_loss"] == lora._validate(materialise(base, PLAN), validation, 10_000)
+    assert chosen["epoch"] > 0 and next(saved.parameters()).dtype == torch.bfloat16
+    assert chosen["validation_loss"] == validate(saved, validation, 10_000)
+    assert rows[0]["validation_loss"] == validate(materialise(base, PLAN), validation, 10_000)
     # The adapter beside the weights says something else.
-    assert chosen["validation_loss"] != lora._validate(adapted, validation, 10_000)
+    assert chosen["validation_loss"] != validate(healed.model, validation, 10_000)
     assert all(map(torch.equal, base.parameters(), before))
 
 
@@ -120,26 +128,26 @@ def test_validation_keeps_to_its_memory_bound_and_to_its_loss(monkeypatch: pytes
     layers_of(model)[0].register_forward_pre_hook(
         lambda module, args: widths.append(args[0].shape[0] * args[0].shape[1])
     )
-    losses = [lora._validate(model, samples(), positions) for positions in (10_000, 30, 1)]
+    losses = [validate(model, samples(), positions) for positions in (10_000, 30, 1)]
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
     assert widths[0] > 300 and max(widths[1:-48]) <= 30 and max(widths[-48:]) <= 9
     widths.clear()
-    monkeypatch.setattr(lora, "_positions", lambda model: 40)
-    lora.heal(materialise(model, PLAN), samples(), Lora(**{**FAST, "epochs": 1}))
+    monkeypatch.setattr(training, "positions", lambda objective: 40)
+    lora.heal(model, PLAN, None, [Source(samples())], Lora(**{**FAST, "epochs": 1}))
     assert widths and max(widths) <= 40
 
 
 def test_only_the_gold_continuation_counts_except_in_texts() -> None:
     sample = samples(1)[0]
-    ids, first = lora._tokens(sample)
+    ids, first = tokens(sample)
     assert first == len(sample.rows[0].context) and ids[first:] == list(sample.rows[0].continuation)
-    assert lora._tokens(samples(1, "text")[0])[1] == 1
+    assert tokens(samples(1, "text")[0])[1] == 1
 
 
 def test_the_same_seed_gives_the_same_adapter_and_max_steps_ends_training() -> None:
     base = tiny.model()
     options = Lora(**{**FAST, "dropout": 0.1, "max_steps": 7})
-    runs = [lora.heal(materialise(base, PLAN), samples(), options)[1] for _ in range(2)]
+    runs = [lora.heal(base, PLAN, None, [Source(samples())], options)[1] for _ in range(2)]
     assert runs[0] == runs[1]
     assert runs[0][-1]["step"] == 7 and runs[0][-1]["learning_rate"] == pytest.approx(0.0, abs=1e-9)
     assert runs[0][-1]["validation_loss"] is not None
@@ -149,7 +157,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
     gradients = []
     for positions in (10_000, 20):
         model = tiny.model()
-        loss, count = lora._backward(model, samples(8), positions)
+        loss, count = training.backward(Objective("lm", model, model), [samples(8)], positions)
         gradients.append((loss, count, layers_of(model)[1].mlp.up_proj.weight.grad))
     assert gradients[0][0] == pytest.approx(gradients[1][0], rel=1e-5) and gradients[0][1] == gradients[1][1] == 8
     torch.testing.assert_close(gradients[0][2], gradients[1][2], atol=1e-6, rtol=1e-4)
@@ -157,6 +165,6 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
 
 def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None:
     with pytest.raises(LaminaError, match="mixtral"):
-        lora.heal(materialise(tiny.model("mixtral"), PLAN), samples(), Lora(**FAST))
+        lora.heal(tiny.model("mixtral"), PLAN, None, [Source(samples())], Lora(**FAST))
     with pytest.raises(LaminaError, match="at least 4"):
-        lora.heal(materialise(tiny.model(), PLAN), samples(3), Lora(**FAST))
+        lora.heal(tiny.model(), PLAN, None, [Source(samples(3))], Lora(**FAST))

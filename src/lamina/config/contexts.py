@@ -37,8 +37,11 @@ def _check_calibrations(config: Configuration, study: Study, model: str, limit: 
         *getattr(study, "recoveries", []),
         *(config.selectors[s].recovery for s in getattr(study, "selectors", [])),
     }
-    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data} - {OWN}
+    healing = set(getattr(study, "healings", [])) - {"none"}
+    added = {name for each in mending - {"none", None} for name in config.recoveries[each].data}
+    added |= {name for each in healing for name in config.healings[each].weights(OWN)}
     added |= {name for s in getattr(study, "selectors", []) for name in config.selectors[s].also}
+    added -= {OWN}
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
         entry = config.calibrations[name]
         if isinstance(entry, Text):

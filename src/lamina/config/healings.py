@@ -1,8 +1,19 @@
 """Section `healings`: the short fine-tunes after pruning. A class here has the name and the options of a method."""
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from lamina.config.entry import ByValue, option, seed_option
+from pydantic import AfterValidator, Field
+
+from lamina.config.entry import ByValue, Filled, Named, Spelt, option, seed_option
+from lamina.config.recoveries import OWN
+
+# What `data: own` is called in jobs, as when it was all that there was.
+_OWN_ALONE = "calibration"
+
+
+def _plain(data: dict[str, float] | str) -> dict[str, float] | str:
+    weights = {data: 1.0} if isinstance(data, str) else data
+    return _OWN_ALONE if set(weights) <= {OWN, _OWN_ALONE} else weights
 
 
 class Healing(ByValue):
@@ -12,9 +23,20 @@ class Healing(ByValue):
 
     method: str = option("The fine-tuning method.")
 
+    @property
+    def patches(self) -> bool:
+        """Whether it trains the patches of a recovery, which must then leave some."""
+        return False
+
+    def weights(self, own: str) -> dict[str, float]:
+        """The weight of a scored token by calibration; `own` is that of the variant."""
+        return {own: 1.0}
+
 
 class Lora(Healing):
-    """Low-rank updates of the MLP projections that are left, after arXiv 2605.14075, appendix E.7."""
+    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
+    recovery.
+    """
 
     method: Literal["lora"] = "lora"
     rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
@@ -26,9 +48,44 @@ class Lora(Healing):
     warmup_steps: int = option("Steps over which the learning rate rises; it falls as a cosine afterwards.", 100, ge=0)
     max_steps: int | None = option("Optimiser steps at most; `null` trains for all epochs.", None, ge=1)
     seed: int = seed_option()
-    data: Literal["calibration"] = option(
-        "What it trains on, the samples of the variant's own calibration.", "calibration"
+    data: Annotated[
+        Annotated[Named[Annotated[float, Spelt, Field(gt=0)]], Field(min_length=1)] | Filled, AfterValidator(_plain)
+    ] = option(
+        "What it trains on: `own`, the variant's own calibration (or `calibration`), the name of another one, or names "
+        "with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the "
+        "greatest weight once, and of the others their share, drawn anew.",
+        _OWN_ALONE,
+        allowed="own, the name of a calibration, or weights above 0 by calibration, such as {own: 1, corpus: 0.1}",
+        shown_default="`own`",
     )
+    objective: Literal["lm", "distill", "lm+hidden"] = option(
+        "What training lowers: the loss of the right tokens (`lm`), the divergence from the unpruned model's "
+        "predictions, KL(base ‖ variant) (`distill`), or `lm` and the squared distance from the unpruned model's "
+        "stream where layers went, relative to its square (`lm+hidden`).",
+        "lm",
+    )
+    temperature: float = option("With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0)
+    train: Literal["lora", "patch", "both"] = option(
+        "What is trained: low-rank updates, the patches of the recovery (from their closed form on), or both.", "lora"
+    )
+    targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
+    quantise: Literal["none", "4bit"] = option(
+        "Train beside weights in 4 bits, to save memory: needs a GPU and bitsandbytes. The result is not quantised.",
+        "none",
+    )
+
+    @property
+    def patches(self) -> bool:
+        return self.train != "lora"
+
+    def weights(self, own: str) -> dict[str, float]:
+        if isinstance(self.data, str):
+            return super().weights(own)
+        weights: dict[str, float] = {}
+        for name, weight in self.data.items():
+            name = own if name == OWN else name
+            weights[name] = weights.get(name, 0.0) + weight
+        return weights
 
 
 read = Healing.from_options

@@ -48,6 +48,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
         _check_references(config, f"studies.{name}", study)
         if isinstance(study, Prune):
             _check_recoveries(config, f"studies.{name}", study)
+            _check_healings(config, f"studies.{name}", study)
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
     files.check(config, root)
@@ -173,17 +174,19 @@ def _check_loops(config: Configuration) -> None:
 
 
 def _check_data(config: Configuration) -> None:
-    """What recoveries are fitted on is there."""
-    for name, recovery in config.recoveries.items():
-        for calibration in recovery.data:
+    """What recoveries are fitted on, and healings trained on, is there."""
+    repairs = {f"recoveries.{name}": tuple(entry.data) for name, entry in config.recoveries.items()}
+    repairs |= {f"healings.{name}": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
+    for where, data in repairs.items():
+        for calibration in data:
             if calibration != OWN and calibration not in config.calibrations:
                 raise LaminaError(
-                    f"recoveries.{name}.data: '{calibration}' is not defined under `calibrations`. "
+                    f"{where}.data: '{calibration}' is not defined under `calibrations`. "
                     f"{nearest(calibration, [OWN, *config.calibrations])} Correct the name, or define it there."
                 )
-        if len(recovery.data) > 1 and OWN in config.calibrations:
+        if len(data) > 1 and OWN in config.calibrations:
             raise LaminaError(
-                f"calibrations.{OWN}: recoveries.{name}.data means the variant's own calibration by '{OWN}'. "
+                f"calibrations.{OWN}: {where}.data means the variant's own calibration by '{OWN}'. "
                 "Give this calibration another name."
             )
 
@@ -218,6 +221,20 @@ def _check_recoveries(config: Configuration, where: str, study: Prune) -> None:
                 f"{where}.recoveries: '{mending[0]}' mends the boundary of whole layers, but selector '{name}' removes "
                 f"{units} units. Write recoveries: [none] in this study, or units: layer in selectors.{name}."
             )
+
+
+def _check_healings(config: Configuration, where: str, study: Prune) -> None:
+    for healing in study.healings:
+        if healing == "none" or not config.healings[healing].patches:
+            continue
+        for name in study.recoveries:
+            if name == "none" or config.recoveries[name].FOLDED:
+                left = "leaves none" if name == "none" else "folds its repair into weights"
+                raise LaminaError(
+                    f"{where}.healings: '{healing}' trains the patches of the recovery, and recovery '{name}' {left}. "
+                    "List recoveries of method ghost or linearpatch alone in this study, and the others in another "
+                    f"one, or write train: lora in healings.{healing}."
+                )
 
 
 def _check_measured(config: Configuration, where: str, study: Prune) -> None:

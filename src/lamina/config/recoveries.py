@@ -33,6 +33,8 @@ class Recovery(ByValue):
     BY: ClassVar[str] = "method"
     # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
     LINEAR: ClassVar[bool] = True
+    # Whether it is folded into weights and leaves no patch that could be trained.
+    FOLDED: ClassVar[bool] = False
 
     method: str = option("The recovery method.")
     data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
@@ -106,6 +108,7 @@ class ReplaceMe(Recovery):
     """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
 
     LINEAR = False
+    FOLDED = True
 
     method: Literal["replaceme"] = "replaceme"
     objective: Literal["least_squares", "cosine"] = option(
@@ -121,6 +124,8 @@ class PruneComp(Recovery):
     """One number that makes the stream as large as it was, folded into all weights before a run, after
     arXiv 2507.18212.
     """
+
+    FOLDED = True
 
     method: Literal["prune_comp"] = "prune_comp"
 

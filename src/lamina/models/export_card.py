@@ -143,7 +143,7 @@ def _repairs(facts: Facts) -> str:
         )
     if facts.variant.healing != "none":
         lines.append(
-            f"Healing `{facts.variant.healing}`: a short fine-tune on the calibration, merged into the weights."
+            f"Healing `{facts.variant.healing}`: a short training, merged into the weights and patches it changed."
         )
     return "## Repairs\n\n" + "\n\n".join(lines)
 

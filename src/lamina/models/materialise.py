@@ -4,6 +4,7 @@ The base model is left as it was: a variant copies the module structure and shar
 so that one load serves any number of variants.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import modeling_lamina
-from lamina.models.structure import projection_paths
+from lamina.models.adaptable import paths
 from lamina.models.surgery import kept_layers, remove
 from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, share
+
+ADAPTED = "targets"  # in the metadata of an adapter's weights: what they adapt; `mlp` where nothing is said
+_PREFIX = "base_model.model."  # before every name there, as PEFT has it
+_PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
 
 def materialise(
@@ -30,8 +35,8 @@ def materialise(
     model : the unpruned base model.
     plan : a plan with its `units`; None gives the base model itself (shared).
     patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
-    adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches. It is merged into copies of the
-        weights it changes.
+    adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches, with trained patches, or both. The
+        one is merged into copies of the weights it changes, the others take the place of those given.
 
     Raises
     ------
@@ -79,17 +84,28 @@ def _refuse_plain_saving(variant: PreTrainedModel) -> None:
 
 
 def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
-    """Merge a LoRA adapter, after giving the variant its own copy of each weight that changes."""
+    """Put trained patches in their places and merge a LoRA adapter, with copies of each weight that changes."""
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
     from peft.tuners.lora import LoraLayer
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    config, state = LoraConfig.from_pretrained(str(folder)), load_file(folder / "adapter_model.safetensors")
-    config.inference_mode = True
-    held = {name.removeprefix("base_model.model.").partition(".lora_")[0] for name in state}
-    stray = sorted(held.symmetric_difference(projection_paths(variant)))
+    with safe_open(str(folder / "adapter_model.safetensors"), framework="pt") as handle:
+        targets = (handle.metadata() or {}).get(ADAPTED, "mlp")
+        state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
+    held = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
+    there = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
+    stray = sorted(held.symmetric_difference(paths(variant, targets)) | (there ^ patches.keys() if patches else set()))
     if stray:
         raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
+    for name, values in patches.items():
+        module, _, buffer = name.removeprefix(_PREFIX).rpartition(".")
+        holder = variant.get_submodule(module)
+        setattr(holder, buffer, values.to(getattr(holder, buffer)))
+    if not state:
+        return variant
+    config = LoraConfig.from_pretrained(str(folder))
+    config.inference_mode = True
     trainable = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
     adapted = get_peft_model(variant, config)
     for parameter, flag in trainable:

@@ -66,7 +66,7 @@ def run(
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
-    with _tapped(model, wanted) as (streams, called), _listening(outputs) as given:
+    with tapped(model, wanted) as (streams, called), _listening(outputs) as given:
         for samples in by_length(
             [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
         ):
@@ -118,7 +118,7 @@ def positions(tokens: int, held: int) -> int:
 
 
 @contextmanager
-def _tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
+def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
     """While open, every forward pass puts the stream at each boundary into a mapping, and into another how to call a
     layer there.
     """

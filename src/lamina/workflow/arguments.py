@@ -147,7 +147,16 @@ def recover_modules(config: Configuration, w: Any) -> list[str]:
 
 def data(config: Configuration, w: Any, recovery: str) -> str:
     """What a recovery reads beside the variant's own calibration, by name; empty if it reads no more."""
-    added = [f"{name}={file}" for name, file in inputs.added_data(config, w, recovery).items()]
+    return _data(inputs.added_data(config, w, recovery))
+
+
+def heal(config: Configuration, w: Any) -> str:
+    """What a healing reads beside the variant's own calibration, by name; empty if it reads no more."""
+    return _data(inputs.healing_data(config, w))
+
+
+def _data(files: Mapping[str, str]) -> str:
+    added = [f"{name}={file}" for name, file in files.items()]
     return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
 
 

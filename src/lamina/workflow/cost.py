@@ -154,13 +154,20 @@ def estimate(
             work = 2.0 * tokens.stream * depth[model]
             stages["recover"].add(work, work, flops(model, tokens))
     for variant in (v for v in variants if v.healing != "none"):
-        tokens, stage = calibrations[variant.model, variant.calibration], stages["heal"]
         settings: Any = config.healings[variant.healing]  # every method trains for epochs
-        steps = settings.epochs * -(-tokens.samples // settings.batch)
+        stage = stages["heal"]
+        weights = settings.weights(variant.calibration)
+        drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
+        trained = {name: calibrations[variant.model, name] for name in weights}
+        steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
         share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
         stage.jobs += 1
-        work = TRAINING * share * tokens.stream * (depth[variant.model] - variant.removed)
-        stage.add(work, work, flops(variant.model, tokens))
+        passes = TRAINING * (depth[variant.model] - variant.removed)
+        # The teacher's forward pass.
+        passes += depth[variant.model] if settings.objective != "lm" else 0
+        for name, tokens in trained.items():
+            work = passes * share * drawn[name] * tokens.stream
+            stage.add(work, work, flops(variant.model, tokens))
     for model, calibration, task, block in studies.benchmark_blocks(config):
         tokens, stage = tasks[model, task], stages["benchmark"]
         stage.jobs += 1

@@ -121,6 +121,12 @@ def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     return {name: paths.calibration(w.model, name) for name in read if name != w.calibration}
 
 
+def healing_data(config: Configuration, w: Any) -> dict[str, str]:
+    """The calibrations that a healing trains on beside the variant's own, by name."""
+    names = studies.trained_on(config, w.calibration, w.healing)
+    return {name: paths.calibration(w.model, name) for name in names if name != w.calibration}
+
+
 def export(config: Configuration, w: Any) -> dict[str, Any]:
     """What a variant is exported from, by name. Its card shows benchmarks that are there; none is started for it.
 

@@ -194,10 +194,16 @@ def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[st
     return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
 
 
+def trained_on(config: Configuration, calibration: str, healing: str) -> dict[str, float]:
+    """Calibrations that a variant's healing trains on, with the weight of a token."""
+    return config.healings[healing].weights(calibration) if healing != "none" else {}
+
+
 def read_by(config: Configuration, variant: Variant) -> set[str]:
-    """Calibrations that a variant was made from, by its selector, its recovery and the one in its selector's loop."""
+    """Calibrations that a variant was made from, by its selector, its recoveries and its healing."""
     ways = (variant.recovery, looped(config, variant.selector))
     fitted = {name for recovery in ways for name in fitted_on(config, variant.calibration, recovery)}
+    fitted |= set(trained_on(config, variant.calibration, variant.healing))
     return fitted.union(beside(config, variant.calibration, variant.selector))
 
 

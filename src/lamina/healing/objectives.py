@@ -1,0 +1,155 @@
+"""What a healing lowers: sums over a batch, each divided by its number of tokens over all batches that belong together.
+
+So a loss depends neither on padding nor on how a batch is split. A token is *scored* if it belongs to the gold
+continuation of multiple-choice and generated samples, or to a text (all but its first).
+
+The teacher of `distill` and `lm+hidden` is the unpruned model, whose weights the variant shares: adapters wrap the
+variant's modules, so the base computes as it always did, beside the same weights in memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Sample
+from lamina.errors import LaminaError
+from lamina.models.modeling_lamina import Patched, repair
+from lamina.models.structure import final_norm_of, layers_of
+from lamina.models.surgery import kept_layers, removed_layers, runs
+from lamina.streams.batches import padded
+from lamina.streams.taps import tapped
+
+_CHUNK = 1 << 23  # numbers in float32 at a time, 32 MiB
+
+
+def tokens(sample: Sample) -> tuple[list[int], int]:
+    """Token ids of context and gold continuation, and the position of the first scored token."""
+    row = sample.rows[sample.gold]
+    ids = [*row.context, *row.continuation]
+    return ids, 1 if sample.kind == "text" else max(1, len(row.context))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective by its name in the options, for a variant of `base` without the plan's units.
+
+    Attributes
+    ----------
+    variant : the materialised variant, in which adapters may stand.
+    places : by the end of each run of removed layers in `base`, the number of the variant's layers before it.
+    """
+
+    name: str
+    variant: PreTrainedModel
+    base: PreTrainedModel
+    temperature: float = 1.0
+    places: Mapping[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, name: str, variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any], temperature: float
+    ) -> "Objective":
+        """The objective for a plan.
+
+        Raises
+        ------
+        LaminaError
+            If streams are to be compared and the plan removes no whole layer.
+        """
+        places: dict[int, int] = {}
+        if name == "lm+hidden":
+            kept = kept_layers(base, plan["units"])
+            ends = [end for _, end in runs(removed_layers(plan["units"]), len(layers_of(base)))]
+            places = {end: sum(layer < end for layer in kept) for end in ends}
+            if not places:
+                raise LaminaError(
+                    "objective: lm+hidden compares streams where layers went, and this plan removes halves of layers. "
+                    "Write objective: lm or distill, or heal a selector with units: layer."
+                )
+        return cls(name, variant, base, temperature, places)
+
+    @property
+    def per_entry(self) -> int:
+        """Numbers that are kept for each entry of the vocabulary at a position."""
+        return 12 if self.name == "distill" else 6
+
+    def counts(self, samples: Sequence[Sample]) -> list[int]:
+        """The number of tokens by which each of the `sums` is divided: scored ones, and for streams all."""
+        lengths = [(len(ids), first) for ids, first in map(tokens, samples)]
+        scored = sum(length - first for length, first in lengths)
+        return [scored, *([sum(length for length, _ in lengths)] if self.places else [])]
+
+    def sums(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
+        """The loss, summed over the tokens of a batch, with its gradient; and the same of the streams if it has any."""
+        encoded = [tokens(sample) for sample in samples]
+        inputs, real = padded([ids for ids, _ in encoded], self.variant.device)
+        first = torch.tensor([[start] for _, start in encoded], device=inputs.device)
+        scored = (real & (torch.arange(real.shape[1], device=inputs.device) >= first))[:, 1:]
+        feed: dict[str, Any] = {"input_ids": inputs, "attention_mask": real.long(), "use_cache": False}
+        with ExitStack() as stack:
+            mine, _ = stack.enter_context(tapped(self.variant, list(self.places.values())))
+            theirs, _ = stack.enter_context(tapped(self.base, list(self.places)))
+            logits = self.variant(**feed).logits[:, :-1][scored]
+            with torch.no_grad():
+                if self.name == "distill":
+                    wanted = self.base(**feed).logits[:, :-1][scored]
+                elif self.places:
+                    body: Any = self.base.base_model
+                    body(**feed)
+            if self.name == "distill":
+                return [Divergence.apply(logits, wanted, self.temperature)]
+            loss = functional.cross_entropy(logits.float(), inputs[:, 1:][scored], reduction="sum")
+            return [loss, *([self._distance(mine, theirs, real)] if self.places else [])]
+
+    def _distance(
+        self, mine: Mapping[int, torch.Tensor], theirs: Mapping[int, torch.Tensor], real: torch.Tensor
+    ) -> torch.Tensor:
+        """‖h - ĥ‖² / ‖h‖² summed over real tokens, mean over runs: h enters the layer after the run in the unpruned
+        model, ĥ in the variant, its patch applied (arXiv 2403.17887, eq. 8, there not divided).
+
+        Divided, because the first token's stream is often a thousand times as large as all others.
+        """
+        total = real.new_zeros((), dtype=torch.float32)
+        for end, place in self.places.items():
+            wanted, found = theirs[end][real].float(), mine[place][real]
+            layers = layers_of(self.variant)
+            after = layers[place] if place < len(layers) else final_norm_of(self.variant)
+            if isinstance(after, Patched):
+                found = repair(found, after.patch_operator, after.patch_bias)
+            square = wanted.square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
+            total = total + ((found.float() - wanted).square().sum(-1) / square).sum() / len(self.places)
+        return total
+
+
+class Divergence(torch.autograd.Function):
+    """T² KL(softmax(teacher / T) ‖ softmax(student / T)), summed over tokens, for logits (tokens, V).
+
+    The gradient, T (softmax(student / T) - softmax(teacher / T)), is made along with the value, some tokens at a time:
+    no probabilities of a whole batch are kept in float32, and it is exactly zero where the logits are equal.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The sum, a scalar in float32; only the student gets a gradient."""
+        gradient = torch.empty_like(student)
+        total = torch.zeros((), dtype=torch.float64, device=student.device)
+        rows = max(1, _CHUNK // student.shape[-1])
+        for mine, theirs, part in zip(student.split(rows), teacher.split(rows), gradient.split(rows), strict=True):
+            log_q = functional.log_softmax(mine.float() / temperature, -1)
+            log_p = functional.log_softmax(theirs.float() / temperature, -1)
+            p = log_p.exp()
+            total += (p * (log_p - log_q)).sum(dtype=torch.float64)
+            part.copy_(temperature * (log_q.exp() - p))
+        ctx.save_for_backward(gradient)
+        return (temperature**2 * total).float()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> tuple[torch.Tensor, None, None]:
+        """The gradient times the one from outside."""
+        (gradient,) = ctx.saved_tensors
+        return gradient * outer[0], None, None

@@ -1,0 +1,54 @@
+"""Where a healing stands, on disk, so that one that was killed goes on from there as if nothing had happened."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+
+class Progress:
+    """One safetensors file: tensors, and facts as JSON in its metadata. `key` is a digest of all settings.
+
+    A file that was written under another key counts as none: what has changed begins anew.
+    """
+
+    def __init__(self, file: str | Path, key: str) -> None:
+        self.file, self.key = Path(file), key
+
+    def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
+        """Tensors and facts of the last `save`; None if there is none."""
+        if not self.file.is_file():
+            return None
+        with safe_open(str(self.file), framework="pt") as handle:
+            told = handle.metadata() or {}
+            if told.get("key") != self.key:
+                return None
+            return {name: handle.get_tensor(name) for name in handle.keys()}, json.loads(told["facts"])  # noqa: SIM118
+
+    def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
+        """Replace what was saved, all at once: a kill leaves the one or the other."""
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self.file.with_suffix(".tmp")
+        held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        save_file(held, temporary, metadata={"key": self.key, "facts": json.dumps(facts)})
+        os.replace(temporary, self.file)
+
+    def remove(self) -> None:
+        """Forget it, once the results stand."""
+        self.file.unlink(missing_ok=True)
+        self.file.with_suffix(".tmp").unlink(missing_ok=True)
+
+
+def digest(settings: Mapping[str, Any], *files: str | Path) -> str:
+    """A hash of settings (JSON-able) and of the contents of files."""
+    found = hashlib.sha256(json.dumps([settings, torch.__version__], sort_keys=True).encode())
+    for file in files:
+        with Path(file).open("rb") as handle:
+            found.update(hashlib.file_digest(handle, "sha256").digest())
+    return found.hexdigest()

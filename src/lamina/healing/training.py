@@ -1,0 +1,263 @@
+"""The loop of a healing: batches, steps, validation, and going on where it was killed.
+
+The epoch is picked on validation samples cut from those given, epoch 0 (no training) included, and never on test data.
+`learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the last
+step. `max_steps` bounds the optimiser steps of all epochs together.
+"""
+
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from lamina.config.healings import Lora
+from lamina.data.calibrations import Sample
+from lamina.errors import LaminaError
+from lamina.healing.objectives import Objective, tokens
+from lamina.healing.progress import Progress
+from lamina.streams.batches import by_length
+
+VALIDATION_SHARE = 0.15
+SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch
+
+Weights = Mapping[str, nn.Parameter]
+
+
+class Source(NamedTuple):
+    """Samples of one calibration, each of whose scored tokens counts `weight` times."""
+
+    samples: Sequence[Sample]
+    weight: float = 1.0
+
+
+class Step(NamedTuple):
+    """One optimiser step: its batch, the samples of each source apart, and whether it is the last of its epoch."""
+
+    epoch: int
+    groups: list[list[Sample]]
+    last: bool
+
+
+def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
+    """Samples to train on, and those that validate.
+
+    Raises
+    ------
+    LaminaError
+        If there are too few.
+    """
+    if len(samples) < 4:
+        raise LaminaError(
+            f"healing needs at least 4 calibration samples, to train on some and pick the epoch on others; there are "
+            f"{len(samples)}. Raise the calibration's limit."
+        )
+    held = max(1, round(len(samples) * VALIDATION_SHARE))
+    chosen = set(random.Random(seed).sample(range(len(samples)), held))
+    training = [sample for number, sample in enumerate(samples) if number not in chosen]
+    return training, [samples[number] for number in sorted(chosen)]
+
+
+def train(
+    weights: Weights,
+    objective: Objective,
+    sources: Sequence[Source],
+    options: Lora,
+    as_saved: Callable[[], AbstractContextManager[None]],
+    progress: Progress | None = None,
+) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
+    """Train `weights`; rows of table `training` (without its keys), and the values of the epoch that is kept.
+
+    While `as_saved` is open, the variant computes as a saved one. With `progress`, the state is saved after each epoch
+    and every SAVE_STEPS steps, and a state that is there is gone on from: random numbers, moments and batches are those
+    of a run that was never interrupted.
+
+    Raises
+    ------
+    LaminaError
+        If there are too few samples to cut a validation split, or the loss is not a number.
+    """
+    parts = [(split(source.samples, options.seed), source.weight) for source in sources]
+    training = [Source(kept, weight) for (kept, _), weight in parts]
+    validation = [Source(held, weight) for (_, held), weight in parts]
+    optimiser = torch.optim.AdamW(weights.values(), lr=options.learning_rate, weight_decay=0.0)
+    steps = list(_steps(training, options))
+    warmup, memory = min(options.warmup_steps, max(1, len(steps) // 10)), positions(objective)
+    saved = progress.load() if progress else None
+    if saved is None:
+        with as_saved():
+            loss = validate(objective, validation, memory)
+        rows: list[dict[str, Any]] = [
+            {"step": 0, "epoch": 0, "validation_loss": loss, "learning_rate": 0.0, "tokens": 0, "chosen": True}
+        ]
+        best = {name: weight.detach().clone() for name, weight in weights.items()}
+    else:
+        rows, best = saved[1]["rows"], _restored(saved[0], weights, optimiser)
+    objective.variant.train()
+    for number, step in enumerate(steps[rows[-1]["step"] :], rows[-1]["step"] + 1):
+        rate = options.learning_rate * schedule(number, warmup, len(steps))
+        for group in optimiser.param_groups:
+            group["lr"] = rate
+        loss, count = backward(objective, step.groups, memory)
+        if math.isnan(loss):
+            raise LaminaError(
+                f"{objective.variant.config.model_type} gives NaN in healing, step {number}. Lower the learning_rate, "
+                "or write dtype: float32 (or bfloat16) for this model."
+            )
+        torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        rows.append(
+            {
+                "step": number,
+                "epoch": step.epoch,
+                "loss": loss,
+                "learning_rate": rate,
+                "tokens": rows[-1]["tokens"] + count,
+                "chosen": False,
+            }
+        )
+        if step.last:
+            with as_saved():
+                rows[-1]["validation_loss"] = validate(objective, validation, memory)
+            objective.variant.train()
+            (chosen,) = (row for row in rows if row["chosen"])
+            if rows[-1]["validation_loss"] < chosen["validation_loss"]:
+                chosen["chosen"], rows[-1]["chosen"] = False, True
+                best = {name: weight.detach().clone() for name, weight in weights.items()}
+        if progress and (step.last or number % SAVE_STEPS == 0):
+            progress.save(_state(weights, best, optimiser), {"rows": rows})
+    return rows, best
+
+
+def _state(weights: Weights, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
+    """All that a run depends on beside its settings; which batches come next follows from the number of steps."""
+    found = {"random": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        found["random.cuda"] = torch.cuda.get_rng_state()
+    for name, weight in weights.items():
+        found |= {f"weight/{name}": weight, f"best/{name}": best[name]}
+        found |= {f"{kind}/{name}": value for kind, value in optimiser.state[weight].items()}
+    return found
+
+
+def _restored(found: Mapping[str, torch.Tensor], weights: Weights, optimiser: Any) -> dict[str, torch.Tensor]:
+    """Put a state back in its places; returns the best weights."""
+    torch.set_rng_state(found["random"])
+    if "random.cuda" in found:
+        torch.cuda.set_rng_state(found["random.cuda"])
+    for name, weight in weights.items():
+        weight.data.copy_(found[f"weight/{name}"])
+        state = {kind: found[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
+        # The step counts on the CPU.
+        optimiser.state[weight] = {k: v if k == "step" else v.to(weight.device) for k, v in state.items()}
+    return {name: found[f"best/{name}"].to(weight.device) for name, weight in weights.items()}
+
+
+def positions(objective: Objective) -> int:
+    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU)."""
+    model = objective.variant
+    config = model.config.get_text_config(decoder=True)
+    free = torch.cuda.mem_get_info(model.device)[0] // 2 if model.device.type == "cuda" else 2 << 30
+    # About 40 numbers a channel and layer are kept for the backward pass, and a few per vocabulary entry.
+    numbers = 40 * config.hidden_size * config.num_hidden_layers + objective.per_entry * config.vocab_size
+    return int(free // (4 * numbers))
+
+
+def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
+    """Add the gradient of a batch's mean loss per token, in as many parts as memory asks for; loss and scored tokens.
+
+    Groups are padded apart from each other.
+    """
+    counts = objective.counts([sample for group in groups for sample in group])
+    total = [0.0] * len(counts)
+    for group in groups:
+        for part in by_length([len(tokens(sample)[0]) for sample in group], memory):
+            # In the order of the batch, which in one part is then the batch itself.
+            sums = objective.sums([group[number] for number in sorted(part)])
+            mean = sums[0] / counts[0]
+            for value, count in zip(sums[1:], counts[1:], strict=True):
+                mean = mean + value / count
+            mean.backward()
+            total = [before + float(value.detach()) for before, value in zip(total, sums, strict=True)]
+    return sum(value / count for value, count in zip(total, counts, strict=True)), counts[0]
+
+
+@torch.no_grad()
+def validate(objective: Objective, sources: Sequence[Source], memory: int) -> float:
+    """The objective on samples that are not trained on, in batches of at most so many positions.
+
+    A mean per token in which those of each source weigh as they should.
+
+    Raises
+    ------
+    LaminaError
+        If it is not a number.
+    """
+    objective.variant.eval()
+    total: list[float] = []
+    count: list[float] = []
+    for samples, weight in sources:
+        for group in by_length([len(tokens(sample)[0]) for sample in samples], memory):
+            batch = [samples[number] for number in group]
+            found = [weight * float(value) for value in objective.sums(batch)]
+            among = [weight * value for value in objective.counts(batch)]
+            total = [a + b for a, b in zip(total or [0.0] * len(found), found, strict=True)]
+            count = [a + b for a, b in zip(count or [0.0] * len(among), among, strict=True)]
+    loss = sum(a / b for a, b in zip(total, count, strict=True))
+    if math.isnan(loss):
+        raise LaminaError(
+            f"{objective.variant.config.model_type} gives NaN during the validation of a healing; use dtype: float32."
+        )
+    return loss
+
+
+def schedule(step: int, warmup: int, total: int) -> float:
+    """Factor of the learning rate at `step` (1 … total): linear warm-up, then a cosine to 0."""
+    if step <= warmup:
+        return step / warmup
+    return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, total - warmup)))
+
+
+def _steps(sources: Sequence[Source], options: Lora) -> Iterator[Step]:
+    """All steps of a training, the same for the same seed."""
+    order, number = random.Random(options.seed), 0
+    for epoch in range(1, options.epochs + 1):
+        batches = _shuffled(sources[0].samples, options.batch, order)
+        if len(sources) > 1:
+            batches = _mixed(sources, options.batch, order)
+        left = len(batches) if options.max_steps is None else min(len(batches), options.max_steps - number)
+        yield from (Step(epoch, groups, place == left) for place, groups in enumerate(batches[:left], 1))
+        number += left
+
+
+def _shuffled(samples: Sequence[Sample], size: int, order: random.Random) -> list[list[list[Sample]]]:
+    """Batches of samples of similar length, the batches in random order: little padding, no curriculum."""
+    shuffled = list(samples)
+    order.shuffle(shuffled)
+    shuffled.sort(key=lambda sample: len(tokens(sample)[0]))
+    batches = [[shuffled[start : start + size]] for start in range(0, len(shuffled), size)]
+    order.shuffle(batches)
+    return batches
+
+
+def _mixed(sources: Sequence[Source], size: int, order: random.Random) -> list[list[list[Sample]]]:
+    """Batches drawn from several sources at once, so that each scored token of a batch counts the same.
+
+    The samples of the greatest weight all come once, of the others a share as large as their weight beside it.
+    """
+    greatest = max(source.weight for source in sources)
+    drawn = [
+        (number, sample)
+        for number, (samples, weight) in enumerate(sources)
+        for sample in order.sample(samples, max(1, round(len(samples) * weight / greatest)))
+    ]
+    order.shuffle(drawn)
+    batches = [drawn[start : start + size] for start in range(0, len(drawn), size)]
+    return [
+        [group for n in range(len(sources)) if (group := [sample for number, sample in batch if number == n])]
+        for batch in batches
+    ]
