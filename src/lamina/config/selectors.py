@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from lamina.config.entry import ByValue, Filled, Spelt, group_option, option, seed_option
 from lamina.config.explain import listed, wrong
@@ -41,6 +41,17 @@ def recovery_option() -> Any:
     )
 
 
+def held_back_option() -> Any:
+    """The key `held_back`."""
+    return option(
+        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
+        "measured there.",
+        0.25,
+        gt=0,
+        lt=1,
+    )
+
+
 class Selector(ByValue):
     """A metric, a strategy, the kind of unit and what must stay.
 
@@ -54,6 +65,8 @@ class Selector(ByValue):
     # For messages: what else keeps layers from going, and metrics to begin with.
     LIMIT: ClassVar[str] = ""
     USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
+    # Whether one job finds the plans of all sizes by trying whole sets.
+    SEARCHES: ClassVar[bool] = False
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
@@ -108,6 +121,17 @@ class Selector(ByValue):
                 f"removing anything. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave "
                 "`recovery` out.",
                 "recovery",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_searched(self) -> Self:
+        if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
+            raise wrong(
+                f"'{self.metric}' is measured without removing anything, and strategy '{self.strategy}' compares whole "
+                f"sets of removals. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: "
+                "iterative.",
+                "metric",
             )
         return self
 
@@ -228,6 +252,64 @@ class Random(Selector):
 
     strategy: Literal["random"] = "random"
     seed: int = seed_option()
+
+
+class Beam(Selector):
+    """Keeps the best sets of each size and compares all their extensions; a plan need not contain the smaller one.
+
+    Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
+    on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
+    winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
+    samples. `recovery` repairs what is compared, as for `iterative`.
+    """
+
+    SEARCHES = True
+    USUAL_METRICS = "accuracy or output_kl"
+
+    strategy: Literal["beam"] = "beam"
+    metric: MetricName = metric_option()
+    width: int = option("Sets of each size that are kept; with 1 it is greedy.", 3, ge=1)
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+    recovery: Filled | None = recovery_option()
+
+
+class Evolutionary(Selector):
+    """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
+
+    A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
+    of them on more tokens; the parent competes in the last stage. Samples, costs and rivals are as for `beam`.
+    """
+
+    SEARCHES = True
+    USUAL_METRICS = "accuracy or output_kl"
+
+    strategy: Literal["evolutionary"] = "evolutionary"
+    metric: MetricName = metric_option()
+    offspring: int = option("Children of a generation; the first parent is the best of as many drawn sets.", 32, ge=1)
+    generations: int | None = option(
+        "Generations; `null` takes k (L - k) / 1.5 of them to remove k of L units.", None, ge=1
+    )
+    stages: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = option(
+        "How many children each stage keeps, and on how many tokens they are compared.",
+        [[2, 2048], [1, 32768]],
+        allowed="pairs [kept, tokens] such as [[2, 2048], [1, 32768]], the last keeping 1",
+        min_length=1,
+    )
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+    recovery: Filled | None = recovery_option()
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        kept = [keep for keep, _ in self.stages]
+        if kept[-1] != 1 or kept != sorted(kept, reverse=True):
+            raise wrong(
+                f"{self.stages} keeps {', '.join(map(str, kept))}: stages keep fewer and fewer children, the last "
+                "one 1. Write such as [[2, 2048], [1, 32768]].",
+                "stages",
+            )
+        return self
 
 
 read = Selector.from_options
