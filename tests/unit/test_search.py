@@ -113,7 +113,7 @@ def test_generations_are_those_of_the_paper() -> None:
     toy = Toy()
     one = search(toy)
     evolutionary.find(one, UNITS, [4], chosen("evolutionary", offspring=6, stages=[[3, 55], [1, 10000]]))
-    assert max(row["step"] for row in one.rows) == 16 == evolutionary.generations(4, 10)
+    assert max(row["step"] for row in one.rows) == 16
     parent: set[str] = set()
     for generation in range(17):
         first, last = ([r for r in one.rows if (r["step"], r["stage"]) == (generation, at)] for at in ("1", "2"))

@@ -1,6 +1,6 @@
 """Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -273,6 +273,10 @@ class Beam(Selector):
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
 
+    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
+        """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
+        return {size: units if size == 1 else self.width * (units - size + 1) for size in range(1, max(sizes) + 1)}
+
 
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
@@ -299,6 +303,20 @@ class Evolutionary(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+
+    def lasts(self, size: int, units: int) -> int:
+        """Generations in which `size` of `units` are removed."""
+        return self.generations or max(1, round(size * (units - size) / 1.5))
+
+    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
+        """As `Beam.tried`; that of its greedy rival included."""
+        rivals = [self.offspring, *(keep for keep, _ in self.stages)]
+        shares = [min(1.0, each / tokens) for _, each in self.stages]
+        generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
+        return {
+            size: units - size + 1 + (generation * (self.lasts(size, units) + 1) if size in sizes else 0)
+            for size in range(1, max(sizes) + 1)
+        }
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:

@@ -22,15 +22,10 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
     return {size: _evolved(search, units, size, options) for size in sizes}
 
 
-def generations(size: int, count: int) -> int:
-    """How many it takes by default to remove `size` of `count` units: k (L - k) / 1.5."""
-    return max(1, round(size * (count - size) / 1.5))
-
-
 def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None
-    for generation in range((options.generations or generations(size, len(units))) + 1):
+    for generation in range(options.lasts(size, len(units)) + 1):
         children = _children(parent, units, size, options.offspring, generator)
         for stage, (keep, tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:
