@@ -12,9 +12,8 @@ COLUMNS: Columns = SELECTION | {
     "position": (INT, "Place in the order of removal, from 1."),
     "score": (
         FLOAT,
-        "Score for which the unit was picked, in the unit of the metric; of a block that of the whole run, of a search the mean loss of the whole set; null where "
-        ""
-        "the strategy has none.",
+        "Score for which the unit was picked, in the unit of the metric; of a block that of the whole run, of a search "
+        "the mean loss of the whole set; null where the strategy has none.",
     ),
     "accuracy_before": (
         FLOAT,
