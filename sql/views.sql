@@ -343,7 +343,7 @@ FROM ended AS e, LATERAL (
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
         AND s.stage <> 'held back'
         -- An evolutionary search begins anew for every size, the others build larger sets from smaller ones.
-        AND (s.removed = e.removed OR (s.removed < e.removed AND e.strategy <> 'evolutionary'))
+        AND (s.removed = e.removed OR (s.removed < e.removed AND e.strategy <> 'evolutionary' AND s.stage <> 'winner'))
 ) AS c;
 COMMENT ON VIEW search_results IS 'One row per search, strategy and size: what it ended with, what that is worth on samples it never saw, and what it cost, the smaller sizes on the way included.';
 COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many.';

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lamina import database
 from tests.pipeline.project import Project, copy_project
 
 
@@ -32,10 +33,9 @@ def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: P
 
 
 def test_a_search_tells_what_it_cost_and_what_its_rivals_reach(searched: Project) -> None:
-    view = (searched.folder / "sql/views.sql").read_text()
-    view = view[view.index("CREATE OR REPLACE VIEW search_results") :].split("COMMENT")[0].split(" AS\n", 1)[1]
+    tables = database.connect(searched.folder / "sql/views.sql", [searched.folder / "results/tables/searches.parquet"])
     names = "selector, strategy, removed, n_search, n_held_back, evaluations, difference"
-    rows = searched.query(f"SELECT {names} FROM ({view.rstrip().rstrip(';')})")
+    rows = tables.execute(f"SELECT {names} FROM search_results").fetchall()
     found = {row[:3]: row[3:] for row in rows}
     own = {"beam": "beam", "evolved": "evolutionary"}
     assert set(found) == {

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina import database
 from lamina.config import selectors
 from lamina.errors import LaminaError
 from lamina.search import beam, contest, evolutionary, looped
@@ -19,9 +20,11 @@ from lamina.search.trials import Search, Trials, split
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from tests.unit import tiny
+from tests.unit.plausible_tables import write_tables
 from tests.unit.test_loop import options as ghost_options
 from tests.unit.test_sweep import naive, random_samples
 
+VIEWS = Path(__file__).parents[2] / "sql/views.sql"
 UNITS = [str(layer) for layer in range(10)]
 SAMPLES = 40
 
@@ -167,6 +170,34 @@ def test_a_search_reports_its_rivals_on_samples_that_none_of_them_saw(strategy: 
     # Each strategy is charged as if it were alone.
     greedy = [row for row in result.rows if row["strategy"] == "iterative" and row["stage"] != "held back"]
     assert sum(row["n_new"] for row in greedy) == 30 * (10 + 9 + 8)
+
+
+@pytest.mark.parametrize("strategy", ["beam", "evolutionary"])
+def test_the_view_tells_what_each_end_cost_as_if_alone(strategy: str, tmp_path: Path) -> None:
+    """Counted from the questions of a search that is run for one size, in trials of its own."""
+    rows = run(Toy(), strategy).rows
+    key = {"model": "m", "calibration": "c", "selector": "s"}
+    files = write_tables(tmp_path, searches=[key | dict(row) for row in rows])
+    found = {
+        (r["strategy"], r["removed"]): r for r in database.rows(database.connect(VIEWS, files), "FROM search_results")
+    }
+    assert len(found) == 7
+    for (way, size), row in found.items():
+        ends = {
+            r["stage"]: r
+            for r in rows
+            if (r["strategy"], r["removed"]) == (way, size) and r["stage"] in "winner held back"
+        }
+        assert (row["search_loss"], row["loss"]) == (ends["winner"]["loss"], ends["held back"]["loss"])
+        assert row["units"] == ends["winner"]["units"] and (row["n_search"], row["n_held_back"]) == (30, 10)
+        if way == strategy:
+            alone = run(asked := Toy(), strategy, sizes=[size])
+            assert found[way, size]["difference"] == 0 and alone.found[size].removed == set(row["units"])
+            own = {(removed, number) for removed, number in asked.asked if number < 30}
+            theirs = [r for r in alone.rows if r["strategy"] == way and r["stage"] != "held back"]
+            assert row["sets"] == len({tuple(r["units"]) for r in theirs})
+            assert row["evaluations"] == sum(r["n_new"] for r in theirs) <= len(own)
+    assert found["one_shot", 3]["evaluations"] == 30 * 11 and found["one_shot", 2]["sets"] == 11
 
 
 @pytest.mark.parametrize("strategy", ["beam", "evolutionary"])
