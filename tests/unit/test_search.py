@@ -231,6 +231,19 @@ def test_a_killed_search_goes_on_to_the_same_result(strategy: str, after: int, t
     assert run(anew := Toy(1), strategy, log) == expected and anew.asked == whole.asked
 
 
+def test_what_is_no_number_is_an_infinite_loss_also_after_a_kill(tmp_path: Path) -> None:
+    class Broken(Toy):
+        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
+            found = super().losses(candidates, numbers)
+            found[["3" in one.removed for one in candidates], 0] = np.nan
+            return found
+
+    one = run(Broken(), "beam", tmp_path / "log")
+    assert {row["loss"] == np.inf for row in one.rows if "3" in row["units"]} == {True}
+    assert not {"3"} & one.found[3].removed
+    assert run(asked := Broken(), "beam", tmp_path / "log") == one and not asked.asked
+
+
 def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -> None:
     sequences = [(number % 30, 7) for number in range(50)]
     seen, held = split(sequences, 0.2, 3)

@@ -163,7 +163,8 @@ class Search:
         losses, _ = self.trials.losses([winner, rival or winner], numbers)
         self.rows[-1]["loss_stderr"] = _mean(losses[0])[1]
         if rival:
-            difference, error = _mean(np.subtract(*losses))
+            with np.errstate(invalid="ignore"):
+                difference, error = _mean(losses[0] - losses[1])
             self.rows[-1] |= {"difference": difference, "difference_stderr": error}
 
 

@@ -21,7 +21,7 @@ COLUMNS: Columns = CALIBRATION | {
     ),
     "removed": (INT, "Number of units that the set removes; 0 for the unpruned model."),
     "units": (pa.list_(STRING), "Units of the set: 12, 12.attention or 12.mlp."),
-    "step": (INT, "Size reached, of a strategy that adds unit by unit; generation of an evolutionary one, from 0."),
+    "step": (INT, "Size reached; in the stages of an evolutionary search the generation, from 0."),
     "stage": (
         STRING,
         "Stage of the selection, from 1; winner: the set that is best in the end, on all samples of the search; held "
