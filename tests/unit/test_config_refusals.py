@@ -314,7 +314,7 @@ SELECTOR_MISMATCHES = [
     ),
     ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
     ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative, one_shot, beam or"]),
-    ({"metric": "cosine", "strategy": "beam"}, ["metric: 'cosine'", "'beam' compares whole sets", "accuracy, "]),
+    ({"metric": "cosine", "strategy": "beam"}, ["metric: 'cosine'", "which strategy 'beam' compares", "accuracy, "]),
     ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
     (
         {"metric": "accuracy", "strategy": "evolutionary", "stages": [[2, 10], [2, 20]]},

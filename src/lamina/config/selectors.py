@@ -128,9 +128,8 @@ class Selector(ByValue):
     def _check_searched(self) -> Self:
         if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
             raise wrong(
-                f"'{self.metric}' is measured without removing anything, and strategy '{self.strategy}' compares whole "
-                f"sets of removals. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: "
-                "iterative.",
+                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                f"Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: iterative.",
                 "metric",
             )
         return self
