@@ -3,7 +3,7 @@
 # Path grammar, under results/ ({key} = {model}/{calibration}/{selector}):
 #   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
 #   diagnoses/{model}/{calibration}/{diagnosis}
-#   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}
+#   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
 #   efficiency/{model}  tables/{table}  figures/{figure}
@@ -34,6 +34,7 @@ include: "rules/cost.smk"
 include: "rules/capture.smk"
 include: "rules/sweep.smk"
 include: "rules/prune.smk"
+include: "rules/search.smk"
 include: "rules/recover.smk"
 include: "rules/heal.smk"
 include: "rules/diagnose.smk"

@@ -17,6 +17,9 @@ rule prune_step:
         paths.plan(KEY, "{removed}"),
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
+    wildcard_constraints:
+        # The others are searched (search.smk).
+        selector=any_of(CONFIG.selectors.keys() - set(studies.searching(CONFIG))),
     conda:
         "../envs/lamina.yaml"
     params:

@@ -18,6 +18,7 @@ CREATE OR REPLACE VIEW activations AS SELECT * FROM 'results/tables/activations.
 CREATE OR REPLACE VIEW sweeps AS SELECT * FROM 'results/tables/sweeps.parquet';
 CREATE OR REPLACE VIEW relevance AS SELECT * FROM 'results/tables/relevance.parquet';
 CREATE OR REPLACE VIEW plans AS SELECT * FROM 'results/tables/plans.parquet';
+CREATE OR REPLACE VIEW searches AS SELECT * FROM 'results/tables/searches.parquet';
 CREATE OR REPLACE VIEW patches AS SELECT * FROM 'results/tables/patches.parquet';
 CREATE OR REPLACE VIEW training AS SELECT * FROM 'results/tables/training.parquet';
 CREATE OR REPLACE VIEW benchmarks AS SELECT * FROM 'results/tables/benchmarks.parquet';
@@ -404,3 +405,30 @@ FROM relevance_wide WHERE accuracy IS NOT NULL AND cosine IS NOT NULL;
 COMMENT ON VIEW disagreements IS 'One row per unit scored by both metrics: how far apart accuracy and cosine place it.';
 COMMENT ON COLUMN disagreements.rank_difference IS 'accuracy_rank - cosine_rank: positive = accuracy finds the unit more relevant than cosine does.';
 COMMENT ON COLUMN disagreements.n_units IS 'Number of units ranked.';
+
+CREATE OR REPLACE VIEW search_results AS
+WITH ended AS (
+    SELECT model, calibration, selector, strategy, removed,
+        any_value(units) AS units,
+        any_value(loss) FILTER (stage = 'winner') AS search_loss,
+        any_value(n_samples) FILTER (stage = 'winner') AS n_search,
+        any_value(COLUMNS(['loss', 'loss_stderr', 'difference', 'difference_stderr'])) FILTER (stage = 'held back'),
+        any_value(n_samples) FILTER (stage = 'held back') AS n_held_back
+    FROM searches WHERE stage IN ('winner', 'held back') GROUP BY ALL
+)
+SELECT e.*, c.evaluations, c.sets, c.layer_tokens
+FROM ended AS e, LATERAL (
+    SELECT sum(s.n_new) AS evaluations, count(DISTINCT s.units) AS sets, sum(s.layer_tokens) AS layer_tokens
+    FROM searches AS s
+    WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
+        AND s.stage <> 'held back'
+        -- An evolutionary search begins anew for every size, the others build larger sets from smaller ones.
+        AND (s.removed = e.removed OR (s.removed < e.removed AND e.strategy <> 'evolutionary' AND s.stage <> 'winner'))
+) AS c;
+COMMENT ON VIEW search_results IS 'One row per search, strategy and size: what it ended with, what that is worth on samples it never saw, and what it cost, the smaller sizes on the way included.';
+COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many.';
+COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
+COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back.';
+COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
+COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the strategy asked for, each once.';
+COMMENT ON COLUMN search_results.sets IS 'Different sets that it asked about.';

@@ -117,6 +117,8 @@ def write_study(
                             )
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
+        for name in calibrations:
+            data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
     data["jobs"] = [
         dict(
             rule=rule,
@@ -130,6 +132,20 @@ def write_study(
         for job in range(7)
     ]
     return write_tables(folder, **data)
+
+
+def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
+    """The ends of a beam search and of its rivals."""
+    rows: list[dict[str, Any]] = []
+    for strategy, worse in (("beam", 0.0), ("iterative", 0.02), ("one_shot", 0.1)):
+        for size in sizes:
+            loss = 0.1 * size + worse + rng.normal(0, 0.01)
+            units = [str(unit) for unit in range(size)]
+            told = key | dict(strategy=strategy, removed=size, units=units, step=size, kept=True, layer_tokens=1e5)
+            rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
+            paired = dict(loss_stderr=0.02, difference=worse, difference_stderr=0.01)
+            rows.append(told | dict(stage="held back", n_samples=100, n_new=100, loss=loss) | paired)
+    return [row | dict(evaluation=number) for number, row in enumerate(rows)]
 
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:

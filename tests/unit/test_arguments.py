@@ -48,6 +48,7 @@ def raw() -> Raw:
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "recovery": "ghost"},
         "looped_race": {"metric": "accuracy", "budget": "race", "recovery": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
+        "beam": {"metric": "accuracy", "strategy": "beam", "width": 2, "recovery": "ghost"},
     }
     return raw
 
@@ -109,6 +110,30 @@ def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_pa
     assert json.loads(parsed(arguments.sweep(config, wildcards("looped_once", block="0")))["recovery"])["seed"] == 7
     for selector in ("accuracy", "race", "base/removal/layer"):
         assert "recovery" not in parsed(arguments.sweep(config, wildcards(selector, block="0")))
+
+
+def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
+    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["beam"], "removed": [3, "50%", 1]}
+    config = load(raw, workplace(tmp_path))
+    told = parsed(arguments.search(config, wildcards("beam")))
+    assert json.loads(told["sizes"]) == [1, 3, 4]
+    assert json.loads(told["keys"]) == {"model": "small", "calibration": "recall", "selector": "beam"}
+    assert json.loads(told["selector"]) == {
+        "strategy": "beam",
+        "metric": "accuracy",
+        "width": 2,
+        "recovery": "ghost",
+    }
+    assert json.loads(told["recovery"])["options"] == {"method": "ghost"}
+    assert arguments.search_modules(config, wildcards("beam")) == [
+        "lamina.search.beam",
+        "lamina.relevance.accuracy",
+        "lamina.search.growing",
+        "lamina.recovery.ghost",
+    ]
+    assert studies.searching(config) == ["beam"]
+    assert "results/searches/small/recall/beam.parquet" in inputs.table_parts(config, "searches")
+    assert not [place for place in studies.sweeps(config) if place[2] == "beam"]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,24 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lamina.config import selectors
 from lamina.config.metrics import Presence, Shapley
 from lamina.data import lm_tasks
 from lamina.relevance import presence, shapley
+from lamina.search import beam
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
+from lamina.search.trials import Search, Trials
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
 from lamina.workflow import cost
 from lamina.workflow.cost import Tokens
+from tests.unit import tiny
+from tests.unit.test_sweep import random_samples
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -57,6 +65,33 @@ def test_drawn_models_cost_at_most_the_estimate(options: Shapley | Presence) -> 
     layers = sum(grow(step, [], 12, True).layers for step in cut)
     work, _ = cost.drawn_work(Tokens(1, 1, 1, 1), 12, 0, options, "layer")
     assert layers <= work < 2.5 * layers
+
+
+def test_a_search_costs_about_what_was_estimated() -> None:
+    """A beam's layer-tokens, of which sets with the same beginning share some."""
+    model, samples = tiny.model(depth=8), random_samples(0, count=40)
+    options = selectors.read({"metric": "perplexity", "strategy": "beam", "width": 2})
+    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
+    units = engine.all_units(8, "layer")
+    with engine.opened(model, samples, outputs=False) as session:
+        asked = Evaluator(session, loss_of("perplexity", "acc"))
+        trials = Trials(asked, 40, spent=lambda: session.layer_tokens)
+        one = Search("beam", trials, np.arange(40), np.ones(40))
+        beam.find(one, units, [4], options)
+    tried = options.tried([4], 8, packed)
+    found = [sum(row["removed"] == size for row in one.rows) for size in tried]
+    most = list(tried.values())
+    assert most == [8, 14, 12, 10] and all(5 <= n <= m for n, m in zip(found, most, strict=True))
+    work, _ = cost.search_work(Tokens(40, packed, 1, 1), 8, tried)
+    assert 0.5 * work < session.layer_tokens < 1.1 * work
+
+
+def test_an_evolution_is_estimated_by_its_generations() -> None:
+    options = selectors.read(
+        {"metric": "accuracy", "strategy": "evolutionary", "offspring": 10, "stages": [[3, 50], [1, 500]]}
+    )
+    # Of ten units one and another go greedily; then twelve times ten children on half of the tokens, and three on all.
+    assert options.tried([2], 10, 100) == {1: 10, 2: 9 + (10 * 0.5 + 3) * (11 + 1)}
 
 
 def test_more_samples_cost_in_proportion() -> None:

@@ -1,6 +1,6 @@
 """Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -77,6 +77,17 @@ def _adds(metric: Metric) -> bool:
     return metric.pass_ in ("removal", "stream")
 
 
+def held_back_option() -> Any:
+    """The key `held_back`."""
+    return option(
+        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
+        "measured there.",
+        0.25,
+        gt=0,
+        lt=1,
+    )
+
+
 class Selector(ByValue):
     """A metric, a strategy, the kind of unit and what must stay.
 
@@ -90,6 +101,8 @@ class Selector(ByValue):
     # For messages: what else keeps layers from going, and metrics to begin with.
     LIMIT: ClassVar[str] = ""
     USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
+    # Whether one job finds the plans of all sizes by trying whole sets.
+    SEARCHES: ClassVar[bool] = False
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
@@ -169,6 +182,16 @@ class Selector(ByValue):
                 f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
                 "seen. Write budget: full, or leave `also` out.",
                 "also",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_searched(self) -> Self:
+        if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
+            raise wrong(
+                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                f"Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: iterative.",
+                "metric",
             )
         return self
 
@@ -299,6 +322,82 @@ class Random(Selector):
 
     strategy: Literal["random"] = "random"
     seed: int = seed_option()
+
+
+class Beam(Selector):
+    """Keeps the best sets of each size and compares all their extensions; a plan need not contain the smaller one.
+
+    Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
+    on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
+    winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
+    samples. `recovery` repairs what is compared, as for `iterative`.
+    """
+
+    SEARCHES = True
+    USUAL_METRICS = "accuracy or output_kl"
+
+    strategy: Literal["beam"] = "beam"
+    metric: MetricName = metric_option()
+    width: int = option("Sets of each size that are kept; with 1 it is greedy.", 3, ge=1)
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+    recovery: Filled | None = recovery_option()
+
+    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
+        """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
+        return {size: units if size == 1 else self.width * (units - size + 1) for size in range(1, max(sizes) + 1)}
+
+
+class Evolutionary(Selector):
+    """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
+
+    A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
+    of them on more tokens; the parent competes in the last stage. Samples, costs and rivals are as for `beam`.
+    """
+
+    SEARCHES = True
+    USUAL_METRICS = "accuracy or output_kl"
+
+    strategy: Literal["evolutionary"] = "evolutionary"
+    metric: MetricName = metric_option()
+    offspring: int = option("Children of a generation; the first parent is the best of as many drawn sets.", 32, ge=1)
+    generations: int | None = option(
+        "Generations; `null` takes k (L - k) / 1.5 of them to remove k of L units.", None, ge=1
+    )
+    stages: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = option(
+        "How many children each stage keeps, and on how many tokens they are compared.",
+        [[2, 2048], [1, 32768]],
+        allowed="pairs [kept, tokens] such as [[2, 2048], [1, 32768]], the last keeping 1",
+        min_length=1,
+    )
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+    recovery: Filled | None = recovery_option()
+
+    def lasts(self, size: int, units: int) -> int:
+        """Generations in which `size` of `units` are removed."""
+        return self.generations or max(1, round(size * (units - size) / 1.5))
+
+    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
+        """As `Beam.tried`; that of its greedy rival included."""
+        rivals = [self.offspring, *(keep for keep, _ in self.stages)]
+        shares = [min(1.0, each / tokens) for _, each in self.stages]
+        generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
+        return {
+            size: units - size + 1 + (generation * (self.lasts(size, units) + 1) if size in sizes else 0)
+            for size in range(1, max(sizes) + 1)
+        }
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        kept = [keep for keep, _ in self.stages]
+        if kept[-1] != 1 or kept != sorted(kept, reverse=True):
+            raise wrong(
+                f"{self.stages} keeps {', '.join(map(str, kept))}: stages keep fewer and fewer children, the last "
+                "one 1. Write such as [[2, 2048], [1, 32768]].",
+                "stages",
+            )
+        return self
 
 
 read = Selector.from_options

@@ -12,8 +12,9 @@ COLUMNS: Columns = SELECTION | {
     "position": (INT, "Place in the order of removal, from 1."),
     "score": (
         FLOAT,
-        "Score for which the unit was picked, in the unit of the metric; of a block, that of the whole run; combined "
-        "where the selector scores several calibrations; null where the strategy has none.",
+        "Score for which the unit was picked, in the unit of the metric; of a block that of the whole run, of a search "
+        "the mean loss of the whole set; combined where the selector scores several calibrations; null where the "
+        "strategy has none.",
     ),
     "accuracy_before": (
         FLOAT,

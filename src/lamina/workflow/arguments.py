@@ -132,6 +132,26 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
     return [f"lamina.search.{selector.strategy}", *metric, *mixture]
 
 
+def search(config: Configuration, w: Any) -> str:
+    """What a search looks for, and how."""
+    told = command(
+        selector=as_json(config.selectors[w.selector].options()),
+        sizes=json.dumps(studies.searches(config).get((w.model, w.calibration, w.selector), [])),
+        score=config.calibrations[w.calibration].score,
+        recovery=loop(config, w),
+        tokens=config.sweep.tokens,
+        keys=as_json({"model": w.model, "calibration": w.calibration, "selector": w.selector}),
+    )
+    return told + data(config, w, studies.looped(config, w.selector))
+
+
+def search_modules(config: Configuration, w: Any) -> list[str]:
+    """What a search imports by name: its strategy, its metric, the repair in the loop."""
+    name = studies.looped(config, w.selector)
+    looped = [] if name == "none" else ["lamina.search.growing", f"lamina.recovery.{config.recoveries[name].method}"]
+    return [*prune_modules(config, w), *looped]
+
+
 def recover(config: Configuration, w: Any) -> str:
     """How a recovery is fitted."""
     told = command(recovery=w.recovery, options=as_json(config.recoveries[w.recovery].options()), seed=config.seed)

@@ -18,7 +18,7 @@ from lamina.config.metrics import Presence
 from lamina.errors import explained
 from lamina.workflow import studies
 
-STAGES = ("capture", "sweep", "recover", "heal", "benchmark")
+STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
 TRAINING = 3
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
@@ -103,6 +103,15 @@ def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: 
     return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
 
 
+def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tuple[float, float]:
+    """Layer-tokens of comparing whole sets, `tried` of each size; what is counted is above what sets share further on.
+
+    A set forks from the model at its first removed layer, the L · n / (n + 1) layers from there on being n fewer.
+    """
+    forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
+    return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
+
+
 def estimate(
     config: Configuration,
     models: Mapping[str, Mapping[str, Any]],
@@ -144,6 +153,13 @@ def estimate(
             fitting = float(sum(calibrations[model, name].stream for name in read) * depth[model])
             work, naive = work + fitting, naive + fitting
         stage.add(work, naive, flops(model, tokens))
+    for (model, calibration, selector), sizes in studies.searches(config).items():
+        entry: Any = config.selectors[selector]
+        whole = calibrations[model, calibration]
+        tokens, stage = whole.scaled(round(whole.samples * (1 - entry.held_back))), stages["search"]
+        tried = entry.tried(sizes, sum(entry.free(depth[model])), tokens.stream)
+        stage.jobs += 1
+        stage.add(*search_work(tokens, depth[model], tried), flops(model, tokens))
     variants = studies.variants(config)
     for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
         model, own, _, recovery = place

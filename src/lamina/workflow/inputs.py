@@ -170,6 +170,8 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             return [of("/".join(place), removed) for *place, removed in studies.sweeps(config)]
         case "plans":
             return [paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)]
+        case "searches":
+            return [paths.search("/".join(place)) for place in studies.searches(config)]
         case "patches":
             fitted = {(v.key, v.recovery) for v in studies.variants(config) if v.recovery != "none"}
             return [paths.patch_table(*place) for place in sorted(fitted)]

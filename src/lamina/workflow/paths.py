@@ -73,6 +73,16 @@ def plan(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
     return f"{results}/plans/{key}/removed={removed}.json"
 
 
+def search(key: str, results: str | Path = RESULTS) -> str:
+    """Everything that a search tried, for all sizes of a selector."""
+    return f"{results}/searches/{key}.parquet"
+
+
+def found_plans(key: str, results: str | Path = RESULTS) -> str:
+    """The plans that a search ended with, by size."""
+    return f"{results}/searches/{key}.json"
+
+
 def patch(key: str, recovery: str, results: str | Path = RESULTS) -> str:
     """Fitted tensors of a recovery, for all sizes of a selector."""
     return f"{results}/patches/{key}/{recovery}.safetensors"

@@ -30,6 +30,20 @@ def plans(config: Configuration) -> list[tuple[str, str, str, int]]:
     return sorted({(v.model, v.calibration, v.selector, v.removed) for v in variants(config)})
 
 
+def searching(config: Configuration) -> list[str]:
+    """Selectors whose plans of all sizes are found by one job."""
+    return [name for name, entry in config.selectors.items() if entry.SEARCHES]
+
+
+def searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
+    """The sizes that are searched for, by (model, calibration, selector)."""
+    found: dict[tuple[str, str, str], list[int]] = {}
+    for model, calibration, selector, removed in plans(config):
+        if config.selectors[selector].SEARCHES:
+            found.setdefault((model, calibration, selector), []).append(removed)
+    return found
+
+
 def sizes(config: Configuration, model: str, calibration: str, selector: str, recovery: str) -> list[int]:
     """Numbers of removed units for which a recovery's patch is used."""
     return sorted(

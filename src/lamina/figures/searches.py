@@ -1,0 +1,64 @@
+"""What searching whole sets found: its loss where it searched and on samples held back, beside greedy and one-shot."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.figure import Figure
+
+from lamina.database import rows
+from lamina.figures import style
+
+TITLE = "What searching whole sets finds"
+PLACE = 35
+TABLES = ("searches", "models")
+ABOUT = (
+    "Loss of the sets that a search, greedy and one-shot removal end with, on the samples that they were chosen on and "
+    "on samples held back, with 95 % intervals."
+)
+
+QUERY = """
+SELECT model, calibration, selector, strategy, removed, search_loss, loss, loss_stderr, n_held_back
+FROM search_results WHERE removed > 0 AND isfinite(loss)
+ORDER BY model, calibration, selector, removed, strategy IN ('iterative', 'one_shot'), strategy
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per search: per strategy a line of held-back losses over sizes; hollow marks are search losses."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no selector searches whole sets (strategy beam or evolutionary)")
+    groups = list(dict.fromkeys((row["model"], row["calibration"], row["selector"]) for row in data))
+    ways = list(dict.fromkeys(row["strategy"] for row in data))
+    figure, grid = style.panels(len(groups), 3.2, 2.6, 3)
+    handles: dict[str, Any] = {}
+    for axes, group in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["model"], row["calibration"], row["selector"]) == group]
+        for place, way in enumerate(ways):
+            found = [row for row in chosen if row["strategy"] == way]
+            look: dict[str, Any] = {"color": style.COLOURS[place], "marker": style.MARKERS[place]}
+            # Strategies stand beside each other, or equal ends would hide all but one.
+            sizes = [row["removed"] + 0.08 * (place - (len(ways) - 1) / 2) for row in found]
+            errors = [style.Z95 * (row["loss_stderr"] or 0) for row in found]
+            losses = [row["loss"] for row in found]
+            bars = axes.errorbar(sizes, losses, errors, linestyle=style.DASHES[place], capsize=2, markersize=5, **look)
+            axes.scatter(sizes, [row["search_loss"] for row in found], s=26, facecolor="white", zorder=4, **look)
+            handles.setdefault(way, bars)
+        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {group[2]}"))
+        axes.set_xlabel("units removed")
+        axes.set_ylabel("mean loss")
+        style.whole_numbers(axes)
+    style.legend_below(figure, list(handles.values()), list(handles))
+    return figure
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Mean loss behind the selector's metric (1 - accuracy for accuracy). Filled: on calibration samples held back "
+        f"from every strategy, with 95 % intervals ({style.counts([row['n_held_back'] for row in data])} samples); "
+        "hollow: the same sets on the samples that they were chosen on, which flatter the best of many."
+    )

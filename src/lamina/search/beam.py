@@ -1,0 +1,23 @@
+"""Beam search: the best sets of each size are kept, and all their extensions compared. Width 1 is greedy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lamina.search.trials import Search
+from lamina.sweep.candidates import Candidate
+
+
+def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
+    """The best set of each size that the beam came across; `units` are those that may go."""
+    return within(search, units, sizes, options.width)
+
+
+def within(search: Search, units: Sequence[str], sizes: Sequence[int], width: int) -> dict[int, Candidate]:
+    """As `find`, with `width` sets kept."""
+    kept, found = [Candidate()], {}
+    for size in range(1, max(sizes) + 1):
+        # A set of two is reached from either of its units.
+        extended = dict.fromkeys(one.without(unit) for one in kept for unit in units if unit not in one.removed)
+        kept = search.best(list(extended), width, size)
+        found[size] = kept[0]
+    return {size: found[size] for size in sizes}

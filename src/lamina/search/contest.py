@@ -1,0 +1,73 @@
+"""A search beside what greedy and one-shot removal reach with the same objective and samples, all judged on others."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lamina.search import beam
+from lamina.search.trials import WINNER, Search, Trials
+from lamina.sweep.candidates import Candidate
+
+BASE = "none"
+
+
+@dataclass(frozen=True)
+class Result:
+    """`found` is the selector's own set of each size, `losses` the mean loss of each on the samples of the search, that
+    of the unpruned model under 0, and `rows` those of table `searches` without model, calibration and selector.
+    """
+
+    found: Mapping[int, Candidate]
+    losses: Mapping[int, float]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def run(
+    trials: Trials,
+    units: Sequence[str],
+    sizes: Sequence[int],
+    options: Any,
+    seen: np.ndarray,
+    held_back: np.ndarray,
+    lengths: np.ndarray,
+) -> Result:
+    """Search as `options`, a selector of a searching strategy, say; then its rivals, then the samples held back.
+
+    Parameters
+    ----------
+    units
+        Those that may go.
+    seen, held_back
+        Numbers of the samples that are chosen on, and of those that the ends are measured on, once.
+    lengths
+        Tokens of every sample.
+    """
+
+    def asking(strategy: str) -> Search:
+        return Search(strategy, trials, seen, lengths)
+
+    own, greedy, once, base = map(asking, (options.strategy, "iterative", "one_shot", BASE))
+    found = importlib.import_module(f"lamina.search.{options.strategy}").find(own, units, sizes, options)
+    ways = [(own, found), (greedy, beam.within(greedy, units, sizes, 1)), (once, _one_shot(once, units, sizes))]
+    base.best([Candidate()], 1, 0, WINNER)
+    base.judge(Candidate(), None, 0, held_back)
+    losses = {0: base.rows[0]["loss"]}
+    for search, ends in ways:
+        for size, end in ends.items():
+            search.best([end], 1, size, WINNER)
+            if search is own:
+                losses[size] = own.rows[-1]["loss"]
+    for search, ends in ways:
+        for size, end in ends.items():
+            search.judge(end, found[size], size, held_back)
+    rows = [row for search in (base, *(search for search, _ in ways)) for row in search.rows]
+    return Result(found, losses, [row | {"evaluation": number} for number, row in enumerate(rows)])
+
+
+def _one_shot(search: Search, units: Sequence[str], sizes: Sequence[int]) -> dict[int, Candidate]:
+    """The units that are best to lose alone, lost together."""
+    ranked = search.best([Candidate(frozenset({unit})) for unit in units], max(sizes), 1)
+    return {size: Candidate(frozenset().union(*(one.removed for one in ranked[:size]))) for size in sizes}

@@ -1,0 +1,57 @@
+"""Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
+
+A mutation swaps a unit that is gone with one that is there, min(U{1..3}, U{1..3}) times, so that sizes stay. In each
+stage fewer children are compared on more tokens, which are drawn anew and are the same for all of a stage; the parent
+competes in the last stage only.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.search.trials import Search
+from lamina.sweep.candidates import Candidate
+
+# Draws for each child that is wanted, after which the neighbourhood counts as used up.
+TRIES = 10
+
+
+def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
+    """The last parent of each size, each from a search of its own; `units` are those that may go."""
+    return {size: _evolved(search, units, size, options) for size in sizes}
+
+
+def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
+    generator = np.random.default_rng([options.seed, size])
+    parent: Candidate | None = None
+    for generation in range(options.lasts(size, len(units)) + 1):
+        children = _children(parent, units, size, options.offspring, generator)
+        for stage, (keep, tokens) in enumerate(options.stages, start=1):
+            if stage == len(options.stages) and parent:
+                children.append(parent)
+            if children:
+                children = search.best(children, keep, generation, str(stage), search.draw(tokens, generator))
+        parent = children[0]
+    assert parent is not None
+    return parent
+
+
+def _children(
+    parent: Candidate | None, units: Sequence[str], size: int, count: int, generator: np.random.Generator
+) -> list[Candidate]:
+    """At most `count` different sets: the parent with some units swapped; without a parent, any."""
+    found: dict[Candidate, None] = {}
+    for _ in range(TRIES * count):
+        if len(found) == count:
+            break
+        if parent is None:
+            removed = frozenset(generator.permutation(units)[:size].tolist())
+        else:
+            gone, there = sorted(parent.removed), [unit for unit in units if unit not in parent.removed]
+            swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
+            back, out = (generator.permutation(part)[:swaps].tolist() for part in (gone, there))
+            removed = parent.removed.difference(back).union(out)
+        if parent is None or removed != parent.removed:
+            found[Candidate(removed)] = None
+    return list(found)

@@ -1,0 +1,61 @@
+"""Patches for a search with the repair in the loop: fitted for the runs that candidates turn out to lack.
+
+A search meets many sets and few runs, and does not know beforehand which. So the patches of a run are fitted, in two
+folds as `looped` does, when the first candidate lacks it, and kept for the next.
+
+Memory: two operators of C² float32 numbers per run. Beyond `HELD` bytes the runs that were asked for longest ago are
+given up, and fitted again should they come back.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from lamina.models.variant import Boundary, Patch
+from lamina.search.looped import Repairs, boundaries
+from lamina.sweep.candidates import Candidate
+
+HELD = 8 << 30
+
+
+class Growing:
+    """Repairs that `fit` extends. `repairs` is what a `Looped` session is given."""
+
+    def __init__(
+        self,
+        fitted: Callable[[Sequence[Candidate]], Repairs],
+        seen: np.ndarray,
+        count: int,
+        depth: int,
+        held: int = HELD,
+    ) -> None:
+        """`fitted` fits the runs of candidates on the samples with the numbers `seen`, of `count`.
+
+        The others were fitted on by neither fold, so either may score them; they take turns.
+        """
+        self._fitted, self._held = fitted, held
+        fold = [number % 2 for number in range(count)]
+        for number, drawn in zip(seen.tolist(), fitted([]).fold, strict=True):
+            fold[number] = drawn
+        self._patches: list[dict[Boundary, Patch]] = [{}, {}]
+        self.repairs = Repairs(fold, self._patches, depth)
+
+    def fit(self, candidates: Sequence[Candidate]) -> None:
+        """Have the patches of all runs that the candidates lack."""
+        wanted = boundaries(candidates, self.repairs.depth)
+        new = [run for run in wanted if run not in self._patches[0]]
+        if new:
+            found = self._fitted([Candidate(frozenset(map(str, range(*run)))) for run in new])
+            for mine, theirs in zip(self._patches, found.patches, strict=True):
+                mine |= theirs
+        for mine in self._patches:
+            mine |= {run: mine.pop(run) for run in wanted}  # what was asked for last stands last
+        old = [run for run in self._patches[0] if run not in wanted]
+        for run in old:
+            if self._size() <= self._held:
+                break
+            for mine in self._patches:
+                del mine[run]
+
+    def _size(self) -> int:
+        return sum(4 * patch.operator.numel() for mine in self._patches for patch in mine.values())

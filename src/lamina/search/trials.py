@@ -1,0 +1,198 @@
+"""What searches over whole sets share: candidates compared on samples, measured once, counted, and written down.
+
+`beam` and `evolutionary` ask `Search.best` which of some sets lose least, and know nothing of models. Behind it
+`Trials` remembers every loss, so that a set that comes back costs nothing and a killed job goes on where it was.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from lamina.errors import LaminaError
+from lamina.models.surgery import parse
+from lamina.sweep.candidates import Candidate
+
+# Equal means must compare equal however their sums were rounded.
+DIGITS = 12
+WINNER, HELD_BACK = "winner", "held back"
+
+
+class Asked(Protocol):
+    """What measures: an `Evaluator`, or in tests a function of sets."""
+
+    def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray: ...
+
+
+class Trials:
+    """Losses of candidates by sample, measured once for all searches of a job.
+
+    With a `log`, every answer is appended to that file. A job that was killed asks the same questions in the same
+    order, since all that is random has a seed, and finds their answers there; so it ends with the same numbers.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        count: int,
+        log: Path | None = None,
+        origin: str = "",
+        spent: Callable[[], int] = lambda: 0,
+        prepare: Callable[[Sequence[Candidate]], None] = lambda candidates: None,
+    ) -> None:
+        """Samples have the numbers 0 … count - 1.
+
+        `origin` says what a log belongs to: that of another search is thrown away. `spent` counts the layer-tokens run
+        so far. `prepare` is told the candidates before they are measured, also where the log knows the answer, so that
+        what it does is the same after a kill.
+        """
+        self.count, self._asked, self._spent, self._prepare = count, asked, spent, prepare
+        self._values: dict[Candidate, np.ndarray] = {}
+        self._log, self._logged = log, deque(_entries(log, origin) if log else [])
+
+    def losses(self, candidates: Sequence[Candidate], numbers: np.ndarray) -> tuple[np.ndarray, list[float]]:
+        """Losses on these samples, (candidates, samples), and the layer-tokens that each candidate cost just now.
+
+        What is not a number is an infinite loss. Candidates that lack the same samples share a pass, and its cost.
+        """
+        lacking: dict[tuple[int, ...], list[Candidate]] = {}
+        for candidate in dict.fromkeys(candidates):
+            values = self._values.setdefault(candidate, np.full(self.count, np.nan))
+            lacking.setdefault(tuple(numbers[np.isnan(values[numbers])].tolist()), []).append(candidate)
+        cost = dict.fromkeys(candidates, 0.0)
+        for missing, group in lacking.items():
+            if missing:
+                found, spent = self._measured(group, missing)
+                for candidate, row in zip(group, found, strict=True):
+                    self._values[candidate][list(missing)] = row
+                    cost[candidate] = spent / len(group)
+        return np.array([self._values[one][numbers] for one in candidates]), [cost[one] for one in candidates]
+
+    def _measured(self, group: Sequence[Candidate], missing: Sequence[int]) -> tuple[np.ndarray, int]:
+        self._prepare(group)
+        question = {"units": [sorted(one.removed) for one in group], "samples": list(missing)}
+        if self._logged:
+            entry = self._logged.popleft()
+            if any(entry[key] != value for key, value in question.items()):
+                raise LaminaError(f"{self._log} was left by another search than this one. Delete it and run again.")
+            return np.array(entry["losses"]), entry["layer_tokens"]
+        before = self._spent()
+        found = np.asarray(self._asked.losses(group, missing), dtype=float)
+        answer = {"losses": np.where(np.isnan(found), np.inf, found).tolist(), "layer_tokens": self._spent() - before}
+        if self._log:
+            with self._log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(question | answer) + "\n")
+        return np.array(answer["losses"]), answer["layer_tokens"]
+
+
+def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
+    """What a log holds of the search with this origin; the file is left with that alone, without half a line."""
+    lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
+    header = json.dumps({"origin": origin})
+    if lines[:1] != [header]:
+        lines = [header]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return [json.loads(line) for line in lines[1:]]
+
+
+class Search:
+    """One strategy's way through the trials.
+
+    Attributes
+    ----------
+    numbers : the samples that it may choose on, ascending.
+    rows : of table `searches`, without model, calibration and selector, in the order in which it asked.
+    """
+
+    def __init__(self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray) -> None:
+        """`lengths` are the tokens of every sample, by number."""
+        self.strategy, self.trials, self.numbers, self._lengths = strategy, trials, numbers, lengths
+        self.rows: list[dict[str, Any]] = []
+        self._seen: dict[Candidate, np.ndarray] = {}
+
+    def best(
+        self,
+        candidates: Sequence[Candidate],
+        keep: int,
+        step: int,
+        stage: str = "1",
+        numbers: np.ndarray | None = None,
+    ) -> list[Candidate]:
+        """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
+
+        They are compared on the samples with these numbers, by default on all that the search may choose on.
+        """
+        numbers = self.numbers if numbers is None else numbers
+        losses, cost = self.trials.losses(candidates, numbers)
+        means = losses.mean(axis=1)
+        order = sorted(
+            range(len(candidates)),
+            key=lambda i: (means[i].round(DIGITS), sorted(-parse(unit)[0] for unit in candidates[i].removed)),
+        )[:keep]
+        for number, candidate in enumerate(candidates):
+            seen = self._seen.setdefault(candidate, np.zeros(self.trials.count, dtype=bool))
+            self.rows.append(
+                {
+                    "strategy": self.strategy,
+                    "removed": len(candidate.removed),
+                    "units": sorted(candidate.removed, key=parse),
+                    "step": step,
+                    "stage": stage,
+                    "n_samples": len(numbers),
+                    "n_new": int((~seen[numbers]).sum()),
+                    "loss": float(means[number]),
+                    "kept": number in order,
+                    "layer_tokens": cost[number],
+                }
+            )
+            seen[numbers] = True
+        return [candidates[number] for number in order]
+
+    def draw(self, tokens: int, generator: np.random.Generator) -> np.ndarray:
+        """Samples that hold at least so many tokens together, drawn at random; all if there are no more tokens."""
+        order = generator.permutation(self.numbers)
+        return np.sort(order[: np.searchsorted(np.cumsum(self._lengths[order]), tokens) + 1])
+
+    def judge(self, winner: Candidate, rival: Candidate | None, step: int, numbers: np.ndarray) -> None:
+        """Measure `winner` on samples that no search has seen, and by how much it is worse there than `rival`."""
+        self.best([winner], 1, step, HELD_BACK, numbers)
+        losses, _ = self.trials.losses([winner, rival or winner], numbers)
+        self.rows[-1]["loss_stderr"] = _mean(losses[0])[1]
+        if rival:
+            with np.errstate(invalid="ignore"):
+                difference, error = _mean(losses[0] - losses[1])
+            self.rows[-1] |= {"difference": difference, "difference_stderr": error}
+
+
+def _mean(values: np.ndarray) -> tuple[float | None, float | None]:
+    """Mean and its standard error, None where they are no finite numbers."""
+    if not np.isfinite(values).all():
+        return None, None
+    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
+    return float(values.mean()), error
+
+
+def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the samples that a search sees and of those held back from it: a seeded share, equal ones together.
+
+    Raises
+    ------
+    LaminaError
+        If one of the two would be empty.
+    """
+    different = list(dict.fromkeys(map(tuple, sequences)))
+    held = round(share * len(different))
+    if not 0 < held < len(different):
+        raise LaminaError(
+            f"a search holds back {share:g} of the calibration to measure its winner, and of {len(different)} "
+            "different samples that leaves none for one of the two. Raise the calibration's limit, or change "
+            "`held_back`."
+        )
+    chosen = np.random.default_rng(seed).permutation(len(different))[:held]
+    back = {different[number] for number in chosen}
+    flags = np.array([tuple(sequence) in back for sequence in sequences])
+    return np.flatnonzero(~flags), np.flatnonzero(flags)
