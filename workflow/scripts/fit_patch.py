@@ -9,8 +9,7 @@ from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.structure import layers_of
-from lamina.recovery import patch, protocol, report
-from lamina.streams import moments
+from lamina.recovery import check, patch, protocol, report
 from lamina.tables import store
 from lamina.variant import Variant
 
@@ -47,14 +46,16 @@ def main() -> None:
         }
         validated = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
         linear = {boundary: found for boundary, found in validated.items() if found is not None}
-        errors = moments.absolute_errors(model, sources, linear, arguments.seed) if linear else {}
+        checked = check.measure(model, sources, linear, arguments.seed) if linear else {}
+        facts = {
+            boundary: {**fit.facts, **report.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
+            for boundary, fit in fits.items()
+        }
         for plan, part in zip(plans, wanted, strict=True):
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
             keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
             variant = Variant(**keys, recovery=arguments.recovery)
-            for boundary in part:
-                fit = fits[boundary]
-                rows.append(report.row(variant, boundary, fit, method.as_patch(fit.tensors), errors.get(boundary)))
+            rows += [report.row(variant, boundary, facts[boundary]) for boundary in part]
     patch.save(arguments.output, options.method, tensors)
     store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
 
