@@ -25,7 +25,7 @@ COLUMNS: Columns = VARIANT | {
     "heldout_error_stderr": (FLOAT, "Standard error of heldout_error, likewise; null for one held-out sample."),
     "mae_before": (FLOAT, "Mean absolute error without the patch, in activation units, on the held-out samples."),
     "mae_after": (FLOAT, "Mean absolute error with the patch, in activation units, on the held-out samples."),
-    "fit_mae_before": (FLOAT, "mae_before on as many of the samples that are not held out, drawn by the seed."),
+    "fit_mae_before": (FLOAT, "mae_before on half as many of the samples that are not held out, drawn by the seed."),
     "fit_mae_after": (FLOAT, "mae_after on those samples."),
     "channel_mae_before": (CHANNELS, "mae_before of each of the C channels."),
     "channel_mae_after": (CHANNELS, "mae_after of each of the C channels."),
