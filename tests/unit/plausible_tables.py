@@ -1,5 +1,6 @@
 """Made-up tables with the shape of a finished study, for tests of everything that reads tables. No number is real."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,8 @@ def write_study(
                                     fit_error_before=0.5,
                                 )
                                 | dict(fit_error=0.3, heldout_error_before=0.52, heldout_error=0.33, n_samples=400)
+                                | dict(heldout_error_stderr=0.01, n_heldout=80, antisymmetric_share=0.4)
+                                | dict(singular_values=[1.0, 0.5, 0.1], effective_rank=1.8)
                             )
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
@@ -164,6 +167,13 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             row = key | dict(selector="base", removed=0, unit=unit, sample=sample, nll=1.0, n_tokens=1)
             turned = dict(cosine=None if unit == "none" else step[int(unit)] * rng.random())
             data["sweeps"].append(row | dict(correct=bool(right), correct_norm=bool(right)) | turned)
+    for layer, size, ridge in itertools.product(range(n_layers), (8, 16), (None, 0.0, 1.0)):
+        measure = "validated_error" if ridge is None else "unseen_error"
+        data["diagnoses"].append(
+            key
+            | dict(diagnosis="fit", kind="fit", layer=layer, measure=measure, point=ridge, value=0.3, control=0.5)
+            | dict(ci_low=0.28, ci_high=0.32, n_samples=size)
+        )
     for layer in range(n_layers):
         for span in range(1, n_layers - layer + 1):
             angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)

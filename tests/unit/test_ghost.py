@@ -11,9 +11,9 @@ from lamina.config.recoveries import Ghost
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import ghost, patch
+from lamina.recovery import check, ghost, patch
 from lamina.recovery.protocol import Source
-from lamina.recovery.report import antisymmetric_share, boundaries, row
+from lamina.recovery.report import antisymmetric_share, boundaries, row, shape
 from lamina.streams import moments
 from lamina.tables import store
 from lamina.variant import Variant
@@ -127,9 +127,10 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_weighted() -> 
         absolute += source.weight * np.array([np.abs(h[4] - h[1]).sum(0), np.abs(left).sum(0)])
         count += source.weight * len(left)
     assert fit.facts["heldout_error"] == pytest.approx(np.sqrt(squares[0] / squares[1]), rel=1e-4)
-    errors = moments.absolute_errors(model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3)[1, 4]
-    np.testing.assert_allclose(errors.before, absolute[0] / count, rtol=1e-4)
-    np.testing.assert_allclose(errors.after, absolute[1] / count, rtol=1e-3)
+    found = check.measure(model, sources, {(1, 4): ghost.as_patch(fit.validated)}, seed=3)[1, 4]
+    np.testing.assert_allclose(found["channel_mae_before"], absolute[0] / count, rtol=1e-4)
+    np.testing.assert_allclose(found["channel_mae_after"], absolute[1] / count, rtol=1e-3)
+    assert found["n_heldout"] == 6
 
 
 def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
@@ -146,9 +147,9 @@ def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
         x, y = h[1], h[4]
         assert before == pytest.approx(np.linalg.norm(y - x) / np.linalg.norm(y), rel=1e-4)
         assert after == pytest.approx(np.linalg.norm(y - x - x @ operator - bias) / np.linalg.norm(y), rel=1e-4)
-    errors = moments.absolute_errors(model, [Source(texts)], {(1, 4): ghost.as_patch(fit.validated)}, seed=7)[1, 4]
-    np.testing.assert_allclose(errors.before, np.abs(y - x).mean(0), rtol=1e-4)
-    np.testing.assert_allclose(errors.after, np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
+    found = check.measure(model, [Source(texts)], {(1, 4): ghost.as_patch(fit.validated)}, seed=7, tokens=30)[1, 4]
+    np.testing.assert_allclose(found["channel_mae_before"], np.abs(y - x).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(found["channel_mae_after"], np.abs(y - x - x @ operator - bias).mean(0), rtol=1e-3)
 
 
 def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
@@ -270,9 +271,19 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     model, texts = tiny.model(), sequences()
     statistics = collect(model, texts, [(1, 2)], seed=0)[1, 2]
     fit = ghost.fit(statistics, Ghost())
-    errors = moments.absolute_errors(model, [Source(texts)], {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
-    written = row(Variant("m", "c", "s", 1, "ghost"), (1, 2), fit, ghost.as_patch(fit.tensors), errors)
-    store.from_rows("patches", [written])
+    checked = check.measure(model, [Source(texts)], {(1, 2): ghost.as_patch(fit.validated)}, seed=0)[1, 2]
+    facts = {**fit.facts, **shape(ghost.as_patch(fit.tensors)), **checked}
+    written = row(Variant("m", "c", "s", 1, "ghost"), (1, 2), facts)
+    others = {
+        "healing",
+        "trained_tokens",
+        "auto_weight",
+        "general_loss_before",
+        "general_loss",
+        "general_kept",
+        "n_general",
+    }
+    assert set(store.from_rows("patches", [written]).column_names) == {*written, *others}
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
 

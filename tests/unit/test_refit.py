@@ -14,7 +14,7 @@ from lamina.models import export
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary
-from lamina.recovery import ghost
+from lamina.recovery import check, ghost
 from lamina.recovery.protocol import Fitted
 from lamina.streams import sources as over
 from tests.unit import test_published_repairs, tiny
@@ -81,7 +81,7 @@ def dense(model: PreTrainedModel, held: bool | None) -> Operators:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(family: str) -> None:
     model = tiny.model(family, depth=6)
-    fits, absolute = ghost.refit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    fits, behind = ghost.refit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
     assert list(fits) == RUNS
     expected, honest = dense(model, held=None), dense(model, held=False)
     for number, run in enumerate(RUNS):
@@ -96,7 +96,9 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
         assert fits[run].facts["heldout_error"] == pytest.approx(np.linalg.norm(root * left) / norm, rel=1e-3)
         assert fits[run].facts["heldout_error_before"] == pytest.approx(np.linalg.norm(root * (y - x)) / norm, rel=1e-3)
         mean = (root**2 * np.abs(left)).sum(0) / (root**2).sum()
-        np.testing.assert_allclose(absolute[run].after, mean, rtol=1e-2)
+        patch = {run: ghost.as_patch(fits[run].validated)}
+        checked = check.measure(model, SOURCES, patch, 0, run=behind[run])[run]
+        np.testing.assert_allclose(checked["channel_mae_after"], mean, rtol=1e-2)
     # It matters: fitted on the unpruned stream, the last patch is another one.
     ((_, plain),) = ghost.collect(model, SOURCES, RUNS[-1:], Ghost(), 0)
     unmoved = ghost.fit(plain, Ghost(ridge=RIDGE)).tensors["operator"]

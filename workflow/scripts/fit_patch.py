@@ -5,6 +5,7 @@ import importlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedModel
 
@@ -14,8 +15,8 @@ from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary
-from lamina.recovery import patch, protocol, report
-from lamina.streams import moments
+from lamina.recovery import check, patch, protocol, report
+from lamina.streams import taps
 from lamina.tables import store
 from lamina.variant import Variant
 
@@ -50,43 +51,49 @@ def main() -> None:
         if options.automatic(own):
             weighing = importlib.import_module("lamina.recovery.weighing")
             groups = [
-                (fits, _errors(model, weighed, method, fits, seed), facts)
-                for weighed, fits, facts in weighing.groups(model, read, plans, wanted, options, seed)
+                (fits, _facts(model, weighed, method, fits, seed), chosen)
+                for weighed, fits, chosen in weighing.groups(model, read, plans, wanted, options, seed)
             ]
         elif getattr(options, "refit", False):
-            groups = [
-                (*method.refit(model, sources, part, options, seed), {removed: {}}) for removed, part in wanted.items()
-            ]
+            groups = []
+            for removed, part in wanted.items():
+                fits, behind = method.refit(model, sources, part, options, seed)
+                facts: dict[Boundary, dict[str, Any]] = {}
+                for boundary, fit in fits.items():
+                    facts |= _facts(model, sources, method, {boundary: fit}, seed, behind[boundary])
+                groups.append((fits, facts, {removed: {}}))
         else:
             every = sorted({boundary for part in wanted.values() for boundary in part})
             collected = method.collect(model, sources, every, options, seed)
             fits = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-            groups = [(fits, _errors(model, sources, method, fits, seed), dict.fromkeys(wanted, {}))]
-        for fits, errors, facts in groups:
-            for plan in (plan for plan in plans if plan["removed"] in facts):
+            groups = [(fits, _facts(model, sources, method, fits, seed), dict.fromkeys(wanted, {}))]
+        for fits, facts, chosen in groups:
+            for plan in (plan for plan in plans if plan["removed"] in chosen):
                 part = wanted[plan["removed"]]
                 tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
                 keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
                 variant = Variant(**keys, recovery=arguments.recovery)
-                for boundary in part:
-                    fit = fits[boundary]
-                    found = report.row(variant, boundary, fit, method.as_patch(fit.tensors), errors.get(boundary))
-                    rows.append(found | facts[plan["removed"]])
+                rows += [report.row(variant, boundary, facts[boundary] | chosen[plan["removed"]]) for boundary in part]
     patch.save(arguments.output, options.method, tensors)
     store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
 
 
-def _errors(
+def _facts(
     model: PreTrainedModel,
     sources: Sequence[protocol.Source],
     method: protocol.Repair,
     fits: Mapping[Boundary, protocol.Fit],
     seed: int,
-) -> dict[Boundary, moments.AbsoluteErrors]:
-    """Errors by channel of what is a linear map of the stream."""
+    run: taps.Run = taps.run,
+) -> dict[Boundary, dict[str, Any]]:
+    """What table `patches` says of each fit; errors token by token where it is a linear map of the stream."""
     maps = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
     linear = {boundary: found for boundary, found in maps.items() if found is not None}
-    return moments.absolute_errors(model, sources, linear, seed) if linear else {}
+    checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
+    return {
+        boundary: {**fit.facts, **report.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
+        for boundary, fit in fits.items()
+    }
 
 
 if __name__ == "__main__":

@@ -23,4 +23,18 @@ class Variance(Diagnosis):
     skip_first: int = option("Tokens at the start of a sample that the second set of rows leaves out.", 1, ge=1)
 
 
+class Fit(Diagnosis):
+    """How well one linear map stands in for each run of layers, against the number of samples and the ridge.
+
+    Every run of `span` layers gets the map of recovery `ghost`, fitted on 8, 16, 32 … samples and on all that are not
+    held out, with every ridge of the grid. Each draw holds out another fifth and adds the samples in another order.
+    """
+
+    kind: Literal["fit"] = "fit"
+    span: int = option("Layers of a run.", 1, ge=1)
+    draws: int = option(
+        "Draws of the held-out samples and of the order of the others; two or more give intervals.", 5, ge=1, le=10
+    )
+
+
 read = Diagnosis.from_options

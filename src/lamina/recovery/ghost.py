@@ -16,7 +16,7 @@ from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary, Patch, Place
 from lamina.recovery.protocol import Fit, Source, Tensors
 from lamina.streams import moments, taps
-from lamina.streams.moments import AbsoluteErrors, Moments, Statistics
+from lamina.streams.moments import Moments, Statistics
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
@@ -77,14 +77,16 @@ class Chained(Statistics[Moments]):
 
 def refit(
     model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
-) -> tuple[dict[Boundary, Fit], dict[Boundary, AbsoluteErrors]]:
+) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
     """Fit the runs of one plan in order, with X the stream of the model as pruned and patched before each; Y stays.
+
+    Returns the fits, and by boundary the pass that has the X which the validated patch was fitted to.
 
     There are two chains: what validates and measures stands behind patches that have not seen the held-out samples
     either, and what is used behind those of all samples.
     """
     fits: dict[Boundary, Fit] = {}
-    absolute: dict[Boundary, AbsoluteErrors] = {}
+    behind: dict[Boundary, taps.Run] = {}
     for boundary in sorted(boundaries):
         chains = [
             _behind(model, {b: as_patch(part) for b, part in zip(fits, tensors, strict=True)}, boundary[0])
@@ -96,9 +98,8 @@ def refit(
             for _, statistics in moments.collect(model, sources, [boundary], seed, run=run)
         )
         fits[boundary] = fit(Chained(**vars(honest), behind=final.whole()), options)
-        validated = {boundary: as_patch(fits[boundary].validated)}
-        absolute |= moments.absolute_errors(model, sources, validated, seed, run=chains[0])
-    return fits, absolute
+        behind[boundary] = chains[0]
+    return fits, behind
 
 
 def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: int) -> taps.Run:

@@ -8,8 +8,6 @@ import torch
 from lamina.errors import LaminaError
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary, Patch
-from lamina.recovery.protocol import Fit
-from lamina.streams.moments import AbsoluteErrors
 from lamina.variant import Variant
 
 
@@ -29,21 +27,22 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
     return runs(removed_layers(plan["units"]), depth)
 
 
-def row(
-    variant: Variant, boundary: Boundary, fit: Fit, patch: Patch | None, errors: AbsoluteErrors | None
-) -> dict[str, Any]:
-    """One row of table `patches`; relative errors are ‖Y - Ŷ‖ / ‖Y‖, absolute ones are over held-out tokens.
-
-    What only a linear map of the stream has (`patch`, its `errors`) is left out for other repairs.
-    """
+def row(variant: Variant, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """One row of table `patches`; `facts` are those of the fit, of `shape`, and of `lamina.recovery.check`."""
     found = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
-    found |= fit.facts
-    if patch is not None:
-        found["antisymmetric_share"] = antisymmetric_share(patch.operator)
-    if errors is not None:
-        found |= {"mae_before": float(errors.before.mean()), "mae_after": float(errors.after.mean())}
-        found |= {"channel_mae_before": errors.before.tolist(), "channel_mae_after": errors.after.tolist()}
-    return found
+    return {**found, **facts}
+
+
+def shape(patch: Patch | None) -> dict[str, Any]:
+    """What kind of a linear map M of the stream a repair is; nothing for repairs that are none."""
+    if patch is None:
+        return {}
+    values = torch.linalg.svdvals(patch.operator.float())
+    return {
+        "antisymmetric_share": antisymmetric_share(patch.operator),
+        "singular_values": values.tolist(),
+        "effective_rank": effective_rank(values),
+    }
 
 
 def antisymmetric_share(operator: torch.Tensor) -> float:
@@ -51,3 +50,13 @@ def antisymmetric_share(operator: torch.Tensor) -> float:
     total = float(operator.double().square().sum())
     skew = (operator - operator.T).double() / 2
     return float(skew.square().sum()) / total if total > 0 else 0.0
+
+
+def effective_rank(values: torch.Tensor) -> float:
+    """exp of the entropy of the squares of singular values (C,), as shares of their sum; 0 for a zero operator.
+
+    C equal directions have rank C, and those that carry next to nothing do not count.
+    """
+    squares = values.double().square()
+    shares = squares / squares.sum().clamp_min(torch.finfo(squares.dtype).tiny)
+    return float(torch.special.entr(shares).sum().exp()) if squares.sum() > 0 else 0.0

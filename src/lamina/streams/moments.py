@@ -6,15 +6,14 @@ as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64;
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.models.structure import text_config
-from lamina.models.variant import Boundary, Patch
+from lamina.models.variant import Boundary
 from lamina.recovery.protocol import Source
 from lamina.streams import sources as over
 from lamina.streams import taps
@@ -109,14 +108,6 @@ class Statistics(Generic[S]):
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
-@dataclass
-class AbsoluteErrors:
-    """Mean absolute errors per channel (C,), over held-out tokens, before and after the repair."""
-
-    before: torch.Tensor
-    after: torch.Tensor
-
-
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -154,13 +145,13 @@ def _one_pass(
     regressors: Mapping[int, nn.Module] | None,
     run: taps.Run,
 ) -> dict[Boundary, Statistics[Moments]]:
-    fit, heldout = _empty(boundaries, channels, model.device), _empty(boundaries, channels, model.device)
+    fit, heldout = empty(boundaries, channels, model.device), empty(boundaries, channels, model.device)
     starts = sorted({start for start, _ in boundaries}) if regressors else []
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
         inputs = dict(zip(starts, batch.outputs, strict=True))
-        _accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
-        _accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
+        accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
+        accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
 
     places = [place for boundary in boundaries for place in boundary]
     modules = [regressors[start] for start in starts] if regressors else []
@@ -169,55 +160,16 @@ def _one_pass(
     return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
 
 
-def absolute_errors(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    patches: Mapping[Boundary, Patch],
-    seed: int,
-    tokens: int = 16384,
-    run: taps.Run = taps.run,
-) -> dict[Boundary, AbsoluteErrors]:
-    """Mean absolute error per channel over the held-out samples, in a second pass: it is no function of the moments.
-
-    `patches` are those fitted without the held-out samples of the same `seed`.
-    """
-    totals: dict[Boundary, list[Any]] = {boundary: [0.0, 0.0, 0.0] for boundary in patches}
-    for source in sources:
-        flags = split(len(source.sequences), seed)
-        held = [sequence for sequence, flag in zip(source.sequences, flags, strict=True) if flag]
-        places = [place for boundary in patches for place in boundary]
-        run(model, held, places, partial(_add_errors, totals, patches, source.weight), tokens, ())
-    return {b: AbsoluteErrors(before / count, after / count) for b, (before, after, count) in totals.items()}
-
-
-def _add_errors(
-    totals: Mapping[Boundary, list[Any]],
-    patches: Mapping[Boundary, Patch],
-    weight: float,
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-) -> None:
-    """Add a batch's errors before and after, and its weight, to `totals`."""
-    for (start, end), patch in patches.items():
-        for x, y in _rows(streams[start], streams[end], wanted=batch.real):
-            error = y - x
-            left = error - x @ patch.operator.double().to(x.device)
-            if patch.bias is not None:
-                left = left - patch.bias.double().to(x.device)
-            total = totals[start, end]
-            total[0] = total[0] + weight * error.abs().sum(0)
-            total[1] = total[1] + weight * left.abs().sum(0)
-            total[2] += weight * len(x)
-
-
-def _rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
+def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
     for line, place in zip(*(part.split(_CHUNK) for part in wanted.nonzero(as_tuple=True)), strict=True):
         if len(line):
             yield [stream[line, place].double() for stream in streams]
 
 
-def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
+def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
+    """Sums over no tokens; boundaries with the same start share what is X alone."""
+
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=on)
 
@@ -228,7 +180,7 @@ def _empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> d
     }
 
 
-def _accumulate(
+def accumulate(
     sums: Mapping[Boundary, Moments],
     streams: Mapping[int, torch.Tensor],
     inputs: Mapping[int, torch.Tensor],
@@ -238,7 +190,7 @@ def _accumulate(
     """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
     seen: set[int] = set()
     for (start, end), moments in sums.items():
-        for x, *parts in _rows(inputs.get(start, streams[start]), streams[start], streams[end], wanted=wanted):
+        for x, *parts in rows(inputs.get(start, streams[start]), streams[start], streams[end], wanted=wanted):
             d = parts[1] - parts[0]
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.

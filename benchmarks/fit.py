@@ -1,0 +1,73 @@
+"""Time and memory of fitting a patch, against a plain forward pass over the same tokens and against its own sums.
+
+    python benchmarks/fit.py [--channels 2048 --layers 4 --tokens 16384]
+
+A random Llama. `passes`: all that a fit runs but its solve (the moments of one run of layers, then the check of the
+fitted map), over a plain forward pass of the body; the bar is 1.5. `memory`: the peak above process and model, over
+what 1.5 (model + 4 C² numbers of 8 bytes) leaves beside the model; the bar is 1.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+from cases import peak_of
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+from lamina.config.recoveries import Ghost
+from lamina.recovery import check, ghost, report
+from lamina.recovery.protocol import Source
+from lamina.streams import taps
+
+LENGTH = 128
+BATCH = 4096  # tokens of a batch
+
+
+def main(channels: int, layers: int, tokens: int) -> dict[str, float]:
+    """Ratios of one run; times in seconds beside them."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=512,
+        hidden_size=channels,
+        intermediate_size=4 * channels * 2 // 3,
+        num_hidden_layers=layers,
+        num_attention_heads=channels // 64,
+    )
+    model = AutoModelForCausalLM.from_config(config).eval()
+    weights = sum(each.numel() * each.element_size() for each in model.parameters())
+    source = Source(torch.randint(4, 512, (tokens // LENGTH, LENGTH)).tolist())
+    run, spent = (layers // 2, layers // 2 + 1), {}
+    taps.run(model, source.sequences[:2], [], lambda *_: None, BATCH)
+    began = time.perf_counter()
+    taps.run(model, source.sequences, [], lambda *_: None, BATCH)
+    spent["forward"] = time.perf_counter() - began
+
+    def fit() -> None:
+        times = [time.perf_counter()]
+        ((_, statistics),) = ghost.collect(model, [source], [run], Ghost(), 0)
+        times.append(time.perf_counter())
+        found = ghost.fit(statistics, Ghost())
+        del statistics
+        report.shape(ghost.as_patch(found.tensors))
+        times.append(time.perf_counter())
+        check.measure(model, [source], {run: ghost.as_patch(found.validated)}, 0)
+        times.append(time.perf_counter())
+        for name, first, last in zip(("moments", "solve", "check"), times, times[1:], strict=False):
+            spent[name] = last - first
+
+    peak = peak_of(fit)
+    allowed = 1.5 * (weights + 32 * channels**2) - weights
+    ratios = {"passes": (spent["moments"] + spent["check"]) / spent["forward"], "memory": peak / allowed}
+    sizes = {"channels": channels, "layers": layers, "tokens": tokens, "peak_bytes": peak, "model_bytes": weights}
+    return {name: round(value, 3) for name, value in {**sizes, **ratios, **spent}.items()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--channels", type=int, default=2048)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=16384)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    print(json.dumps(main(args.channels, args.layers, args.tokens)))

@@ -1,0 +1,144 @@
+"""How well a linear map stands in for a run of layers: its error against the number of samples and against the ridge.
+
+A map has C² numbers, so whether a calibration is large enough, and how much of the ridge is there to make up for it, is
+seen on samples that it was not fitted on. Moments add up: those of nested calibrations come from one pass, and one
+eigendecomposition of each serves every ridge.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.diagnoses import Fit
+from lamina.config.recoveries import Ghost
+from lamina.errors import LaminaError
+from lamina.models.structure import layers_of, text_config
+from lamina.models.variant import Boundary
+from lamina.recovery.ghost import GRID, Regression
+from lamina.streams import moments, taps
+from lamina.streams.moments import Moments
+from lamina.streams.sources import HELDOUT_SHARE
+
+SMALLEST = 8
+MEMORY = 8 << 30
+# Student's t of a two-sided 95 % interval, by degrees of freedom from 1.
+STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+class _Error(NamedTuple):
+    """A relative error ‖D - X M‖ / ‖Y‖ of one draw, and that of M = 0."""
+
+    measure: str
+    size: int
+    ridge: float | None
+    error: float
+    before: float
+
+
+def diagnose(
+    model: PreTrainedModel, sequences: Sequence[Sequence[int]], options: Fit, tokens: int
+) -> list[dict[str, Any]]:
+    """Rows of table `diagnoses`, `layer` being the first of a run and `n_samples` the number fitted on.
+
+    `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out samples and on the fitted ones, `point` being λ
+        relative to the mean eigenvalue.
+    `validated_error` : on the held-out samples, λ of each half of them being the best of the other half.
+
+    The value is the mean over draws with the interval of that mean, and `control` the error with nothing in the place
+    of the run. Draws share samples, so intervals of large sizes are too narrow.
+
+    Raises
+    ------
+    LaminaError
+        If a run is longer than the model, or there are fewer than three samples.
+    """
+    depth = len(layers_of(model))
+    if options.span > depth:
+        raise LaminaError(
+            f"diagnosis fit: span {options.span} is longer than the model, which has {depth} layers. Write less."
+        )
+    if len(sequences) < 3:
+        raise LaminaError(
+            f"diagnosis fit needs at least 3 samples, two of them to choose and check a ridge on; there are "
+            f"{len(sequences)}. Raise the calibration's limit."
+        )
+    found: dict[tuple[int, _Error], list[_Error]] = defaultdict(list)
+    for draw in range(options.draws):
+        groups, sizes = _groups(len(sequences), draw)
+        for (layer, _), sums in _collect(model, sequences, options.span, groups, tokens):
+            for error in _errors(sums, sizes):
+                found[layer, error._replace(error=0, before=0)].append(error)
+    return [_row(layer, errors) for (layer, _), errors in found.items()]
+
+
+def _groups(count: int, draw: int) -> tuple[list[int], list[int]]:
+    """The group of every sample, and the sizes that groups 2, 3 … add up to; groups 0 and 1 are held out."""
+    order = random.Random(draw).sample(range(count), count)
+    held = max(2, round(count * HELDOUT_SHARE))
+    sizes = [*_doubling(count - held), count - held]
+    groups = [0] * count
+    for place, sample in enumerate(order):
+        groups[sample] = place % 2 if place < held else 2 + int(np.searchsorted(sizes, place - held, side="right"))
+    return groups, sizes
+
+
+def _doubling(end: int) -> Iterator[int]:
+    size = SMALLEST
+    while size < end:
+        yield size
+        size *= 2
+
+
+def _collect(
+    model: PreTrainedModel, sequences: Sequence[Sequence[int]], span: int, groups: Sequence[int], tokens: int
+) -> Iterator[tuple[Boundary, list[Moments]]]:
+    """Moments of every group at every run; one pass for as many runs as have moments of `MEMORY` bytes together."""
+    channels, number = int(text_config(model).hidden_size), torch.tensor(groups, device=model.device)
+    runs = [(start, start + span) for start in range(len(layers_of(model)) - span + 1)]
+    per_pass = max(1, MEMORY // (2 * 8 * channels**2 * (max(groups) + 1)))
+    for first in range(0, len(runs), per_pass):
+        part = runs[first : first + per_pass]
+        found = [moments.empty(part, channels, model.device) for _ in range(max(groups) + 1)]
+
+        def add(
+            batch: taps.Batch, streams: Mapping[int, torch.Tensor], found: list[dict[Boundary, Moments]] = found
+        ) -> None:
+            for group, sums in enumerate(found):
+                moments.accumulate(sums, streams, {}, batch.real & (number[batch.samples] == group)[:, None], 1.0)
+
+        taps.run(model, sequences, [place for run in part for place in run], add, tokens)
+        for run in part:
+            yield run, [sums.pop(run) for sums in found]
+
+
+def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
+    """Errors of one run at every size, from the moments of both held-out halves and of what each size adds."""
+    halves = sums[:2]
+    unseen = halves[0].plus(halves[1])
+    norm, before = unseen.output_norm(), float(unseen.dd.sqrt())
+    for size, seen in zip(sizes, accumulate(sums[2:], Moments.plus), strict=True):
+        regression = Regression(seen, Ghost())
+        # Squares, (halves, ridges): those of both halves add up, and each half chooses for the other.
+        squares = np.array([regression.errors(half, GRID) for half in halves]) ** 2
+        own, own_norm = regression.errors(seen, GRID), seen.output_norm()
+        for ridge, error, fitted in zip(GRID, np.sqrt(squares.sum(0)), own, strict=True):
+            yield _Error("unseen_error", size, ridge, error / norm, before / norm)
+            yield _Error("fitted_error", size, ridge, fitted / own_norm, float(seen.dd.sqrt()) / own_norm)
+        chosen = squares[[0, 1], squares.argmin(1)[::-1]]
+        yield _Error("validated_error", size, None, np.sqrt(chosen.sum()) / norm, before / norm)
+
+
+def _row(layer: int, errors: Sequence[_Error]) -> dict[str, Any]:
+    values = np.array([error.error for error in errors])
+    first, mean = errors[0], float(values.mean())
+    row = {"layer": layer, "measure": first.measure, "point": first.ridge, "n_samples": first.size, "value": mean}
+    if len(values) > 1:
+        reach = STUDENT[len(values) - 2] * float(values.std(ddof=1)) / len(values) ** 0.5
+        row |= {"ci_low": max(0.0, mean - reach), "ci_high": mean + reach}
+    return row | {"control": float(np.mean([error.before for error in errors]))}

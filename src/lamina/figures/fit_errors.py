@@ -1,0 +1,91 @@
+"""How far the stream is from where it should be after a run of layers: without a repair, and with it."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.database import rows
+from lamina.figures import style
+
+TITLE = "How much of each removed run a repair makes up for"
+PLACE = 52
+TABLES = ("patches", "models")
+ABOUT = (
+    "Relative error at the boundary of every removed run, without a repair (bar) and with it, on samples that it was "
+    "fitted on (white) and on unseen ones (filled, with 95 % intervals)."
+)
+
+# Plans that remove the same run have the same fit, unless it is fitted after other patches: then their mean is shown.
+QUERY = """
+SELECT model, calibration, "start", "end", recovery, avg(heldout_error_before) AS before, avg(fit_error) AS fitted,
+    avg(heldout_error) AS unseen, avg(heldout_error_stderr) AS stderr, max(n_samples) AS n_samples,
+    max(n_heldout) AS n_heldout
+FROM patches GROUP BY ALL ORDER BY ALL
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per calibration; at each run a bar for the error without a repair, and a pair of points per repair."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no repair was fitted")
+    groups = list(dict.fromkeys((row["model"], row["calibration"]) for row in data))
+    repairs = sorted({row["recovery"] for row in data})
+    most = max(
+        len({(row["start"], row["end"]) for row in data if (row["model"], row["calibration"]) == group})
+        for group in groups
+    )
+    width = min(10.0, max(3.2, (0.1 + 0.14 * len(repairs)) * most + 0.8))
+    figure, grid = style.panels(len(groups), width, 2.7, max(1, int(11 / width)))
+    for axes, (model, calibration) in zip(grid, groups, strict=True):
+        panel(axes, [row for row in data if (row["model"], row["calibration"]) == (model, calibration)], repairs)
+        axes.set_title(style.panel_title(connection, model, calibration))
+    handles: list[Any] = [Line2D([], [], color="#c7c7c7", linewidth=7)]
+    labels = ["nothing in its place"]
+    for place, name in enumerate(repairs):
+        handles += [Line2D([], [], **look(place)), Line2D([], [], **look(place, "white"))]
+        labels += [f"{name}, unseen", f"{name}, fitted"]
+    style.legend_below(figure, handles, labels, 5)
+    return figure
+
+
+def look(place: int, fill: str | None = None) -> dict[str, Any]:
+    """Marker of a repair."""
+    colour = style.COLOURS[place % len(style.COLOURS)]
+    marker = style.MARKERS[place % len(style.MARKERS)]
+    return dict(color=colour, marker=marker, linestyle="", markersize=4.5, markerfacecolor=fill or colour)
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
+    """Fitted at the left of unseen, repairs side by side."""
+    runs = list(dict.fromkeys((row["start"], row["end"]) for row in data))
+    step = 0.8 / len(repairs)
+    for row in data:
+        spot = runs.index((row["start"], row["end"]))
+        place = repairs.index(row["recovery"])
+        x = spot + (place - (len(repairs) - 1) / 2) * step
+        axes.bar(x, row["before"], step, color="#c7c7c7", zorder=1)
+        axes.plot(x - 0.2 * step, row["fitted"], **look(place, "white"), zorder=3)
+        error = style.Z95 * (row["stderr"] or 0)
+        axes.errorbar(x + 0.2 * step, row["unseen"], error, **look(place), elinewidth=0.9, capsize=1.6, zorder=4)
+    names = [str(start) if end == start + 1 else f"{start}–{end - 1}" for start, end in runs]
+    axes.set_xticks(range(len(runs)), names, rotation=90 if len(runs) > 12 else 0)
+    axes.grid(False, axis="x")
+    axes.set(xlabel="layers removed", ylabel="relative error of the stream", ylim=(0, None))
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Relative error ‖Y − Ŷ‖ / ‖Y‖ of the residual stream behind each run of removed layers, Y being the unpruned "
+        "model's. Bars: the stream as it entered the run, on unseen samples. Points: with a repair that has not seen "
+        "the unseen samples; where white and filled ones part, it remembers its calibration. Intervals: 95 %, "
+        f"bootstrap over {style.counts([row['n_heldout'] for row in data])} unseen samples, of "
+        f"{style.counts([row['n_samples'] for row in data])} in all."
+    )

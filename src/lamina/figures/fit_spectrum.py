@@ -1,0 +1,101 @@
+"""What kind of linear map stands in for a run of layers: its singular values, and how much of it is anti-symmetric."""
+
+from typing import Any
+
+import duckdb
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.database import rows
+from lamina.figures import style
+
+TITLE = "What kind of map a repair is"
+PLACE = 56
+TABLES = ("patches", "models")
+ABOUT = (
+    "Singular values of each repair's map M, as shares of the largest, and the share of its squared norm in the "
+    "anti-symmetric part, which no symmetric map can reach."
+)
+
+QUERY = """
+SELECT model, calibration, recovery, "start", "end", any_value(singular_values) AS singular_values,
+    avg(effective_rank) AS effective_rank, avg(antisymmetric_share) AS antisymmetric_share, max(n_samples) AS n_samples
+FROM patches WHERE singular_values IS NOT NULL GROUP BY ALL ORDER BY ALL
+"""
+POINTS = 60  # of a spectrum, else a figure of a large model has a hundred thousand
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Two panels per calibration: spectra by recovery, one line per run; shares and effective ranks by run."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no repair that is a linear map of the stream was fitted")
+    groups = list(dict.fromkeys((row["model"], row["calibration"]) for row in data))
+    repairs = sorted({row["recovery"] for row in data})
+    figure, grid = style.panels(2 * len(groups), 3.4, 2.7, 4 if len(groups) > 1 else 2)
+    for number, (model, calibration) in enumerate(groups):
+        chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
+        spectra(grid[2 * number], chosen, repairs)
+        shares(grid[2 * number + 1], chosen, repairs)
+        grid[2 * number].set_title(style.panel_title(connection, model, calibration))
+    handles = [Line2D([], [], **look(place)) for place in range(len(repairs))]
+    style.legend_below(figure, handles, repairs)
+    return figure
+
+
+def look(place: int) -> dict[str, Any]:
+    """Line and marker of a repair."""
+    return dict(
+        color=style.COLOURS[place % len(style.COLOURS)],
+        marker=style.MARKERS[place % len(style.MARKERS)],
+        linestyle=style.DASHES[place % len(style.DASHES)],
+        markersize=4,
+    )
+
+
+def spectra(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
+    """Singular values in falling order, as shares of the largest, against their place as a share of C."""
+    for row in data:
+        values = np.array(row["singular_values"])
+        if values[0] <= 0:
+            continue
+        place = np.unique(np.linspace(0, len(values) - 1, POINTS).round().astype(int))
+        style_of = look(repairs.index(row["recovery"])) | dict(marker="", linewidth=0.9, alpha=0.75)
+        # What is below rounding is none: a map of limited rank ends there.
+        shown = np.where(values > 1e-6 * values[0], values / values[0], np.nan)
+        axes.plot((place + 1) / len(values), shown[place], **style_of)
+    axes.set(yscale="log", xlabel="place, as a share of C", ylabel="singular value of M / largest", xlim=(0, 1))
+
+
+def shares(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
+    """Anti-symmetric share by run; a matrix of independent entries has one half."""
+    runs = list(dict.fromkeys((row["start"], row["end"]) for row in data))
+    axes.axhline(0.5, color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
+    for place, name in enumerate(repairs):
+        chosen = [row for row in data if row["recovery"] == name]
+        spots = [runs.index((row["start"], row["end"])) for row in chosen]
+        axes.plot(spots, [row["antisymmetric_share"] for row in chosen], **look(place) | dict(linestyle=""))
+    names = [str(start) if end == start + 1 else f"{start}–{end - 1}" for start, end in runs]
+    axes.set_xticks(range(len(runs)), names, rotation=90 if len(runs) > 10 else 0)
+    axes.grid(False, axis="x")
+    axes.set(xlabel="layers removed", ylabel="anti-symmetric share of ‖M‖²", ylim=(-0.03, 1))
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    ranks = [
+        f"{name} {min(found):.0f} to {max(found):.0f}"
+        for name in sorted({row["recovery"] for row in data})
+        if (found := [row["effective_rank"] for row in data if row["recovery"] == name])
+    ]
+    return (
+        "The map h → h + hM that each repair puts in the place of a run. Left: singular values of M, one line per run; "
+        f"effective rank of {', '.join(ranks)} of {len(data[0]['singular_values'])}. Right: share of ‖M‖² "
+        "that no symmetric map can reach; dotted: one half, that of a matrix of independent entries. "
+        f"Fitted on {style.counts([row['n_samples'] for row in data])} samples; one fit each, so without intervals."
+    )
