@@ -10,6 +10,7 @@ so a run may be stopped at any time; the small sizes of all cases of a seed come
 """
 
 import argparse
+import importlib
 import itertools
 import json
 import logging
@@ -28,7 +29,7 @@ import torch
 from cases import REFERENCE, ROOT
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config import recoveries
+from lamina.config import metrics, recoveries
 from lamina.config.metrics import METRICS
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row, Sample, chance_accuracy
@@ -59,6 +60,7 @@ RECOVERIES: dict[str, dict[str, Any]] = {
     "none": {},
     "ghost": {"method": "ghost"},
     "ghost_general": {"method": "ghost", **GENERAL},
+    "ghost_refit": {"method": "ghost", "refit": True},
     "linearpatch": {"method": "linearpatch"},
     "linearpatch_diag": {"method": "linearpatch", "form": "diag"},
     "linearpatch_general": {"method": "linearpatch", **GENERAL},
@@ -208,8 +210,12 @@ class Selection:
         units = engine.all_units(case.depth, "layer", removed)
         chance = chance_accuracy(case.calibration, case.model.config.vocab_size)
         chosen = None
-        if METRICS[metric].pass_ == "stream":
-            rows = engine.sweep(case.model, case.calibration, units, removed, "stream", TOKENS).rows(units)
+        pass_ = METRICS[metric].pass_
+        if pass_ == "stream":
+            rows = engine.sweep(case.model, case.calibration, units, removed, pass_, TOKENS).rows(units)
+        elif pass_ != "removal":
+            module = importlib.import_module(metrics.MODULES[pass_])
+            rows = list(module.rows(case.model, case.calibration, units, removed, pass_, TOKENS))
         else:
             named = {current.without(unit): unit for unit in units}
             with engine.opened(case.model, case.calibration, TOKENS, False) as session:
@@ -245,13 +251,20 @@ def fitted(case: Case, recovery: str, every_run: Iterable[Boundary]) -> dict[Bou
     return case.fits[recovery]
 
 
+def refitted(case: Case, options: Any, needed: Sequence[Boundary]) -> dict[Boundary, Fitted]:
+    """A repair of the runs of one plan, each fitted behind those before it."""
+    method: Any = protocol.method(options.method)
+    fits, _ = method.refit(case.model, case.sources(options), needed, options, case.seed)
+    return {run: Fitted(options.method, fit.tensors) for run, fit in fits.items()}
+
+
 class Variants:
     """Variants of one case, each measured once, however many selectors come to it."""
 
     def __init__(self, case: Case, every_run: Iterable[Boundary]) -> None:
         self.case, self.every_run = case, list(every_run)
         self._found: dict[tuple[frozenset[str], str], dict[str, Any]] = {}
-        self._patches: dict[tuple[str, Boundary], Patch] = {}
+        self._patches: dict[tuple[Any, ...], Patch] = {}
 
     def measure(self, wanted: Iterable[tuple[Sequence[str], str]]) -> None:
         """Measure variants (units, recovery): linear repairs in common passes, folded ones as models of their own."""
@@ -263,13 +276,18 @@ class Variants:
             if not units or recovery == "none":
                 candidates[key] = Candidate(key[0])
                 continue
-            repairs = fitted(self.case, recovery, self.every_run)
+            options = recoveries.read(RECOVERIES[recovery])
             needed = runs(removed_layers(sorted(units)), self.case.depth)
+            # What is fitted behind other patches of the plan belongs to the plan, all else to the run.
+            own = getattr(options, "refit", False)
+            repairs = refitted(self.case, options, needed) if own else fitted(self.case, recovery, self.every_run)
             if isinstance(repairs, str) or not set(needed) <= set(repairs):
                 why = repairs if isinstance(repairs, str) else "a run begins at layer 0, and no MLP is before it"
                 self._found[key] = {"refused": why}
-            elif recoveries.read(RECOVERIES[recovery]).LINEAR:
-                candidates[key] = Candidate(key[0], {run: self._patch(recovery, run, repairs[run]) for run in needed})
+            elif options.LINEAR:
+                name = (recovery, *sorted(units)) if own else (recovery,)
+                patches = {run: self._patch((*name, run), repairs[run]) for run in needed}
+                candidates[key] = Candidate(key[0], patches)
             else:
                 model = materialise(self.case.model, {"units": list(units)}, {run: repairs[run] for run in needed})
                 self._found |= self._scored(model, {key: Candidate()})
@@ -280,13 +298,13 @@ class Variants:
         """What was measured."""
         return self._found[frozenset(units), recovery]
 
-    def _patch(self, recovery: str, run: Boundary, repair: Fitted) -> Patch:
-        """One object per run, so that streams of several candidates stay one."""
-        if (recovery, run) not in self._patches:
+    def _patch(self, name: tuple[Any, ...], repair: Fitted) -> Patch:
+        """One object per fit, so that streams of several candidates stay one."""
+        if name not in self._patches:
             patch = repair.as_patch()
             assert patch is not None
-            self._patches[recovery, run] = patch
-        return self._patches[recovery, run]
+            self._patches[name] = patch
+        return self._patches[name]
 
     def _scored(self, model: PreTrainedModel, candidates: Mapping[Any, Candidate]) -> dict[Any, dict[str, Any]]:
         questions, texts = self.case.questions, self.case.texts
@@ -370,7 +388,7 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     torch.set_num_threads(args.threads)
     if args.summary:
-        print(repair_tables.summary(args.output))
+        print(repair_tables.summary(args.output, args.selectors, args.recoveries))
     else:
         cases = on_disk(args.model, args.text, args.seeds) if args.model else embedded(args.tasks, args.seeds)
         for _, of_seed in itertools.groupby(cases, key=lambda case: case.seed):

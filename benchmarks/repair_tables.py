@@ -1,6 +1,6 @@
 """What the rows of `repair.py` say: means over tasks, and paired differences between variants with their intervals."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,19 @@ SCHEMA = pa.schema(
     ]
 )
 PUBLISHED = ("bare", "cosine", "angular"), ("ghost", "linearpatch", "linearpatch_diag", "replaceme", "prune_comp")
-CONTRASTS = (
+# Repairs compared at equal selection, and selections at equal repair.
+REPAIRS = (
     ("ghost", "replaceme"),
     ("ghost", "linearpatch"),
     ("ghost_general", "replaceme_general"),
     ("ghost_general", "linearpatch_general"),
+    ("ghost_refit", "ghost"),
+)
+SELECTIONS = (
+    ("looped", "bare", "ghost"),
+    ("looped_general", "bare", "ghost_general"),
+    ("residual", "bare", "ghost"),
+    ("looped", "residual", "ghost"),
 )
 
 Pair = tuple[str, str]
@@ -76,28 +84,32 @@ def difference(one: Cells, other: Cells, seed: int = 0) -> Difference | None:
 
 
 class Results:
-    """Rows of all files in a folder."""
+    """Rows of all files in a folder, of the selectors and recoveries asked for."""
 
-    def __init__(self, folder: Path) -> None:
-        self.rows = [row for path in sorted(folder.glob("*.parquet")) for row in store.read(path).to_pylist()]
-        self.sizes = sorted({row["removed"] for row in self.rows})
-        self.selectors = list(dict.fromkeys(row["selector"] for row in self.rows if row["removed"]))
-        self.recoveries = list(dict.fromkeys(row["recovery"] for row in self.rows))
+    def __init__(self, folder: Path, selectors: Sequence[str], recoveries: Sequence[str]) -> None:
+        rows = [row for path in sorted(folder.glob("*.parquet")) for row in store.read(path).to_pylist()]
+        there = {(row["selector"], row["recovery"]) for row in rows if row["removed"]}
+        self.rows = [row for row in rows if row["refused"] is None]
+        self.sizes = sorted({row["removed"] for row in rows} - {0})
+        self.selectors = [name for name in selectors if name in {selector for selector, _ in there}]
+        self.pairs = [(one, other) for one in self.selectors for other in recoveries if (one, other) in there]
 
     def of(self, removed: int, pair: Pair) -> list[dict[str, Any]]:
-        """Rows of a size and a pair of selector and recovery, without refused ones."""
-        known = [row for row in self.rows if row["removed"] == removed and row["refused"] is None]
+        """Rows of a size and a pair of selector and recovery."""
+        known = [row for row in self.rows if row["removed"] == removed]
         return [row for row in known if (row["selector"], row["recovery"]) == pair]
 
-    def complete(self, removed: int) -> list[Pair]:
-        """Pairs that were measured in as many cells as any."""
-        pairs = [(selector, recovery) for selector in self.selectors for recovery in self.recoveries]
-        most = max((len(self.of(removed, pair)) for pair in pairs), default=0)
-        return [pair for pair in pairs if most and len(self.of(removed, pair)) == most]
+    def most(self, removed: int) -> int:
+        """The largest number of cells of any pair."""
+        return max(len(self.of(removed, pair)) for pair in self.pairs)
 
-    def cells(self, removed: int, pair: Pair, column: str = "correct") -> dict[tuple[str, int], np.ndarray]:
-        """What was right, by case and seed."""
-        return {(row["case"], row["seed"]): np.array(row[column]) for row in self.of(removed, pair)}
+    def cells(self, removed: int, pair: Pair, column: str) -> dict[tuple[str, int], np.ndarray]:
+        """A number per document, by case and seed: a column, or `loss`, whose mean is the loss per token."""
+        found = {}
+        for row in self.of(removed, pair):
+            losses = np.array(row["nll"]) * len(row["tokens"]) / sum(row["tokens"])
+            found[row["case"], row["seed"]] = losses if column == "loss" else np.array(row[column])
+        return found
 
     def mean(self, removed: int, pair: Pair, column: str = "accuracy") -> float:
         """Mean over cases of the mean over seeds."""
@@ -111,113 +123,105 @@ class Results:
         return np.array([row["perplexity"] for row in self.of(removed, pair)])
 
 
-def summary(folder: Path) -> str:
+def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str]) -> str:
     """All tables in markdown."""
-    results = Results(folder)
+    results = Results(folder, selectors, recoveries)
     base = results.of(0, ("base", "none"))
-    counted = {size: len(results.of(size, (results.selectors[0], "none"))) for size in results.sizes if size}
-    parts = [
-        f"Cases: {', '.join(sorted({row['case'] for row in results.rows}))}; seeds by size: "
-        + ", ".join(f"{size}: {count} cells" for size, count in counted.items())
-        + f"; {len(base[0]['correct'])} documents each, {len(base[0]['nll'])} of general text."
-    ]
-    parts.append(
-        _table(["unpruned", *_figures()], [["", *(_figure(results, 0, ("base", "none"), f) for f in _figures())]])
-    )
-    for size in counted:
-        parts += [f"### {size} removed", _size(results, size), _contrasts(results, size), _verdict(results, size)]
+    cases = sorted({row["case"] for row in results.rows})
+    cells = ", ".join(f"{results.most(size)} with {size} removed" for size in results.sizes)
+    documents = f"{len(base[0]['correct'])} documents each, {len(base[0]['nll'])} for perplexity"
+    parts = [f"{', '.join(cases)}: {documents}; cells: {cells}."]
+    generates = base[0]["generated"] is not None
+    parts += [_overview(results, "accuracy"), *([_overview(results, "generated")] if generates else [])]
+    for column, meaning in (("correct", "accuracy"), ("loss", "logarithm of the perplexity")):
+        parts += [f"Differences of the {meaning}, 95 % over documents; over cells:", _contrasts(results, column)]
+    parts += [f"{size} removed:\n\n{_verdict(results, size)}" for size in results.sizes]
     return "\n\n".join(parts)
 
 
-def _figures() -> list[str]:
-    return ["accuracy", "generated", "perplexity: median, worst"]
+def _overview(results: Results, figure: str) -> str:
+    """Pairs × sizes; in brackets the number of cells where some are missing."""
 
-
-def _figure(results: Results, removed: int, pair: Pair, figure: str) -> str:
-    rows = results.of(removed, pair)
-    if not rows:
-        return "–"
-    if figure.startswith("perplexity"):
-        found = results.perplexities(removed, pair)
-        return f"{_short(np.median(found))}, {_short(found.max())}"
-    if any(row[figure] is None for row in rows):
-        return "–"
-    return f"{results.mean(removed, pair, figure):.3f}"
-
-
-def _size(results: Results, size: int) -> str:
-    """Selectors × recoveries; in brackets the number of cells where some are missing."""
-    most = max(len(results.of(size, (selector, "none"))) for selector in results.selectors)
-
-    def cell(pair: Pair) -> str:
+    def cell(size: int, pair: Pair) -> str:
         rows = results.of(size, pair)
         if not rows:
             return "–"
-        accuracy, generated, perplexity = (_figure(results, size, pair, figure) for figure in _figures())
-        some = f" [{len(rows)}]" if len(rows) < most else ""
-        return f"{accuracy}, {generated} / {perplexity}{some}"
+        missing = f" [{len(rows)}]" if size and len(rows) < results.most(size) else ""
+        return _figures(results, size, pair, figure) + missing
 
-    recoveries = results.recoveries
-    return _table(
-        ["selector", *recoveries],
-        [[selector, *(cell((selector, recovery)) for recovery in recoveries)] for selector in results.selectors],
-    )
+    head = [f"{figure} / perplexity: median, worst", *map(str, results.sizes)]
+    unpruned = ["unpruned", cell(0, ("base", "none")), *[""] * (len(results.sizes) - 1)]
+    rows = [[" × ".join(pair), *(cell(size, pair) for size in results.sizes)] for pair in results.pairs]
+    return _table(head, [unpruned, *rows])
 
 
-def _contrasts(results: Results, size: int) -> str:
-    """Repairs compared at equal selection."""
-    rows = []
-    for selector in results.selectors:
-        for one, other in CONTRASTS:
-            cells = [results.cells(size, (selector, name)) for name in (one, other)]
-            if (found := difference(*cells)) is not None:
-                rows.append([selector, f"{one} - {other}", *_told(found)])
-    return _table(["selector", "repairs", "difference", "over documents", "over cells", "cells"], rows)
+def _figures(results: Results, size: int, pair: Pair, figure: str = "accuracy") -> str:
+    found = results.perplexities(size, pair)
+    median, worst = _short(np.median(found)), _short(found.max())
+    return f"{results.mean(size, pair, figure):.3f} / {median}, {worst}"
+
+
+def _contrasts(results: Results, column: str) -> str:
+    """Repairs at equal selection, for each and for the mean of all selectors, and selections at equal repair."""
+
+    def told(size: int, one: Sequence[Pair], other: Sequence[Pair]) -> str:
+        found = difference(
+            *(_together([results.cells(size, pair, column) for pair in pairs]) for pairs in (one, other))
+        )
+        return "–" if found is None else _told(found)
+
+    compared: list[tuple[str, list[Pair], list[Pair]]] = []
+    for one, other in REPAIRS:
+        each = [name for name in results.selectors if {(name, one), (name, other)} <= set(results.pairs)]
+        for names in ([each] if len(each) > 1 else []) + [[name] for name in each]:
+            label = "all selectors" if len(names) > 1 else names[0]
+            pairs = ([(name, repair) for name in names] for repair in (one, other))
+            compared.append((f"{one} - {other}, {label}", *pairs))
+    for one, other, repair in SELECTIONS:
+        if {(one, repair), (other, repair)} <= set(results.pairs):
+            compared.append((f"{one} - {other}, {repair}", [(one, repair)], [(other, repair)]))
+    rows = [[label, *(told(size, one, other) for size in results.sizes)] for label, one, other in compared]
+    return _table(["", *map(str, results.sizes)], rows)
+
+
+def _together(parts: Sequence[Cells]) -> dict[tuple[str, int], np.ndarray]:
+    """The mean over several variants, in the cells that all of them have."""
+    common = set.intersection(*(set(part) for part in parts))
+    return {cell: np.mean([part[cell] for part in parts], axis=0) for cell in common}
 
 
 def _verdict(results: Results, size: int) -> str:
     """The best pairs, those that no other beats in accuracy and median perplexity, and lamina's against published."""
-    pairs = [pair for pair in results.complete(size) if pair[1] != "none"]
-    if not pairs:
-        return ""
-    ranked = sorted(pairs, key=lambda pair: -results.mean(size, pair))
+    repaired = [pair for pair in results.pairs if pair[1] != "none"]
+    ranked = sorted(
+        (pair for pair in repaired if len(results.of(size, pair)) == results.most(size)),
+        key=lambda pair: -results.mean(size, pair),
+    )
     front: list[Pair] = []
     for pair in ranked:
-        if all(_median(results, size, pair) < _median(results, size, other) for other in front):
+        if all(np.median(results.perplexities(size, pair)) < np.median(results.perplexities(size, o)) for o in front):
             front.append(pair)
-    is_published: Callable[[Pair], bool] = lambda pair: pair[0] in PUBLISHED[0] and pair[1] in PUBLISHED[1]  # noqa: E731
+
+    def called(pair: Pair) -> str:
+        return f"{' × '.join(pair)} {_figures(results, size, pair)}"
+
     lines = [
-        "Best: " + "; ".join(_called(results, size, pair) for pair in ranked[:3]) + ".",
-        "No other is both more accurate and better at general text: "
-        + "; ".join(_called(results, size, pair) for pair in front)
-        + ".",
+        "best: " + "; ".join(map(called, ranked[:3])),
+        "no other is more accurate and better at general text: " + "; ".join(map(called, front)),
     ]
-    theirs = next((pair for pair in ranked if is_published(pair)), None)
-    ours = next((pair for pair in ranked if not is_published(pair)), None)
-    if theirs and ours:
-        found = difference(results.cells(size, ours), results.cells(size, theirs))
+    published = [pair for pair in ranked if pair[0] in PUBLISHED[0] and pair[1] in PUBLISHED[1]]
+    ours = [pair for pair in ranked if pair not in published]
+    if published and ours:
+        found = difference(results.cells(size, ours[0], "correct"), results.cells(size, published[0], "correct"))
         assert found is not None
-        mean, documents, cells, count = _told(found)
-        lines.append(
-            f"Best of lamina, {_called(results, size, ours)}, less best published, {_called(results, size, theirs)}: "
-            f"{mean} (documents {documents}; cells {cells}; {count} cells)."
-        )
+        lines.append(f"best of lamina less best published, {called(published[0])}: {_told(found)}")
     return "\n".join(f"- {line}" for line in lines)
 
 
-def _called(results: Results, size: int, pair: Pair) -> str:
-    found = results.perplexities(size, pair)
-    median, worst = _short(np.median(found)), _short(found.max())
-    return f"{pair[0]} × {pair[1]} {results.mean(size, pair):.3f} / {median}, {worst}"
-
-
-def _median(results: Results, size: int, pair: Pair) -> float:
-    return float(np.median(results.perplexities(size, pair)))
-
-
-def _told(found: Difference) -> list[str]:
-    ends = [f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cells)]
-    return [f"{found.mean:+.3f}", *ends, str(found.n_cells)]
+def _told(found: Difference) -> str:
+    """With the interval over cells where there are enough to draw from."""
+    documents, cells = (f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cells))
+    return f"{found.mean:+.3f} ({documents}{f'; {cells}' if found.n_cells > 2 else ''})"
 
 
 def _short(value: float) -> str:
