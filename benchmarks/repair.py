@@ -60,6 +60,7 @@ RECOVERIES: dict[str, dict[str, Any]] = {
     "none": {},
     "ghost": {"method": "ghost"},
     "ghost_general": {"method": "ghost", **GENERAL},
+    "ghost_general_03": {"method": "ghost", "data": {"own": 1, "corpus": 0.03}},
     "ghost_refit": {"method": "ghost", "refit": True},
     "linearpatch": {"method": "linearpatch"},
     "linearpatch_diag": {"method": "linearpatch", "form": "diag"},

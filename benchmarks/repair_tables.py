@@ -165,10 +165,12 @@ def _contrasts(results: Results, column: str) -> str:
     """Repairs at equal selection, for each and for the mean of all selectors, and selections at equal repair."""
 
     def told(size: int, one: Sequence[Pair], other: Sequence[Pair]) -> str:
-        found = difference(
-            *(_together([results.cells(size, pair, column) for pair in pairs]) for pairs in (one, other))
-        )
-        return "–" if found is None else _told(found)
+        both = ([results.cells(size, pair, column) for pair in pairs] for pairs in (one, other))
+        found = difference(*map(_together, both))
+        if found is None:
+            return "–"
+        missing = f" [{found.n_cells}]" if found.n_cells < results.most(size) else ""
+        return _told(found) + missing
 
     compared: list[tuple[str, list[Pair], list[Pair]]] = []
     for one, other in REPAIRS:
