@@ -80,7 +80,7 @@ WRONG_VALUES = [
         ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
     ),
     ("recoveries.ghost.method", "gost", ["recoveries.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
-    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write variance"]),
+    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of variance, fit"]),
     ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
     ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
     ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "accuracy, cosine"]),
