@@ -60,7 +60,7 @@ def test_equals_have_the_deeper_unit_first_in_both() -> None:
 
 
 def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance() -> None:
-    """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers."""
+    """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers. One was never swept."""
     rng, rows = np.random.default_rng(3), []
     for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
         order = rng.random(100)
@@ -75,7 +75,7 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
                     rows.append(keys | {"taylor": 10.0 - int(unit) + 0.01 * rng.random(), "magnitude": 1.0})
     facts = [
         {"model": "m", "calibration": task, "n_samples": 100, "chance_accuracy": 0.5}
-        for task in ("good", "better", "guess")
+        for task in ("good", "better", "guess", "unswept")
     ]
     sweeps = store.from_rows("sweeps", rows)
     [(model, kind, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", "taylor")

@@ -108,6 +108,9 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
     undefined, or not finite.
     """
     column = sweeps[METRICS[metric].column]
+    # A calibration that only repairs read was never swept, and has no rows at all.
+    if column.null_count == len(column):
+        return None
     columns = from_table(sweeps.filter(pc.or_(pc.is_valid(column), pc.equal(sweeps["unit"], "none"))))
     if not columns.units:
         return None
