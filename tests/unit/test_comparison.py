@@ -60,7 +60,7 @@ def test_equals_have_the_deeper_unit_first_in_both() -> None:
 
 
 def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance() -> None:
-    """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers. One was never swept."""
+    """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers; one is unswept."""
     rng, rows = np.random.default_rng(3), []
     for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
         order = rng.random(100)
