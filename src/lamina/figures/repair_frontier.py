@@ -6,6 +6,7 @@ import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from lamina.database import rows
 from lamina.figures import style
@@ -78,9 +79,10 @@ def panel(
     base = data[0]
     axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
     axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
-    axes.set_ylim(0, 1.02)
-    if max(row["perplexity"] for row in data) > 10 * base["perplexity_base"]:
-        axes.set_xscale("log")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("perplexity of general text")
 
 
