@@ -40,7 +40,7 @@ from lamina.evaluation import perplexity
 from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary, Patch
-from lamina.recovery import protocol
+from lamina.recovery import protocol, refit
 from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
@@ -254,8 +254,7 @@ def fitted(case: Case, recovery: str, every_run: Iterable[Boundary]) -> dict[Bou
 
 def refitted(case: Case, options: Any, needed: Sequence[Boundary]) -> dict[Boundary, Fitted]:
     """A repair of the runs of one plan, each fitted behind those before it."""
-    method: Any = protocol.method(options.method)
-    fits, _ = method.refit(case.model, case.sources(options), needed, options, case.seed)
+    fits, _ = refit.fit(case.model, case.sources(options), needed, options, case.seed)
     return {run: Fitted(options.method, fit.tensors) for run, fit in fits.items()}
 
 

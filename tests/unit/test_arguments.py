@@ -293,12 +293,19 @@ def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Config
 def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_path: Path) -> None:
     """A variant of that calibration itself leaves none open; in the loop of a selector it stands for a tenth."""
     raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
-    config = load(raw, workplace(tmp_path))
+    root = workplace(tmp_path)
+    config = load(raw, root)
     own = arguments.recover_modules(config, wildcards(recovery="general"))
     assert own == ["lamina.recovery.ghost", "lamina.recovery.weighing"]
     itself = Wildcards(model="small", calibration="corpus", recovery="general")
     assert arguments.recover_modules(config, itself) == ["lamina.recovery.ghost"]
     assert arguments.recover_modules(config, wildcards(recovery="ghost")) == ["lamina.recovery.ghost"]
+    raw["recoveries"]["general"] = {"method": "ghost", "refit": True}
+    config = load(raw, root)
+    own = arguments.recover_modules(config, wildcards(recovery="general"))
+    assert own == ["lamina.recovery.ghost", "lamina.recovery.refit"]
+    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
+    config = load(raw, root)
     assert config.recoveries["general"].weights("recall") == {"recall": 1.0, "corpus": 0.1}
     assert config.recoveries["general"].weights("recall", 3.0)["corpus"] == 3.0
 

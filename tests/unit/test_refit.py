@@ -14,7 +14,7 @@ from lamina.models import export
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary
-from lamina.recovery import check, ghost
+from lamina.recovery import check, ghost, refit
 from lamina.recovery.protocol import Fitted
 from lamina.streams import sources as over
 from tests.unit import test_published_repairs, tiny
@@ -81,7 +81,7 @@ def dense(model: PreTrainedModel, held: bool | None) -> Operators:
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(family: str) -> None:
     model = tiny.model(family, depth=6)
-    fits, behind = ghost.refit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    fits, behind = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
     assert list(fits) == RUNS
     expected, honest = dense(model, held=None), dense(model, held=False)
     for number, run in enumerate(RUNS):
@@ -107,7 +107,7 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
 
 def test_one_run_is_fitted_as_without_refit() -> None:
     model = tiny.model()
-    fits, _ = ghost.refit(model, SOURCES, [(1, 3)], Ghost(refit=True, bias=True), 0)
+    fits, _ = refit.fit(model, SOURCES, [(1, 3)], Ghost(refit=True, bias=True), 0)
     ((_, statistics),) = ghost.collect(model, SOURCES, [(1, 3)], Ghost(), 0)
     plain = ghost.fit(statistics, Ghost(bias=True))
     assert fits[1, 3].facts == plain.facts
@@ -117,7 +117,7 @@ def test_one_run_is_fitted_as_without_refit() -> None:
 
 def test_a_refitted_variant_ends_nearer_on_the_fitted_text_and_comes_back_from_its_export(tmp_path: Path) -> None:
     model = tiny.model(depth=6)
-    refitted, _ = ghost.refit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
+    refitted, _ = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)
     plain = {
         run: ghost.fit(statistics, Ghost(ridge=RIDGE)).tensors
         for run, statistics in ghost.collect(model, SOURCES, RUNS, Ghost(), 0)

@@ -55,9 +55,9 @@ def main() -> None:
                 for weighed, fits, chosen in weighing.groups(model, read, plans, wanted, options, seed)
             ]
         elif getattr(options, "refit", False):
-            groups = []
+            chained, groups = importlib.import_module("lamina.recovery.refit"), []
             for removed, part in wanted.items():
-                fits, behind = method.refit(model, sources, part, options, seed)
+                fits, behind = chained.fit(model, sources, part, options, seed)
                 facts: dict[Boundary, dict[str, Any]] = {}
                 for boundary, fit in fits.items():
                     facts |= _facts(model, sources, method, {boundary: fit}, seed, behind[boundary])

@@ -159,10 +159,11 @@ def recover(config: Configuration, w: Any) -> str:
 
 
 def recover_modules(config: Configuration, w: Any) -> list[str]:
-    """A recovery's method, imported by name, and what chooses a weight of its data where one is left open."""
+    """What a recovery imports by name: its method, what chooses a weight that is left open, what fits run by run."""
     entry = config.recoveries[w.recovery]
-    choosing = ["lamina.recovery.weighing"] if entry.automatic(w.calibration) else []
-    return [f"lamina.recovery.{entry.method}", *choosing]
+    more = ["lamina.recovery.weighing"] if entry.automatic(w.calibration) else []
+    more += ["lamina.recovery.refit"] if getattr(entry, "refit", False) else []
+    return [f"lamina.recovery.{entry.method}", *more]
 
 
 def data(config: Configuration, w: Any, recovery: str) -> str:

@@ -1,0 +1,60 @@
+"""Ghost with `refit: true`: each run of a plan is fitted on what the model, pruned and patched so far, gives it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from transformers import PreTrainedModel
+
+from lamina.config.recoveries import Ghost
+from lamina.models.materialise import materialise
+from lamina.models.variant import Boundary, Patch
+from lamina.recovery import ghost
+from lamina.recovery.protocol import Fit, Source
+from lamina.streams import moments, taps
+from lamina.streams.moments import Moments, Statistics
+
+
+@dataclass
+class Chained(Statistics[Moments]):
+    """Sums behind patches that were fitted without the held-out samples, and sums of all behind the final ones."""
+
+    behind: Moments
+
+    def whole(self) -> Moments:
+        """Sums over all samples."""
+        return self.behind
+
+
+def fit(
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
+) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
+    """Fit the runs of one plan in order, with X the stream of the model as pruned and patched before each; Y stays.
+
+    Returns the fits, and by boundary the pass that has the X which the validated patch was fitted to.
+
+    There are two chains: what validates and measures stands behind patches that have not seen the held-out samples
+    either, and what is used behind those of all samples.
+    """
+    fits: dict[Boundary, Fit] = {}
+    behind: dict[Boundary, taps.Run] = {}
+    for boundary in sorted(boundaries):
+        chains = [
+            _behind(model, {b: ghost.as_patch(part) for b, part in zip(fits, tensors, strict=True)}, boundary[0])
+            for tensors in ([found.validated for found in fits.values()], [found.tensors for found in fits.values()])
+        ]
+        honest, final = (
+            statistics
+            for run in (chains if fits else chains[:1] * 2)
+            for _, statistics in moments.collect(model, sources, [boundary], seed, run=run)
+        )
+        fits[boundary] = ghost.fit(Chained(**vars(honest), behind=final.whole()), options)
+        behind[boundary] = chains[0]
+    return fits, behind
+
+
+def _behind(model: PreTrainedModel, patches: Mapping[Boundary, Patch], start: int) -> taps.Run:
+    """A pass whose stream at `start` is that of the model with `patches` in place of the runs before."""
+    if not patches:
+        return taps.run
+    units = [str(layer) for boundary in patches for layer in range(*boundary)]
+    return taps.entering(materialise(model, {"units": units}, patches), start - len(units), start)
