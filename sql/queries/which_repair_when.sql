@@ -3,7 +3,8 @@
 --   duckdb results/lamina.duckdb -f sql/queries/which_repair_when.sql
 --
 -- One row per model, size and allowance for the perplexity of general text, relative to the unpruned model: the pair
--- with the highest mean accuracy on the calibrations' own tasks. No row where no pair stays within the allowance.
+-- with the highest mean accuracy on the calibrations' own tasks. No row where no pair stays within the allowance, or where
+-- a looser allowance makes no other pair the best.
 -- accuracy, perplexity   means over n_calibrations, with standard errors over their test documents
 -- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is none
 WITH allowed AS (
@@ -22,4 +23,6 @@ SELECT model, removed, coalesce(allowance || ' x', 'any') AS general_text, selec
     accuracy, accuracy_stderr, accuracy_base, lead, perplexity, perplexity_stderr, perplexity_base,
     n_calibrations, n_samples
 FROM ranked WHERE place = 1
+QUALIFY concat_ws('/', selector, recovery, healing) IS DISTINCT FROM lag(concat_ws('/', selector, recovery, healing))
+    OVER (PARTITION BY model, removed ORDER BY allowance NULLS LAST)
 ORDER BY model, removed, allowance NULLS LAST;
