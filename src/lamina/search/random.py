@@ -10,6 +10,5 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """The first `request.removed` of a seeded permutation, so that plans of one seed are nested."""
     layers = [layer for layer in range(request.n_layers) if layer not in request.protected]
     Random(request.seed).shuffle(layers)
-    return replace(
-        previous, removed=request.removed, units=[request.name(layer) for layer in layers[: request.removed]]
-    )
+    units = [request.name(layer) for layer in layers[: request.removed]]
+    return replace(previous, removed=request.removed, units=units)
