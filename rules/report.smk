@@ -66,7 +66,7 @@ rule gather_jobs:
     params:
         code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
     shell:
-        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --output {output} 2> {log}'
+        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --logs logs --output {output} 2> {log}'
 
 
 rule build_database:
