@@ -1,7 +1,5 @@
 """A variant that is asked for and cannot be made: the unknown part and the nearest valid one are named."""
 
-from pathlib import Path
-
 import pytest
 
 from lamina.config.configuration import Configuration

@@ -56,7 +56,8 @@ def _check_size(config: Configuration, v: Variant, where: str) -> None:
     if v.recovery != "none" and v.removed not in fitted:
         raise LaminaError(
             f"{where}: no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
-            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study{_or_write(v.removed, fitted)}."
+            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study"
+            f"{_or_write(v.removed, fitted)}."
         )
 
 
