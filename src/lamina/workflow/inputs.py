@@ -9,7 +9,7 @@ from lamina.config.calibrations import corpus_file
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.variant import Variant
-from lamina.workflow import paths, studies
+from lamina.workflow import exports, paths, studies
 
 _TASKS = Path("workflow/tasks")
 
@@ -133,14 +133,10 @@ def export(config: Configuration, w: Any) -> dict[str, Any]:
     Raises
     ------
     LaminaError
-        If no study fits the variant's recovery to its size.
+        If nothing in the configuration makes the variant.
     """
     v, files = variant(w), paths.variant_files(variant(w))
-    if files.patch and v.removed not in studies.sizes(config, v.model, v.calibration, v.selector, v.recovery):
-        raise LaminaError(
-            f"no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
-            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study."
-        )
+    exports.check(config, v)
     measured = [
         paths.benchmark(*block)
         for block in studies.benchmark_blocks(config)
