@@ -80,14 +80,16 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreem
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = _with_interval(spread[0].mean(axis=-1) / spread[1].mean(axis=-1))
         p_value = float(wilcoxon(spread[0][0], spread[1][0]).pvalue)
+
+    def share(limit: float) -> tuple[float, float, float]:
+        return float((apart > limit).mean()), float((least > limit).mean()), float((most > limit).mean())
+
     return Agreement(
         len(one),
         _with_interval(correlation(*pooled)),
         _with_interval(correlation(*(rankdata(scores, axis=-1) for scores in pooled))),
-        *(
-            tuple(float((distance > limit).mean()) for distance in (apart, least, most))
-            for limit in (0, BADLY * one.shape[-1])
-        ),
+        share(0),
+        share(BADLY * one.shape[-1]),
         confusion,
         ratio,
         p_value,
