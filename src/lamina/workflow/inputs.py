@@ -29,8 +29,10 @@ def local_files(name: str, entry: Any) -> list[str]:
     definition = _TASKS / f"{name}.yaml"
     if not definition.is_file():
         return []
-    data = yaml.safe_load(definition.read_text(encoding="utf-8")).get("dataset_kwargs", {}).get("data_files", {})
-    return [str(definition), *data.values()]
+    told = yaml.safe_load(definition.read_text(encoding="utf-8"))
+    data = told.get("dataset_kwargs", {}).get("data_files", {})
+    tasks = [each for each in told["task"] if isinstance(each, str)] if "group" in told else []
+    return [str(definition), *data.values(), *(file for each in tasks for file in local_files(each, None))]
 
 
 def calibration_files(config: Configuration, w: Any) -> list[str]:
