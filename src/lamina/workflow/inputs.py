@@ -42,6 +42,12 @@ def calibration_files(config: Configuration, w: Any) -> list[str]:
     return [file for name in names for file in local_files(name, entry)]
 
 
+def diagnosed(config: Configuration, w: Any) -> str:
+    """What a diagnosis is measured on: the file that it names, or a calibration."""
+    entry = config.diagnoses[w.diagnosis]
+    return getattr(entry, "file", None) or paths.calibration(w.model, w.calibration)
+
+
 def key(w: Any) -> str:
     """What a job's plan is made for."""
     return f"{w.model}/{w.calibration}/{w.selector}"
