@@ -66,7 +66,7 @@ rule gather_jobs:
     params:
         code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
     shell:
-        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --output {output} 2> {log}'
+        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --logs logs --output {output} 2> {log}'
 
 
 rule build_database:
@@ -148,6 +148,7 @@ rule render_report:
 rule check_refusals:
     input:
         plans=paths.table("plans"),
+        patches=paths.table("patches"),
         report="results/report.html",
     output:
         "results/refusals.txt",
@@ -158,4 +159,5 @@ rule check_refusals:
     params:
         code=code_digest("check_refusals"),
     shell:
-        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --output {output} 2> {log}'
+        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --patches {input.patches}'
+        " --output {output} 2> {log}"

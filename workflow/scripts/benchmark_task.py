@@ -1,11 +1,11 @@
-"""Score one lm-eval task on many variants of one model, with one model load."""
+"""Score one lm-eval task or group of tasks on many variants of one model, with one model load."""
 
 from typing import Any
 
 from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Task
-from lamina.data.lm_tasks import task_object
+from lamina.data.lm_tasks import load_task
 from lamina.errors import explained
 from lamina.evaluation import measuring
 from lamina.evaluation.tasks import TaskBenchmark
@@ -17,7 +17,7 @@ if __name__ == "__main__":
         options = Task.from_options(arguments.options)
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            task = task_object(arguments.task, arguments.root, options.num_fewshot, options.choices)
+            task = load_task(arguments.task, arguments.root, options.num_fewshot, options.choices)
             chat = bool(manifest.get("chat_template"))
             return TaskBenchmark(task, base, load_tokenizer(manifest), options.limit, chat).score
 

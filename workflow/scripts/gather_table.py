@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,8 +50,8 @@ def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
             yield keys | {"unit": str(unit), "position": position} | measured
 
 
-def jobs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows from the benchmark files that Snakemake left under `folder`.
+def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:
+    """Rows from the benchmark files that Snakemake left under `folder`, and from what forks of a parent say in `logs`.
 
     Jobs of earlier runs keep their files, so that a rerun of a part still tells the cost of the whole.
     """
@@ -58,14 +59,17 @@ def jobs(folder: Path) -> Iterator[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             resources = record.get("resources") or {}
+            log = logs / path.relative_to(folder).with_suffix(".log")
+            used = _USED.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
             wildcards = record.get("wildcards") or {}
             yield {
                 # Without --benchmark-extended a record does not say whose it is, its path does.
                 "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
                 "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
                 "seconds": number(record.get("s")),
-                "cpu_seconds": number(record.get("cpu_time")),
-                "max_rss_mb": number(record.get("max_rss")),
+                # Snakemake does not see a fork of another process.
+                "cpu_seconds": sum(float(cpu) for cpu, _ in used) if used else number(record.get("cpu_time")),
+                "max_rss_mb": max(float(rss) for _, rss in used) if used else number(record.get("max_rss")),
                 "device": "gpu" if resources.get("gpu") else "cpu",
             }
 
@@ -75,13 +79,15 @@ def number(text: Any) -> float | None:
     return None if text in (None, "NA", "-") else float(text)
 
 
+# The last line in the log of a job that succeeded (lamina.workflow.warm_client).
+_USED = re.compile(r"^cpu_seconds=(\S+) max_rss_mb=(\S+)", re.MULTILINE)
 READERS = {"models": models, "calibrations": calibrations, "plans": plans}
 
 
-def gather(table: str, paths: Sequence[Path], folder: Path | None) -> pa.Table:
+def gather(table: str, paths: Sequence[Path], folder: Path | None, logs: Path = Path("logs")) -> pa.Table:
     """The whole of `table` from its parts."""
     if table == "jobs":
-        return store.from_rows(table, jobs(folder) if folder else [])
+        return store.from_rows(table, jobs(folder, logs) if folder else [])
     if table in READERS:
         return store.from_rows(table, READERS[table](paths))
     return store.gather(table, paths)
@@ -92,9 +98,10 @@ def main() -> None:
     parser.add_argument("--table", choices=store.TABLES, required=True)
     parser.add_argument("--input", type=Path, nargs="*", default=[], help="parts; @FILE reads arguments, one a line")
     parser.add_argument("--folder", type=Path, help="Snakemake's benchmark files (jobs only)")
+    parser.add_argument("--logs", type=Path, default=Path("logs"), help="logs of the same names (jobs only)")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
+    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder, arguments.logs))
 
 
 if __name__ == "__main__":
