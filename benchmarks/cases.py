@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
@@ -114,6 +115,18 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
     if unknown:
         raise SystemExit(f"there is no case '{unknown[0]}'. Write some of: {', '.join(every)}.")
     yield from (make() for name, make in every.items() if not chosen or name in chosen)
+
+
+def pass_bytes(config: Any, tokens: int, length: int, bytes_each: int) -> int:
+    """Memory of one pass above model and process, predicted from its budget of `tokens` in lines of `length` tokens.
+
+    Widest at the MLP of the last layers, where per token there stand the stream, its copy for the residual, the norm's
+    output and the MLP's three inner activations; and, as long as the layers run, each line's row of the mask.
+    """
+    text = config.get_text_config()
+    channels = text.hidden_size
+    inner = getattr(text, "intermediate_size", None) or 4 * channels
+    return tokens * bytes_each * (6 * channels + 3 * inner + length)
 
 
 def peak_of(work: Callable[[], object]) -> int:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 import torch
-from cases import deep_model, peak_of, random_documents
+from cases import deep_model, pass_bytes, peak_of, random_documents
 
 from lamina.sweep import engine, packing
 
@@ -27,7 +27,7 @@ def measure(tokens: int) -> dict[str, float]:
     engine.sweep(model, samples[:2], units[:1])
     peak = peak_of(lambda: engine.sweep(model, samples, units, tokens=tokens))
     longest = max(len(packing.pack(0, sample)[0].tokens) for sample in samples)
-    predicted = packing.pass_bytes(model.config, tokens, longest, 4)
+    predicted = pass_bytes(model.config, tokens, longest, 4)
     return {"tokens": tokens, "peak_bytes": peak, "predicted_bytes": predicted, "share": round(peak / predicted, 3)}
 
 

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreT
 from lamina.errors import LaminaError
 from lamina.models.families import FAMILIES
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, layers_of, module_at, projection_paths
+from lamina.models.structure import family_of, layers_of, projection_paths
 from lamina.models.surgery import NoAttention, remove, runs
 from lamina.models.variant import Patch, share
 from tests.unit import tiny
@@ -105,8 +105,8 @@ def test_the_family_record_names_real_modules(family: str) -> None:
     model = tiny.model(family)
     known = family_of(model)
     assert known.name == family
-    assert module_at(model, known.embeddings) is model.get_input_embeddings()
-    assert module_at(model, known.head) is model.get_output_embeddings()
+    assert model.get_submodule(known.embeddings) is model.get_input_embeddings()
+    assert model.get_submodule(known.head) is model.get_output_embeddings()
     layer = layers_of(model)[0]
     assert all(hasattr(layer, name) for name in (known.attention, *known.mlp))
     if known.projections:

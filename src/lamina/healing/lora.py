@@ -5,8 +5,6 @@ is what is benchmarked: the update merged into the weights, in their dtype.
 """
 
 import json
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from lamina.models.materialise import ADAPTED, materialise
 from lamina.models.modeling_lamina import Patched
 from lamina.models.structure import family_of
 from lamina.models.variant import Boundary, Repairing, own
+from lamina.tables import store
 
 NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None}
 
@@ -158,17 +157,10 @@ def save_empty(folder: str | Path) -> None:
 
 
 def _write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f".{os.getpid()}.tmp"
-    temporary.mkdir()
-    try:
-        save_file(dict(state), temporary / "adapter_model.safetensors", metadata={ADAPTED: targets})
-        text = json.dumps(config, indent=2, sort_keys=True, default=str)
-        (temporary / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
-        for name in ("adapter_model.safetensors", "adapter_config.json"):
-            (temporary / name).replace(folder / name)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with store.replacing(folder / "adapter_model.safetensors") as temporary:
+        save_file(dict(state), temporary, metadata={ADAPTED: targets})
+    text = json.dumps(config, indent=2, sort_keys=True, default=str)
+    store.write_text(folder / "adapter_config.json", text + "\n")
 
 
 @contextmanager

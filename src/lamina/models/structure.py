@@ -113,7 +113,7 @@ def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
     """
     family, config, layers = family_of(model), text_config(model), layers_of(model)
     refuse_norms_on_stream(model)
-    container = module_at(model, family.layers.rpartition(".")[0])
+    container = model.get_submodule(family.layers.rpartition(".")[0])
     final = str(family.final_norm).rpartition(".")[2]
     if any("norm" in name and name != final for name, _ in container.named_children()):
         raise _unfoldable(family, "has a norm behind the embedding, which undoes what is folded into it")
@@ -191,11 +191,6 @@ def _find(model: nn.Module, path: str) -> Any:
 def _name_of(model: nn.Module, wanted: nn.Module | None) -> str:
     """Dotted path of a sub-module; empty if the model has none."""
     return next((name for name, module in model.named_modules() if module is wanted), "")
-
-
-def module_at(model: nn.Module, path: str) -> nn.Module:
-    """The sub-module at a dotted path, which must exist."""
-    return model.get_submodule(path)
 
 
 def known_families() -> Sequence[str]:

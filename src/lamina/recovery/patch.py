@@ -5,7 +5,6 @@ what to do with them, and why there are none for some sizes.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from safetensors.torch import save_file
 from lamina.errors import LaminaError
 from lamina.models.variant import Boundary
 from lamina.recovery.protocol import Fitted, Tensors
+from lamina.tables import store
 
 _KEY = re.compile(r"removed=(\d+)/(\d+)-(\d+)/(.+)")
 
@@ -34,18 +34,12 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
 def save(
     path: str | Path, method: str, named: Mapping[str, torch.Tensor], reasons: Mapping[int, str] | None = None
 ) -> None:
-    """Write a patch file through a temporary name; an empty one says that every plan was refused.
+    """Write a patch file; an empty one says that every plan was refused.
 
     `reasons` say why a plan of some size, whose tensors are not there, cannot be repaired.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with store.replacing(path) as temporary:
         save_file(dict(named), temporary, metadata={"method": method, "refused": json.dumps(dict(reasons or {}))})
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def refused(path: str | Path, removed: int) -> str | None:

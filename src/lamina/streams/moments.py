@@ -6,6 +6,7 @@ as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64;
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
 import torch
@@ -128,37 +129,38 @@ def collect(
     """
     channels = int(text_config(model).hidden_size)
     per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
-    wanted = sorted(set(boundaries))
-    for first in range(0, len(wanted), per_pass):
-        found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors, run)
-        while found:
-            boundary = next(iter(found))
-            yield boundary, found.pop(boundary)
-
-
-def _one_pass(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    seed: int,
-    tokens: int,
-    channels: int,
-    regressors: Mapping[int, nn.Module] | None,
-    run: taps.Run,
-) -> dict[Boundary, Statistics[Moments]]:
-    fit, heldout = empty(boundaries, channels, model.device), empty(boundaries, channels, model.device)
-    starts = sorted({start for start, _ in boundaries}) if regressors else []
-
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
-        inputs = dict(zip(starts, batch.outputs, strict=True))
-        accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
-        accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
-
-    places = [place for boundary in boundaries for place in boundary]
-    modules = [regressors[start] for start in starts] if regressors else []
-    over.run(model, sources, places, add, seed, tokens, modules, run)
+    wanted, regressors = sorted(set(boundaries)), regressors or {}
     samples = sum(len(source.sequences) for source in sources)
-    return {boundary: Statistics(fit[boundary], heldout[boundary], samples) for boundary in boundaries}
+    for first in range(0, len(wanted), per_pass):
+        part = wanted[first : first + per_pass]
+        starts = sorted({start for start, _ in part if start in regressors})
+        fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
+        over.run(
+            model,
+            sources,
+            [place for boundary in part for place in boundary],
+            partial(_add, fit, heldout, starts),
+            seed,
+            tokens,
+            [regressors[start] for start in starts],
+            run,
+        )
+        for boundary in part:
+            yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
+
+
+def _add(
+    fit: Mapping[Boundary, Moments],
+    heldout: Mapping[Boundary, Moments],
+    starts: Sequence[int],
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+    held: torch.Tensor,
+    weight: float,
+) -> None:
+    inputs = dict(zip(starts, batch.outputs, strict=True))
+    accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
+    accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:

@@ -18,6 +18,7 @@ from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
+from lamina.sweep.scores import or_null
 
 
 def rows(
@@ -67,12 +68,8 @@ def rows(
             parts = np.where(np.isfinite(parts), parts, np.inf)
         own = session.scores.rows([engine.CURRENT])
     values = [
-        {"unit": unit, "sample": sample.index, metric: _or_null(part), f"{metric}_error": _or_null(error)}
+        {"unit": unit, "sample": sample.index, metric: or_null(part), f"{metric}_error": or_null(error)}
         for unit, of_unit, error in zip(units, parts, errors, strict=True)
         for sample, part in zip(calibration.samples, of_unit, strict=True)
     ]
     return own + values
-
-
-def _or_null(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)

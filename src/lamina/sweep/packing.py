@@ -7,7 +7,6 @@ prefix. So each token's logits are those of its own row evaluated alone.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -136,18 +135,6 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[
             chosen.append(line)
         yield tuple(chosen)
         start += len(chosen)
-
-
-def pass_bytes(config: Any, tokens: int, length: int, bytes_each: int) -> int:
-    """Memory of one pass above model and process, predicted from its budget of `tokens` in lines of `length` tokens.
-
-    Widest at the MLP of the last layers, where per token there stand the stream, its copy for the residual, the norm's
-    output and the MLP's three inner activations; and, as long as the layers run, each line's row of the mask.
-    """
-    text = config.get_text_config()
-    channels = text.hidden_size
-    inner = getattr(text, "intermediate_size", None) or 4 * channels
-    return tokens * bytes_each * (6 * channels + 3 * inner + length)
 
 
 def collate(lines: tuple[Line, ...], device: torch.device) -> Batch:

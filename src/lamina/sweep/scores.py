@@ -144,10 +144,6 @@ class Scores:
                 np.add.at(self.output[metric][unit], samples[starts], value)
             np.add.at(self.output_count[unit], samples[starts], np.diff(np.append(starts, len(samples))))
 
-    def rows_seen(self, number: int) -> np.ndarray:
-        """Which rows belong to samples that the candidate with this number saw, (rows,) boolean."""
-        return np.repeat(self.seen[number], np.diff(self.offsets))
-
     def not_numbers(self, name: Name) -> bool:
         """Whether any score of a candidate is NaN."""
         number = self.index[name]
@@ -170,8 +166,8 @@ class Scores:
         """
         unit, sample = self.index[name], self.samples[position]
         row: dict[str, Any] = {
-            "cosine": _or_null(self.cosine[unit, position]),
-            "angular_last": _or_null(self.angular_last[unit, position]),
+            "cosine": or_null(self.cosine[unit, position]),
+            "angular_last": or_null(self.angular_last[unit, position]),
             "n_tokens": len(sample.rows[sample.gold].continuation),
         }
         if not self.scored[unit, position]:
@@ -214,7 +210,8 @@ def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp_min(torch.finfo(a.dtype).tiny)
 
 
-def _or_null(value: float) -> float | None:
+def or_null(value: float) -> float | None:
+    """A number, and None for NaN: null is what was not measured."""
     return None if np.isnan(value) else float(value)
 
 

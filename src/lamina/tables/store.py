@@ -8,7 +8,8 @@ import hashlib
 import importlib
 import os
 import pkgutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,20 +53,14 @@ def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.
 
 
 def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None = None) -> None:
-    """Write one Parquet file, first under a temporary name so that the final name never holds half a file.
+    """Write one Parquet file, as `replacing` does.
 
     `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes only if content may.
     """
     stamp = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
     metadata = {f"lamina.{name}".encode(): str(value).encode() for name, value in stamp.items()}
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with replacing(path) as temporary:
         pq.write_table(data.replace_schema_metadata(metadata), temporary, compression="zstd")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def provenance(options: Mapping[str, Any]) -> dict[str, str]:
@@ -121,12 +116,19 @@ def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a small text file (JSON, HTML, SVG) through a temporary name, as `write` does."""
+    """Write a small text file (JSON, HTML, SVG), as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: str | Path) -> Iterator[Path]:
+    """A name to write to, which takes the place of `path` once all went well: that never holds half a file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        yield temporary
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
