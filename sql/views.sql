@@ -317,7 +317,8 @@ placed AS (
 timed AS (  -- what was timed stands for all that cost the same; runs count where there is a patch at each
     SELECT p.model, p.calibration, p.selector, p.removed, p.recovery, p.healing, e.parameters_ratio, e.latency_ratio,
         e.latency_ratio_stderr, e.repeats,
-        concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.recovery, t.healing) AS timed
+        coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.recovery,
+            t.healing)) AS timed
     FROM placed AS p
     JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.recovery = p.recovery
         AND t.component IS NOT DISTINCT FROM p.component AND (p.recovery = 'none' OR t.runs = p.runs)
@@ -353,7 +354,7 @@ COMMENT ON COLUMN variants.text_perplexity IS 'Perplexity on them; of several te
 COMMENT ON COLUMN variants.text_perplexity_stderr IS 'Standard error of text_perplexity.';
 COMMENT ON COLUMN variants.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units, the same recovery and, where that is one, the same number of runs. Null where none was.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units and, where a patch works at each, the same number of runs, with the same recovery or one that builds the model alike. Null where none was.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS (  -- texts that are a calibration's own are no general text
