@@ -8,16 +8,16 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "src"))
 
+from lamina.config import text
 from lamina.config.load import load
-from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
-from lamina.workflow import arguments, commands, failures, inputs, paths, studies, warm
+from lamina.variant import Variant
+from lamina.workflow import arguments, commands, exports, failures, inputs, paths, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
@@ -27,10 +27,10 @@ from lamina.workflow.resources import memory, minutes, minutes_of, threads
 gc.disable()
 atexit.register(gc.freeze)
 
-try:
+with failures.refused():
+    for file in workflow.configfiles:
+        text.check(file)
     CONFIG = load(config, Path.cwd())
-except LaminaError as error:
-    raise WorkflowError(str(error))
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads

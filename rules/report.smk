@@ -148,6 +148,7 @@ rule render_report:
 rule check_refusals:
     input:
         plans=paths.table("plans"),
+        patches=paths.table("patches"),
         report="results/report.html",
     output:
         "results/refusals.txt",
@@ -158,4 +159,5 @@ rule check_refusals:
     params:
         code=code_digest("check_refusals"),
     shell:
-        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --output {output} 2> {log}'
+        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --patches {input.patches}'
+        " --output {output} 2> {log}"

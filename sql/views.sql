@@ -37,7 +37,7 @@ chances AS (  -- chance is known for a task when some calibration draws on it al
         WHERE len(names) = 1 AND kind <> 'text')
     GROUP BY ALL
 ),
-measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks)
+measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks WHERE part_of IS NULL)
 SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
 FROM sources AS s
 JOIN measured AS m ON m.model = s.model AND (
@@ -72,7 +72,7 @@ COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were
 
 CREATE OR REPLACE VIEW against_base AS
 WITH base AS (
-    SELECT model, task, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
+    SELECT model, task, part_of, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
 ),
 joined AS (
     SELECT
@@ -92,10 +92,12 @@ joined AS (
             AND NOT regexp_matches(m.metric, 'written|^pass@|repetition|unstopped|length$')) AS chance
     FROM benchmarks AS m
     LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
+        AND base.part_of IS NOT DISTINCT FROM m.part_of
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
         AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
-        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric)
+        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric) AND m.part_of IS NULL
     LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
+        AND m.part_of IS NULL
 ),
 fractions AS (
     SELECT *,
@@ -107,8 +109,8 @@ fractions AS (
     FROM joined
 )
 SELECT
-    model, calibration, selector, removed, recovery, healing, task, metric, value, stderr, n_samples, higher_is_better,
-    own, chance, base_value, base_stderr, change, change_stderr, paired,
+    model, calibration, selector, removed, recovery, healing, task, part_of, metric, value, stderr, n_samples,
+    higher_is_better, own, chance, base_value, base_stderr, change, change_stderr, paired,
     upper / nullif(lower, 0) AS kept,
     sqrt(greatest(0, upper_stderr ** 2 + (upper / nullif(lower, 0)) ** 2 * lower_stderr ** 2
         - 2 * (upper / nullif(lower, 0)) * covariance)) / nullif(lower, 0) AS kept_stderr,
@@ -132,10 +134,10 @@ WITH chosen AS (  -- what is measured by `generate` stands beside a task's main 
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
             if(regexp_matches(metric, 'written|^pass@|repetition|unstopped|length$'), 99, 98))) AS metric
-    FROM benchmarks GROUP BY ALL
+    FROM benchmarks WHERE part_of IS NULL GROUP BY ALL
 )
-SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric);
-COMMENT ON VIEW scores IS 'One row per variant and task in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
+SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric) WHERE a.part_of IS NULL;
+COMMENT ON VIEW scores IS 'One row per variant and task or group of tasks in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
 COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
 
 CREATE OR REPLACE VIEW choices_and_generation AS

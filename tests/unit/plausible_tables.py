@@ -174,6 +174,9 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             | dict(diagnosis="fit", kind="fit", layer=layer, measure=measure, point=ridge, value=0.3, control=0.5)
             | dict(ci_low=0.28, ci_high=0.32, n_samples=size)
         )
+    for layer in range(1, n_layers):
+        told = dict(diagnosis="empty", kind="void", measure="void", layer=layer, n_samples=40, control=0.8)
+        data["diagnoses"].append(key | told | dict(value=layer / 9, ci_low=layer / 10, ci_high=layer / 8))
     for layer in range(n_layers):
         for span in range(1, n_layers - layer + 1):
             angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)

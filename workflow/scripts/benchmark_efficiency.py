@@ -24,7 +24,8 @@ def main() -> None:
     rows = []
     if arguments.variants:
         base = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
-        plans = {variant: variants.plan(variant, arguments.results) for variant in arguments.variants}
+        made = [variant for variant in arguments.variants if not variants.refused(variant, arguments.results)]
+        plans = {variant: variants.plan(variant, arguments.results) for variant in made}
         chosen = efficiency.one_per_cost(plans)
         pairs = (
             (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)

@@ -1,11 +1,11 @@
-"""Score one lm-eval task on many variants of one model, with one model load."""
+"""Score one lm-eval task or group of tasks on many variants of one model, with one model load."""
 
 import argparse
 import json
 from pathlib import Path
 
 from lamina.config.benchmarks import Task
-from lamina.data.lm_tasks import task_object
+from lamina.data.lm_tasks import load_task
 from lamina.errors import explained
 from lamina.evaluation import variants
 from lamina.evaluation.tasks import TaskBenchmark
@@ -31,7 +31,7 @@ def main() -> None:
     if arguments.variants:
         manifest = json.loads(arguments.manifest.read_text(encoding="utf-8"))
         base = load_model(manifest)
-        task = task_object(arguments.task, arguments.root, options.num_fewshot, options.choices)
+        task = load_task(arguments.task, arguments.root, options.num_fewshot, options.choices)
         benchmark = TaskBenchmark(
             task, base, load_tokenizer(manifest), options.limit, bool(manifest.get("chat_template"))
         )

@@ -69,11 +69,13 @@ class Calibration(ByKey):
 
 
 class Task(Calibration):
-    """Documents of one lm-eval task."""
+    """Documents of one lm-eval task, or of a group of tasks such as `mmlu`."""
 
     MARKS = ("task",)
 
-    task: Filled = option("Name of one lm-eval task.")
+    task: Filled = option(
+        "Name of an lm-eval task, or of a group or tag: `limit` is then shared out to its tasks by their size."
+    )
     split: Split = split_option()
     limit: int | None = limit_option()
     num_fewshot: int = num_fewshot_option()
@@ -85,11 +87,11 @@ class Task(Calibration):
 
 
 class Tasks(Calibration):
-    """Documents of several lm-eval tasks, mixed."""
+    """Documents of several lm-eval tasks or groups, mixed."""
 
     MARKS = ("tasks",)
 
-    tasks: list[Filled] = option("Names of several lm-eval tasks, mixed.", min_length=1)
+    tasks: list[Filled] = option("Names of several lm-eval tasks, groups or tags, mixed.", min_length=1)
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = split_option()
     num_fewshot: int = num_fewshot_option()

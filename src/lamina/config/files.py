@@ -8,8 +8,10 @@ from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Text
 from lamina.config.configuration import Configuration
 from lamina.config.contexts import check_contexts
+from lamina.config.diagnoses import Diagnosis, Patching, Probe
 from lamina.config.explain import listed
 from lamina.config.models import Model
+from lamina.data import diagnosed
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
@@ -102,6 +104,8 @@ def check(config: Configuration, root: Path) -> None:
             count = _count_questions(where, entry.choices, root, counts)
             check_limit(entry.limit, count, f"{where}.limit", entry.choices)
             check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+    for name, diagnosis in config.diagnoses.items():
+        _check_diagnosis(f"diagnoses.{name}.file", diagnosis, root)
     for name, text in config.benchmarks.perplexity.items():
         _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
     for name, task in config.benchmarks.tasks.items():
@@ -126,6 +130,13 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
         if ("text", path) not in counts:
             counts["text", path] = len(read_documents(path, None, where))
         check_range(entry.documents, counts["text", path], path, where)
+
+
+def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:
+    if isinstance(diagnosis, Probe):
+        diagnosed.labelled(root / diagnosis.file, where, diagnosis.folds)
+    if isinstance(diagnosis, Patching):
+        diagnosed.pairs(root / diagnosis.file, where)
 
 
 def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:

@@ -85,7 +85,7 @@ def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
 
 
 def _complete(config: Configuration, root: Path) -> None:
-    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings]
+    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings, config.diagnoses]
     for section in sections:
         for name, entry in section.items():
             section[name] = _seeded(entry, config.seed)

@@ -9,6 +9,7 @@ from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, lm_tasks, text
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.questions import check_limit
+from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError
 from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
@@ -54,13 +55,18 @@ def _answered(
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
     lm = lm_tasks.recorder(skeleton, tokenizer)
     if isinstance(entry, entries.Choices):
-        tasks = [(name, lm_tasks.task_object(name, root, entry.num_fewshot, choices=entry.choices))]
+        tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
     else:
-        tasks = [(each, lm_tasks.task_object(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
+        tasks = [(each, lm_tasks.load_task(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
     samples: list[Sample] = []
-    for each, task in tasks:
-        there = len(task.eval_docs)
-        limit = max(1, int(entry.fraction * there)) if isinstance(entry, entries.Tasks) else entry.limit
-        check_limit(limit, there, f"calibrations.{name}.limit", each)
-        samples += lm_tasks.task_samples(task, lm, limit, entry.seed, chat_template)
+    for each, found in tasks:
+        there = [len(task.eval_docs) for task in leaves(found)]
+        if isinstance(entry, entries.Tasks):
+            counts = [max(1, int(entry.fraction * count)) for count in there]
+        else:
+            check_limit(entry.limit, sum(there), f"calibrations.{name}.limit", each)
+            counts = shares(entry.limit or sum(there), there)
+        for task, count in zip(leaves(found), counts, strict=True):
+            if count:
+                samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
     return [Sample(i, s.kind, s.gold, s.rows, s.document) for i, s in enumerate(samples)]

@@ -9,7 +9,7 @@ from lamina.config.calibrations import corpus_file
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.variant import Variant
-from lamina.workflow import paths, studies
+from lamina.workflow import exports, paths, studies
 
 _TASKS = Path("workflow/tasks")
 
@@ -29,8 +29,10 @@ def local_files(name: str, entry: Any) -> list[str]:
     definition = _TASKS / f"{name}.yaml"
     if not definition.is_file():
         return []
-    data = yaml.safe_load(definition.read_text(encoding="utf-8")).get("dataset_kwargs", {}).get("data_files", {})
-    return [str(definition), *data.values()]
+    told = yaml.safe_load(definition.read_text(encoding="utf-8"))
+    data = told.get("dataset_kwargs", {}).get("data_files", {})
+    tasks = [each for each in told["task"] if isinstance(each, str)] if "group" in told else []
+    return [str(definition), *data.values(), *(file for each in tasks for file in local_files(each, None))]
 
 
 def calibration_files(config: Configuration, w: Any) -> list[str]:
@@ -38,6 +40,12 @@ def calibration_files(config: Configuration, w: Any) -> list[str]:
     entry = config.calibrations[w.calibration]
     names = getattr(entry, "tasks", None) or [getattr(entry, "task", None)]
     return [file for name in names for file in local_files(name, entry)]
+
+
+def diagnosed(config: Configuration, w: Any) -> str:
+    """What a diagnosis is measured on: the file that it names, or a calibration."""
+    entry = config.diagnoses[w.diagnosis]
+    return getattr(entry, "file", None) or paths.calibration(w.model, w.calibration)
 
 
 def key(w: Any) -> str:
@@ -133,14 +141,10 @@ def export(config: Configuration, w: Any) -> dict[str, Any]:
     Raises
     ------
     LaminaError
-        If no study fits the variant's recovery to its size.
+        If nothing in the configuration makes the variant.
     """
     v, files = variant(w), paths.variant_files(variant(w))
-    if files.patch and v.removed not in studies.sizes(config, v.model, v.calibration, v.selector, v.recovery):
-        raise LaminaError(
-            f"no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
-            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study."
-        )
+    exports.check(config, v)
     measured = [
         paths.benchmark(*block)
         for block in studies.benchmark_blocks(config)
