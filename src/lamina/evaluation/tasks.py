@@ -6,9 +6,8 @@ model is exchanged between variants.
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import lm_eval.utils
 import torch
@@ -37,8 +36,7 @@ _LOGITS_BYTES = 4 << 30
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
 
 
-@dataclass(frozen=True)
-class TaskScores:
+class TaskScores(NamedTuple):
     """Rows for table `benchmarks` (metric, value, stderr, n_samples, …) and for `benchmark_samples`."""
 
     metrics: list[dict[str, Any]]

@@ -121,7 +121,7 @@ def positions(tokens: int, held: int) -> int:
 def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[None]:
     """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
     layers, config = layers_of(model), text_config(model)
-    behind = layers[max(1, *boundaries) :] if boundaries else []
+    behind = list(layers[max(1, *boundaries) :]) if boundaries else []
     depth = config.num_hidden_layers
     config.num_hidden_layers = depth - len(behind)
     del layers[len(layers) - len(behind) :]

@@ -176,6 +176,17 @@ def heal(config: Configuration, w: Any) -> str:
     return _data(inputs.healing_data(config, w))
 
 
+def benchmark(config: Configuration, w: Any) -> str:
+    """The options of a task or perplexity text."""
+    return command(options=as_json(inputs.tested(config, w.task).options()))
+
+
+def generation(config: Configuration, w: Any) -> str:
+    """The same of a task to which answers are written, and how they are."""
+    written = config.benchmarks.tasks[w.task].generate
+    return f"{benchmark(config, w)} {command(generate=written and as_json(written.options()))}"
+
+
 def _data(files: Mapping[str, str]) -> str:
     added = [f"{name}={file}" for name, file in files.items()]
     return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
