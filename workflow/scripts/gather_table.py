@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from lamina.tables import store
 from lamina.tables.columns import SELECTION
 
 
-def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def models(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from manifests `models/{model}/manifest.json`."""
     columns = store.schema("models").names
     for path in paths:
@@ -22,7 +22,7 @@ def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
 
 
-def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def calibrations(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
     columns = store.schema("calibrations").names
     for path in paths:
@@ -30,15 +30,15 @@ def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         if b"lamina.calibration" not in metadata:
             raise LaminaError(f"{path} is not a calibration of this version of lamina. Delete the file and run again.")
         described = json.loads(metadata[b"lamina.calibration"])
-        names = {"model": path.parent.name, "calibration": path.stem}
+        names = {"model": path.parent.name, "calibration": path.stem, "replicate_of": groups.get(path.stem)}
         yield {name: described.get(name) for name in columns} | names
 
 
-def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        keys = {name: plan[name] for name in SELECTION}
+        keys = {name: plan[name] for name in SELECTION} | {"replicate_of": groups.get(plan["selector"])}
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
         units = plan["units"]
@@ -78,12 +78,12 @@ def number(text: Any) -> float | None:
 READERS = {"models": models, "calibrations": calibrations, "plans": plans}
 
 
-def gather(table: str, paths: Sequence[Path], folder: Path | None) -> pa.Table:
-    """The whole of `table` from its parts."""
+def gather(table: str, paths: Sequence[Path], folder: Path | None, groups: Mapping[str, str]) -> pa.Table:
+    """The whole of `table` from its parts; `groups` are the labels of replicates by name."""
     if table == "jobs":
         return store.from_rows(table, jobs(folder) if folder else [])
     if table in READERS:
-        return store.from_rows(table, READERS[table](paths))
+        return store.from_rows(table, READERS[table](paths, groups))
     return store.gather(table, paths)
 
 
@@ -92,9 +92,10 @@ def main() -> None:
     parser.add_argument("--table", choices=store.TABLES, required=True)
     parser.add_argument("--input", type=Path, nargs="*", default=[], help="parts; @FILE reads arguments, one a line")
     parser.add_argument("--folder", type=Path, help="Snakemake's benchmark files (jobs only)")
+    parser.add_argument("--groups", type=json.loads, default={}, help="labels of replicates by name, as JSON")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
+    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder, arguments.groups))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from lamina.config.entry import (
     Place,
     group_option,
     option,
+    replicates_option,
     seed_option,
 )
 
@@ -55,12 +56,13 @@ def num_fewshot_option() -> Any:
 class Calibration(ByKey):
     """Which key is there says what the samples are: `task`, `tasks`, `text` or `choices`."""
 
-    ASIDE = ("score", "group")
+    ASIDE = ("score", "group", "replicates")
 
     score: Literal["acc_norm", "acc"] = option(
         "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).", "acc_norm"
     )
-    group: str | None = group_option()
+    group: Filled | None = group_option()
+    replicates: int = replicates_option()
 
     @property
     def drawn(self) -> list[str]:

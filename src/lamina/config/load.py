@@ -16,6 +16,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
 from lamina.config.recoveries import OWN
+from lamina.config.replicates import replicate
 from lamina.config.selectors import Selector
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
@@ -26,8 +27,8 @@ __all__ = ["Configuration", "corpus_file", "largest_removal", "layers", "load", 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are looked up from `root`.
 
-    The top-level seed is put into the entries that name none, a local model's layers and family into its entry, and a
-    perplexity's stride. Loading `plain()` of the result gives the same.
+    The top-level seed is put into the entries that name none, replicates beside what they repeat, a local model's
+    layers and family into its entry, and a perplexity's stride. Loading `plain()` of the result gives the same.
 
     Raises
     ------
@@ -72,7 +73,7 @@ def own_tasks(config: Configuration, calibration: str) -> list[str]:
     """
     entry, tasks = config.calibrations[calibration], config.benchmarks.tasks
     if isinstance(entry, Choices):
-        return [name for name, task in tasks.items() if task.choices and name == calibration]
+        return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
     return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
 
@@ -89,6 +90,7 @@ def _complete(config: Configuration, root: Path) -> None:
     for section in sections:
         for name, entry in section.items():
             section[name] = _seeded(entry, config.seed)
+    replicate(config)
     for name, model in config.models.items():
         config.models[name] = files.described(name, model, root)
     texts = config.benchmarks.perplexity
