@@ -47,10 +47,12 @@ rule gather_table:
     params:
         # Elsewhere the tables stand aside; here their columns are what is made.
         code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
+        arguments=lambda w: arguments.gather(CONFIG, w.table),
     shell:
         # A list of many files is longer than a command line may be.
         "printf '%s\\n' --input {input} > {log}.inputs;"
-        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs --output {output} 2> {log}'
+        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
+        " --output {output} 2> {log}"
 
 
 rule gather_jobs:

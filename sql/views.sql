@@ -29,7 +29,8 @@ CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 CREATE OR REPLACE VIEW own_tasks AS
 WITH sources AS (
-    SELECT model, calibration, kind, chance_accuracy, string_split(source, ',') AS names FROM calibrations
+    SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split(source, ',') AS names
+    FROM calibrations
 ),
 chances AS (  -- chance is known for a task when some calibration draws on it alone
     SELECT model, task, max(chance_accuracy) AS chance
@@ -42,7 +43,7 @@ SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
 FROM sources AS s
 JOIN measured AS m ON m.model = s.model AND (
     list_contains(list_transform(s.names, lambda name: trim(name)), m.task)
-    OR m.task = s.calibration
+    OR m.task IN (s.calibration, s.replicate_of)
     OR (s.kind = 'text' AND m.is_text)
 )
 LEFT JOIN chances AS c ON c.model = s.model AND c.task = m.task
@@ -139,6 +140,65 @@ WITH chosen AS (  -- what is measured by `generate` stands beside a task's main 
 SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric) WHERE a.part_of IS NULL;
 COMMENT ON VIEW scores IS 'One row per variant and task or group of tasks in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
 COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
+
+-- Students t: what a standard error is multiplied by for a 95 % interval of the mean of n numbers.
+CREATE OR REPLACE MACRO t95(n) AS coalesce([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086][n - 1], 1.96 + 2.4 / (n - 1));
+
+CREATE OR REPLACE VIEW relevance_means AS
+WITH drawn AS (
+    SELECT r.model, c.replicate_of AS calibration, metric, unit, layer, component,
+        avg(score) AS score, stddev_samp(score) AS spread, count(score) AS n_draws, sum(r.n_samples) AS n_samples,
+        max(reason) AS reason
+    FROM relevance AS r JOIN calibrations AS c USING (model, calibration)
+    WHERE r.selector = 'base' AND r.removed = 0 AND c.replicate_of IS NOT NULL GROUP BY ALL
+)
+SELECT *, score - t95(n_draws) * spread / sqrt(n_draws) AS ci_low, score + t95(n_draws) * spread / sqrt(n_draws) AS ci_high
+FROM drawn;
+COMMENT ON VIEW relevance_means IS 'One row per group of replicated calibrations, metric and unit of the base model: the mean over draws.';
+COMMENT ON COLUMN relevance_means.calibration IS 'Label of the group.';
+COMMENT ON COLUMN relevance_means.metric IS 'Relevance metric.';
+COMMENT ON COLUMN relevance_means.unit IS 'Unit: 12, 12.attention or 12.mlp.';
+COMMENT ON COLUMN relevance_means.layer IS 'Layer of the unit, 0 to L - 1.';
+COMMENT ON COLUMN relevance_means.component IS 'Kind of unit: layer, attention or mlp.';
+COMMENT ON COLUMN relevance_means.score IS 'Mean relevance of the draws that have one, in the unit of the metric.';
+COMMENT ON COLUMN relevance_means.spread IS 'Standard deviation of one draw from another; null for a single draw.';
+COMMENT ON COLUMN relevance_means.n_draws IS 'Number of draws with a score.';
+COMMENT ON COLUMN relevance_means.n_samples IS 'Samples of all draws together; the same one may be in several.';
+COMMENT ON COLUMN relevance_means.reason IS 'Why a draw has no score; null in the ordinary case.';
+COMMENT ON COLUMN relevance_means.ci_low IS 'Lower end of the 95 % interval of score over draws, by Student''s t; null for a single draw.';
+COMMENT ON COLUMN relevance_means.ci_high IS 'Upper end of the 95 % interval of score over draws.';
+
+CREATE OR REPLACE VIEW score_means AS
+WITH selectors AS (SELECT DISTINCT model, selector, replicate_of FROM plans WHERE replicate_of IS NOT NULL),
+drawn AS (
+    SELECT s.model, coalesce(c.replicate_of, s.calibration) AS calibration, coalesce(p.replicate_of, s.selector) AS selector,
+        removed, recovery, healing, task, metric, higher_is_better, bool_and(own) AS own, max(chance) AS chance,
+        any_value(base_value) AS base_value, any_value(base_stderr) AS base_stderr, any_value(s.n_samples) AS n_samples,
+        avg(value) FILTER (isfinite(value)) AS value, stddev_samp(value) FILTER (isfinite(value)) AS spread,
+        count(*) FILTER (isfinite(value)) AS n_draws, avg(stderr) FILTER (isfinite(stderr)) AS stderr,
+        avg(kept) FILTER (isfinite(kept)) AS kept, stddev_samp(kept) FILTER (isfinite(kept)) AS kept_spread
+    FROM scores AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
+    WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL) GROUP BY ALL
+)
+SELECT *, value - t95(n_draws) * spread / sqrt(n_draws) AS ci_low, value + t95(n_draws) * spread / sqrt(n_draws) AS ci_high
+FROM drawn;
+COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors as one: the mean over draws.';
+COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, else its name.';
+COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, else its name.';
+COMMENT ON COLUMN score_means.own IS 'Whether the task is the calibration''s own (see own_tasks).';
+COMMENT ON COLUMN score_means.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
+COMMENT ON COLUMN score_means.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN score_means.base_stderr IS 'Standard error of base_value.';
+COMMENT ON COLUMN score_means.n_samples IS 'Number of test documents, the same ones for every draw.';
+COMMENT ON COLUMN score_means.value IS 'Mean over draws of the measured number; infinite perplexities are left out.';
+COMMENT ON COLUMN score_means.spread IS 'Standard deviation of one draw from another; null for a single draw.';
+COMMENT ON COLUMN score_means.n_draws IS 'Number of draws behind value: calibrations times selectors.';
+COMMENT ON COLUMN score_means.stderr IS 'Standard error of one draw''s value over test documents, on average; draws share the documents.';
+COMMENT ON COLUMN score_means.kept IS 'Mean over draws of the share of the base model''s number that is left.';
+COMMENT ON COLUMN score_means.kept_spread IS 'Standard deviation of kept from one draw to another.';
+COMMENT ON COLUMN score_means.ci_low IS 'Lower end of the 95 % interval of value over draws, by Student''s t; null for a single draw.';
+COMMENT ON COLUMN score_means.ci_high IS 'Upper end of the 95 % interval of value over draws.';
 
 CREATE OR REPLACE VIEW choices_and_generation AS
 SELECT
