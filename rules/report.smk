@@ -5,6 +5,7 @@
 localrules:
     score_relevance,
     gather_table,
+    compare_selectors,
     gather_jobs,
     build_database,
     plot_figure,
@@ -41,7 +42,7 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(TABLES.keys() - {"jobs"}),
+        table=any_of(TABLES.keys() - {"jobs", "comparisons"}),
     conda:
         "../envs/lamina.yaml"
     params:
@@ -53,6 +54,22 @@ rule gather_table:
         "printf '%s\\n' --input {input} > {log}.inputs;"
         ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
         " --output {output} 2> {log}"
+
+
+rule compare_selectors:
+    input:
+        views="sql/views.sql",
+        tables=[paths.table(table) for table in ("calibrations", "benchmarks", "benchmark_samples")],
+    output:
+        paths.table("comparisons"),
+    log:
+        "logs/compare_selectors.log",
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=code_digest("compare_selectors", *arguments.table_modules(["comparisons"])),
+    shell:
+        'python "$SCRIPTS/compare_selectors.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
 
 
 rule gather_jobs:

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lamina import database
+from lamina.evaluation.comparisons import compared
 from lamina.tables import store
 
+VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
 LANGUAGES = (
@@ -134,7 +137,10 @@ def write_study(
         for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
         for job in range(7)
     ]
-    return write_tables(folder, **data)
+    files = write_tables(folder, **data)
+    found = list(compared(database.connect(VIEWS, files)))
+    store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
+    return files
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
