@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lamina.config import files
+from lamina.config import checkpoints, files
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text, corpus_file
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry, document_range
@@ -27,8 +27,9 @@ __all__ = ["Configuration", "corpus_file", "largest_removal", "layers", "load", 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are looked up from `root`.
 
-    The top-level seed is put into the entries that name none, replicates beside what they repeat, a local model's
-    layers and family into its entry, and a perplexity's stride. Loading `plain()` of the result gives the same.
+    The top-level seed is put into the entries that name none, replicates beside what they repeat, the models of a
+    series of checkpoints into its place, a local model's layers and family into its entry, and a perplexity's stride.
+    Loading `plain()` of the result gives the same.
 
     Raises
     ------
@@ -40,6 +41,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
         raise refusal(error) from None
+    checkpoints.expand(config)
     _complete(config, root)
     _check_mixtures(config)
     _check_held_out(config, root)
