@@ -84,7 +84,7 @@ def stock(model: Any, name: str, root: Path, monkeypatch: pytest.MonkeyPatch, li
     return dict(found)
 
 
-@pytest.mark.parametrize(("limit", "removed"), [(None, []), (8, ["2"])])
+@pytest.mark.parametrize(("limit", "removed"), [(None, ["1"]), (8, ["2"])])
 def test_a_group_and_its_tasks_score_as_lm_eval_scores_them(
     exam: Path, limit: int | None, removed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,12 +1,13 @@
 """From a calibration's entry in the config to its samples."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
-from lamina.data import calibrations, documents, lm_tasks, text
+from lamina.data import calibrations, documents, hub, lm_tasks, mixture, text
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.questions import check_limit
 from lamina.data.task_groups import leaves, shares
@@ -15,8 +16,14 @@ from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 
-def prepare(name: str, entry: entries.Calibration, manifest: dict[str, Any], root: Path) -> Calibration:
-    """Tokenise the samples of calibration `name` for one model.
+def prepare(
+    name: str,
+    entry: entries.Calibration,
+    manifest: dict[str, Any],
+    root: Path,
+    parts: Mapping[str, entries.Calibration] | None = None,
+) -> Calibration:
+    """Tokenise the samples of calibration `name` for one model; `parts` are the entries that a mixture is made of.
 
     Raises
     ------
@@ -31,12 +38,22 @@ def prepare(name: str, entry: entries.Calibration, manifest: dict[str, Any], roo
             "chat_template: false, or put chat_template.jinja beside its weights."
         )
     facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
-    if isinstance(entry, entries.Text):
+    if isinstance(entry, entries.Mixture):
+        made = {each: prepare(each, part, manifest, root) for each, part in (parts or {}).items()}
+        samples = mixture.mixed(name, entry, made)
+        # Questions of one's own go by the name of their entry.
+        own = {each for each, part in (parts or {}).items() if isinstance(part, entries.Choices)}
+        facts["source"] = ",".join(each if each in own else made[each].facts["source"] for each in made)
+    elif isinstance(entry, entries.Text | entries.Hub):
         limit = context(skeleton.config.to_dict())
         check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
-        path = documents.corpus_file(entry.text, entry.split, root)
-        texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
-        samples, facts["source"] = text.text_samples(texts, tokenizer, entry.length), entry.text
+        if isinstance(entry, entries.Hub):
+            texts, facts["source"] = hub.read_texts(entry, root, f"calibrations.{name}"), entry.hub
+        else:
+            path = documents.corpus_file(entry.text, entry.split, root)
+            texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
+            facts["source"] = entry.text
+        samples = text.text_samples(texts, tokenizer, entry.length)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)

@@ -55,12 +55,12 @@ def one_by_one(group: Group) -> str:
     return f"Name its tasks one by one: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
-def shares(total: int, sizes: Sequence[int]) -> list[int]:
+def shares(total: int, sizes: Sequence[float]) -> list[int]:
     """`total` split in proportion to `sizes`, rounded to the largest remainders (of equal ones the first)."""
     parts = [divmod(total * size, sum(sizes)) for size in sizes]
-    lacking = total - sum(whole for whole, _ in parts)
+    lacking = total - int(sum(whole for whole, _ in parts))
     rounded_up = sorted(range(len(sizes)), key=lambda place: -parts[place][1])[:lacking]
-    return [whole + (place in rounded_up) for place, (whole, _) in enumerate(parts)]
+    return [int(whole) + (place in rounded_up) for place, (whole, _) in enumerate(parts)]
 
 
 def _manager(name: str, local: str) -> TaskManager:

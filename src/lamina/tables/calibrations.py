@@ -22,4 +22,5 @@ COLUMNS: Columns = CALIBRATION | {
     ),
     "split": (STRING, "Split of the source that was sampled; null for a file of choices or a text without splits."),
     "seed": (INT, "Seed of the sampling."),
+    "replicate_of": (STRING, "Label that it shares with its replicates, `group` in the configuration; null without."),
 }

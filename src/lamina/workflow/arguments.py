@@ -192,6 +192,19 @@ def _data(files: Mapping[str, str]) -> str:
     return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
 
 
+def parts(config: Configuration, calibration: str) -> str:
+    """The entries that a mixture is made of; empty for other calibrations."""
+    mixture = getattr(config.calibrations[calibration], "mixture", {})
+    return command(parts=as_json({name: config.calibrations[name].options() for name in mixture}) if mixture else None)
+
+
+def gather(config: Configuration, table: str) -> str:
+    """What a table says of the configuration itself: which of its rows are replicates."""
+    sections: dict[str, Mapping[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
+    labels = {name: entry.group for name, entry in sections.get(table, {}).items() if entry.group}
+    return command(groups=as_json(labels) if labels else None)
+
+
 def table_modules(tables: Iterable[str]) -> list[str]:
     """Where tables are described, and what they are written with."""
     return ["lamina.tables.columns", "lamina.tables.store", *(f"lamina.tables.{table}" for table in sorted(tables))]

@@ -24,6 +24,8 @@ def local_files(name: str, entry: Any) -> list[str]:
     """Local files behind a task, text or file of questions, so that editing them makes stale what reads them."""
     if choices := getattr(entry, "choices", None):
         return [choices]
+    if hub := getattr(entry, "hub", None):
+        return sorted(str(file) for file in Path(hub).rglob("*") if file.is_file())
     if text := getattr(entry, "text", None):
         return [corpus_file(text, getattr(entry, "split", None))]
     definition = _TASKS / f"{name}.yaml"
@@ -37,9 +39,8 @@ def local_files(name: str, entry: Any) -> list[str]:
 
 def calibration_files(config: Configuration, w: Any) -> list[str]:
     """Local files behind a calibration."""
-    entry = config.calibrations[w.calibration]
-    names = getattr(entry, "tasks", None) or [getattr(entry, "task", None)]
-    return [file for name in names for file in local_files(name, entry)]
+    read = config.parts(w.calibration)
+    return [file for entry in read.values() for name in entry.drawn or [""] for file in local_files(name, entry)]
 
 
 def diagnosed(config: Configuration, w: Any) -> str:

@@ -43,6 +43,7 @@ class Progress:
     finished: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)  # of the finished jobs of each rule
     running: dict[int, tuple[str, float]] = field(default_factory=dict)
+    stage: str = ""  # the rule of the last job that started or ended
     begun: float = 0.0
 
     def plan(self, stages: dict[str, int], now: float) -> None:
@@ -52,12 +53,14 @@ class Progress:
 
     def start(self, job: int, rule: str, now: float) -> None:
         """A job was started."""
+        self.stage = rule
         self.running[job] = (rule, now)
 
     def finish(self, job: int, now: float) -> None:
         """A job ended well."""
         rule, started = self.running.pop(job, ("", now))
         if rule:
+            self.stage = rule
             self.finished[rule] += 1
             self.seconds[rule] = self.seconds.get(rule, 0.0) + now - started
 
@@ -85,9 +88,10 @@ class Progress:
     def line(self, now: float) -> str:
         """`120 of 400 jobs (30 %), sweep_units 34 of 80, about 4 min left`."""
         text = f"{self.done} of {self.total} jobs ({self.done / max(1, self.total):.0%})".replace("%", " %")
-        if self.running:
-            # The stage is what most of the running jobs do, the earliest begun among equals.
-            rule = Counter(rule for rule, _ in self.running.values()).most_common(1)[0][0]
+        if self.stage:
+            # What most of the running jobs do, the earliest begun among equals.
+            running = Counter(rule for rule, _ in self.running.values())
+            rule = running.most_common(1)[0][0] if running else self.stage
             text += f", {rule} {self.finished[rule]} of {self.stages[rule]}"
         left = self.left(now) if self.done < self.total else None
         if left:
