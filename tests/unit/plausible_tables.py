@@ -123,6 +123,7 @@ def write_study(
                             )
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
+        data["agreements"] += _agreements(model, len(calibrations))
         for name in calibrations:
             data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
     data["jobs"] = [
@@ -141,6 +142,17 @@ def write_study(
     found = list(compared(database.connect(VIEWS, files)))
     store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
     return files
+
+
+def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
+    counts = dict(n_units=4, n_calibrations=n_calibrations, n_samples=40 * n_calibrations)
+    values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
+    return [
+        dict(model=model, component="layer", metric="cosine", statistic=name, value=value, p_value=None)
+        | dict(ci_low=value - 0.1, ci_high=value + 0.1)
+        | counts
+        for name, value in values.items()
+    ]
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
