@@ -1,4 +1,4 @@
-"""Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
+"""Size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
 import argparse
 import json
@@ -28,7 +28,7 @@ def main() -> None:
         plans = {variant: variants.plan(variant, arguments.results) for variant in made}
         chosen = efficiency.one_per_cost(plans)
         pairs = (
-            (variant.row() | {"runs": chosen[variant]}, model)
+            (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
             for variant, model in variants.in_turn(base, list(chosen), arguments.results)
         )
         rows = efficiency.measure(base, pairs, Efficiency.from_options(arguments.options))
