@@ -117,8 +117,10 @@ rule build_database:
         "../envs/lamina.yaml"
     params:
         code=code_digest("build_database", *arguments.table_modules(TABLES)),
+        study="+".join(Path(file).stem for file in workflow.configfiles),
     shell:
-        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
+        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --study {params.study:q}'
+        " --output {output} 2> {log}"
 
 
 rule plot_figure:

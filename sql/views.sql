@@ -3,7 +3,7 @@
 --
 --   duckdb -init sql/views.sql                          a shell with every view
 --   duckdb results/lamina.duckdb                        the same with every comment, as the pipeline leaves it
---   PYTHONPATH=src python -m lamina.database FILE.sql   the answer of a query, without the duckdb shell
+--   make sql, make query Q=NAME                         the same, and the answer of a query, without the duckdb shell
 --   SELECT * FROM duckdb_columns() WHERE NOT internal;  the data dictionary of results/lamina.duckdb
 --
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
