@@ -167,6 +167,6 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "
         "next; crossed: what is gone; a ring: the 95 % bootstrap interval includes 0. A layer whose colour changes "
-        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, where "
-        "the selector measures it."
+        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, "
+        "where the selector measures it."
     )
