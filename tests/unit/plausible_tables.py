@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lamina import database
+from lamina.evaluation.comparisons import compared
 from lamina.tables import store
 
+VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
 LANGUAGES = (
@@ -138,7 +141,10 @@ def write_study(
         for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
         for model, name in itertools.product(models, calibrations)
     ]
-    return write_tables(folder, **data)
+    files = write_tables(folder, **data)
+    found = list(compared(database.connect(VIEWS, files)))
+    store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
+    return files
 
 
 def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> list[float]:
@@ -196,6 +202,9 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             | dict(diagnosis="fit", kind="fit", layer=layer, measure=measure, point=ridge, value=0.3, control=0.5)
             | dict(ci_low=0.28, ci_high=0.32, n_samples=size)
         )
+    for layer in range(1, n_layers):
+        told = dict(diagnosis="empty", kind="void", measure="void", layer=layer, n_samples=40, control=0.8)
+        data["diagnoses"].append(key | told | dict(value=layer / 9, ci_low=layer / 10, ci_high=layer / 8))
     for layer in range(n_layers):
         for span in range(1, n_layers - layer + 1):
             angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)

@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lamina.data import microworld, reference
+from lamina.data import microworld, microworld_diagnosed, reference
 from lamina.data.microworld_tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
@@ -62,10 +62,11 @@ def training_prompts(task: str, rows: int = 3000) -> Iterator[str]:
 
 def test_the_committed_data_is_what_the_generator_writes_from_the_seed(tmp_path: Path) -> None:
     microworld.write(tmp_path, SEED)
+    microworld_diagnosed.write(tmp_path, SEED)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (REFERENCE / "data").iterdir()}
     assert written == committed
-    assert len(written) == len(microworld.TASKS) * len(SPLITS)
+    assert len(written) == len(microworld.TASKS) * len(SPLITS) + len(microworld_diagnosed.FILES)
 
 
 @pytest.mark.parametrize("task", microworld.TASKS)
