@@ -104,7 +104,7 @@ def test_the_workflow_can_read_what_a_figure_declares_without_importing_matplotl
 
 
 def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
-    page = rendered(study, drawn=tuple(FIGURES))
+    page = whole(study)
     at = [page.find(f'<section id="{name}">') for name in FIGURES]
     assert [place >= 0 for place in at] == [caption(name, study) != "" for name in FIGURES]
     assert (shown := [place for place in at if place >= 0]) == sorted(shown)
@@ -136,7 +136,7 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     axes = FIGURES["pruning_curves"].draw(connection).axes[0]
     said = {mark.get_gid(): mark.get_ydata()[0] for mark in axes.lines if str(mark.get_gid()).startswith(style.HINT)}
     for selector, value, stderr, n in connection.execute(
-        "SELECT selector, value, stderr, n_samples FROM scores WHERE own AND removed = 1 AND recovery = 'none'"
+        "SELECT selector, value, stderr, n_samples FROM scores WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"
     ).fetchall():
         text = f"{style.HINT}{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
@@ -167,8 +167,13 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     return report.render(database.connect(VIEWS, folder.glob("*.parquet")), QUERIES, figures, TEMPLATE, facts)
 
 
+@functools.cache
+def whole(folder: Path) -> str:
+    return rendered(folder, drawn=tuple(FIGURES))
+
+
 def test_the_report_is_one_file_that_needs_nothing_else(study):
-    page = rendered(study, drawn=tuple(FIGURES))
+    page = whole(study)
     own = page.replace(explorer.scripts(), "")  # names schemas and the editor, which nothing on the page asks for
     assert "http" not in own and len(page.encode()) < 5e6
     page = own
