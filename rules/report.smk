@@ -49,10 +49,12 @@ rule gather_table:
     params:
         # Elsewhere the tables stand aside; here their columns are what is made.
         code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
+        arguments=lambda w: arguments.gather(CONFIG, w.table),
     shell:
         # A list of many files is longer than a command line may be.
         "printf '%s\\n' --input {input} > {log}.inputs;"
-        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs --output {output} 2> {log}'
+        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
+        " --output {output} 2> {log}"
 
 
 rule compare_metrics:
@@ -100,7 +102,7 @@ rule gather_jobs:
     params:
         code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
     shell:
-        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --output {output} 2> {log}'
+        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --logs logs --output {output} 2> {log}'
 
 
 rule build_database:
@@ -182,6 +184,7 @@ rule render_report:
 rule check_refusals:
     input:
         plans=paths.table("plans"),
+        patches=paths.table("patches"),
         report="results/report.html",
     output:
         "results/refusals.txt",
@@ -192,4 +195,5 @@ rule check_refusals:
     params:
         code=code_digest("check_refusals"),
     shell:
-        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --output {output} 2> {log}'
+        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --patches {input.patches}'
+        " --output {output} 2> {log}"

@@ -119,6 +119,7 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
             *text_repairs(connection),
             *written(connection),
             kept_sentence(keeps),
+            *replicates(connection),
             not_finite(connection),
         )
         if sentence
@@ -282,6 +283,34 @@ def kept_sentence(keeps: list[dict[str, Any]]) -> str:
     if guessing:
         text += f"On {', '.join(guessing)} the base model is not above chance, so there is nothing to keep."
     return text.strip()
+
+
+def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much layers' relevance and what variants keep hang on which samples, or which seed, was drawn."""
+    layers = rows(
+        connection,
+        """SELECT model, calibration, max(n_draws) AS n_draws, median(spread) AS spread, max(spread) AS most,
+            arg_max(unit, spread) AS unit, count(*) AS n
+        FROM relevance_means WHERE metric = 'accuracy' AND component = 'layer' AND spread IS NOT NULL
+        GROUP BY ALL ORDER BY model, calibration""",
+    )
+    kept = rows(
+        connection,
+        """SELECT model, calibration, selector, max(n_draws) AS n_draws, 100 * median(kept_spread) AS spread,
+            100 * max(kept_spread) AS most, count(*) AS n
+        FROM score_means WHERE own AND kept_spread IS NOT NULL GROUP BY ALL ORDER BY model, calibration, selector""",
+    )
+    return [
+        f"{row['calibration']}, drawn {row['n_draws']} times: the accuracy relevance of a layer of {row['model']} has "
+        f"a standard deviation of {row['spread']:.3f} from draw to draw in the median of {row['n']} layers, and of "
+        f"{row['most']:.3f} at most (layer {row['unit']})."
+        for row in layers
+    ] + [
+        f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
+        f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
+        f"the median of {row['n']} variants, and of {row['most']:.1f} at most."
+        for row in kept
+    ]
 
 
 def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
