@@ -88,7 +88,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 def told(row: dict[str, Any]) -> str:
     """A row's number as it is said under the pointer."""
-    return f"{style.interval(row['value'], row['stderr'])} {row['metric']}, n = {row['n_samples']}"
+    return f"{style.interval(row['value'], row['reach'] / style.Z95)} {row['metric']}, n = {row['n_samples']}"
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
