@@ -29,8 +29,8 @@ endif
 .PHONY: run plan export test test-reruns test-slurm resume-slurm check
 
 run: .venv/installed
-	$(SNAKEMAKE) --logger rich
-	@echo "The report is results/report.html, the database results/lamina.duckdb."
+	$(SNAKEMAKE) --logger lamina
+	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.ending
 
 plan: .venv/installed
 	$(SNAKEMAKE) --quiet all -- results/cost.json

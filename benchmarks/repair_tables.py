@@ -1,5 +1,7 @@
 """What the rows of `repair.py` say: means over tasks, and paired differences between variants with their intervals."""
 
+import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from lamina.models.surgery import removed_layers, runs
 from lamina.relevance.statistics import bootstrap_weights, interval
 from lamina.tables import store
 
@@ -30,7 +33,12 @@ SCHEMA = pa.schema(
         ("tokens", pa.list_(pa.int64())),
     ]
 )
-PUBLISHED = ("bare", "cosine", "angular"), ("ghost", "linearpatch", "linearpatch_diag", "replaceme", "prune_comp")
+PUBLISHED = (
+    ("bare", "cosine", "angular"),
+    ("ghost", "linearpatch", "linearpatch_diag", "replaceme", "prune_comp", "streamline", "none+distill"),
+)
+# What lamina's best is compared with the best published of, by what may be trained.
+TRAINING = ("nothing trained", "at most one layer per run trained", "healed or not")
 # Repairs compared at equal selection, and selections at equal repair.
 REPAIRS = (
     ("ghost", "replaceme"),
@@ -38,14 +46,37 @@ REPAIRS = (
     ("ghost_general", "replaceme_general"),
     ("ghost_general", "linearpatch_general"),
     ("ghost_refit", "ghost"),
+    ("streamline", "ghost"),
+    ("streamline_general", "streamline"),
+    ("streamline_general", "ghost_general"),
+    ("none+distill", "none"),
+    ("none+distill", "ghost_general"),
+    ("ghost_general+distill", "ghost_general"),
+    ("ghost_general+distill", "none+distill"),
+    ("ghost_general+distill", "streamline_general"),
+    ("ghost+distill", "ghost"),
+    ("ghost+distill", "ghost_general+distill"),
+    ("streamline_general+distill", "streamline_general"),
+    ("streamline_general+distill", "ghost_general+distill"),
 )
 SELECTIONS = (
     ("looped", "bare", "ghost"),
     ("looped_general", "bare", "ghost_general"),
     ("residual", "bare", "ghost"),
     ("looped", "residual", "ghost"),
+    ("looped", "bare", "streamline"),
+    ("looped_general", "bare", "streamline"),
+    ("looped_general", "bare", "streamline_general"),
+    ("looped_general", "bare", "none+distill"),
+    ("looped_general", "bare", "ghost_general+distill"),
+    ("looped_general", "bare", "streamline_general+distill"),
 )
 
+COSTS = "costs.json"
+COUNTED = ("parameters", "prefill", "decode")
+
+Cost = tuple[str, int, int]
+"""Recovery without its healing, which is merged; layers removed; runs of them: what a cost follows from."""
 Pair = tuple[str, str]
 Cells = Mapping[tuple[str, int], np.ndarray]
 """What a variant did on each document, (documents,), by case and seed."""
@@ -84,10 +115,11 @@ def difference(one: Cells, other: Cells, seed: int = 0) -> Difference | None:
 
 
 class Results:
-    """Rows of all files in a folder, of the selectors and recoveries asked for."""
+    """Rows of all files in a folder, of the selectors, recoveries and seeds asked for."""
 
-    def __init__(self, folder: Path, selectors: Sequence[str], recoveries: Sequence[str]) -> None:
-        rows = [row for path in sorted(folder.glob("*.parquet")) for row in store.read(path).to_pylist()]
+    def __init__(self, folder: Path, selectors: Sequence[str], recoveries: Sequence[str], seeds: Sequence[int]) -> None:
+        every = (row for path in sorted(folder.glob("*.parquet")) for row in store.read(path).to_pylist())
+        rows = [row for row in every if row["seed"] in seeds]
         there = {(row["selector"], row["recovery"]) for row in rows if row["removed"]}
         self.rows = [row for row in rows if row["refused"] is None]
         self.sizes = sorted({row["removed"] for row in rows} - {0})
@@ -123,9 +155,9 @@ class Results:
         return np.array([row["perplexity"] for row in self.of(removed, pair)])
 
 
-def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str]) -> str:
+def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str], seeds: Sequence[int]) -> str:
     """All tables in markdown."""
-    results = Results(folder, selectors, recoveries)
+    results = Results(folder, selectors, recoveries, seeds)
     base = results.of(0, ("base", "none"))
     cases = sorted({row["case"] for row in results.rows})
     cells = ", ".join(f"{results.most(size)} with {size} removed" for size in results.sizes)
@@ -136,6 +168,12 @@ def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str]) -
     for column, meaning in (("correct", "accuracy"), ("loss", "logarithm of the perplexity")):
         parts += [f"Differences of the {meaning}, 95 % over documents; over cells:", _contrasts(results, column)]
     parts += [f"{size} removed:\n\n{_verdict(results, size)}" for size in results.sizes]
+    costs = costs_of(folder)
+    if costs:
+        parts += [
+            "Share of the unpruned model's, lowest and highest over numbers of runs:",
+            _costs(costs, results.sizes),
+        ]
     return "\n\n".join(parts)
 
 
@@ -211,13 +249,53 @@ def _verdict(results: Results, size: int) -> str:
         "best: " + "; ".join(map(called, ranked[:3])),
         "no other is more accurate and better at general text: " + "; ".join(map(called, front)),
     ]
-    published = [pair for pair in ranked if pair[0] in PUBLISHED[0] and pair[1] in PUBLISHED[1]]
-    ours = [pair for pair in ranked if pair not in published]
-    if published and ours:
-        found = difference(results.cells(size, ours[0], "correct"), results.cells(size, published[0], "correct"))
-        assert found is not None
-        lines.append(f"best of lamina less best published, {called(published[0])}: {_told(found)}")
+    for trained, meaning in enumerate(TRAINING):
+        allowed = [pair for pair in ranked if _training(pair[1]) <= trained]
+        published = [pair for pair in allowed if pair[0] in PUBLISHED[0] and pair[1] in PUBLISHED[1]]
+        ours = [pair for pair in allowed if pair not in published]
+        if published and ours:
+            found = difference(results.cells(size, ours[0], "correct"), results.cells(size, published[0], "correct"))
+            assert found is not None
+            lines.append(f"{meaning}: {called(ours[0])} less best published {called(published[0])}: {_told(found)}")
     return "\n".join(f"- {line}" for line in lines)
+
+
+def cost_key(row: Mapping[str, Any]) -> Cost:
+    """What the cost of a row's variant follows from."""
+    # No layer number is that large, so a run at the end of the model needs no other rule.
+    return row["recovery"].partition("+")[0], row["removed"], len(runs(removed_layers(row["units"]), 10**6))
+
+
+def costs_of(folder: Path) -> dict[Cost, dict[str, float]]:
+    """What `repair_costs.py` counted, as shares of the unpruned model's; nothing where it was not run."""
+    path = folder / COSTS
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {(row["recovery"], row["removed"], row["runs"]): {name: row[name] for name in COUNTED} for row in found}
+
+
+def _costs(costs: Mapping[Cost, Mapping[str, float]], sizes: Sequence[int]) -> str:
+    """Counts × sizes: of what costs as much as no repair does, and of what adds to each run."""
+    adding = {
+        name for (name, size, _), found in costs.items() if any(found != costs[key] for key in _bare(costs, size))
+    }
+    rows = []
+    for figure, adds in itertools.product(COUNTED, (False, True)):
+        alike = {key: found[figure] for key, found in costs.items() if (key[0] in adding) == adds}
+        ends = [sorted(f"{value:.3f}" for (_, removed, _), value in alike.items() if removed == size) for size in sizes]
+        names = ", ".join(sorted({name for name, _, _ in alike}))
+        cells = [" … ".join(dict.fromkeys((values[0], values[-1]))) if values else "–" for values in ends]
+        rows.append([f"{figure}: {names}", *cells])
+    return _table(["", *map(str, sizes)], rows)
+
+
+def _bare(costs: Mapping[Cost, Any], size: int) -> list[Cost]:
+    """Keys of unrepaired variants of a size, which all cost the same."""
+    return [key for key in costs if key[:2] == ("none", size)][:1]
+
+
+def _training(recovery: str) -> int:
+    """Place in TRAINING."""
+    return 2 if "+" in recovery else int(recovery.startswith("streamline"))
 
 
 def _told(found: Difference) -> str:

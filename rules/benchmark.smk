@@ -32,19 +32,15 @@ rule benchmark_task:
         code=code_digest("benchmark_task"),
         packages=package_digest("benchmark_task"),
         family=family,
-        options=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].options()),
+        options=lambda w: arguments.benchmark(CONFIG, w),
         variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
     shell:
-        'on_gpu python "$SCRIPTS/benchmark_task.py" --manifest {input.manifest} --task {wildcards.task}'
-        " --variants {params.variants} --options {params.options:q}"
+        'on_gpu python "$SCRIPTS/{rule}.py" --manifest {input.manifest} --task {wildcards.task}'
+        " --variants {params.variants} {params.options}"
         " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
-rule benchmark_generation:
-    input:
-        manifest=paths.manifest("{model}"),
-        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
-        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
+use rule benchmark_task as benchmark_generation with:
     output:
         table=paths.generation("{model}", "{calibration}", "{task}", "{block}"),
         samples=paths.generation_samples("{model}", "{calibration}", "{task}", "{block}"),
@@ -54,57 +50,22 @@ rule benchmark_generation:
         "results/jobs/benchmark_generation/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
-    conda:
-        "../envs/lamina.yaml"
-    threads: lambda _: threads(cores())
-    resources:
-        gpu=1,
-        mem_mb=memory,
-        runtime=minutes,
     params:
         code=code_digest("benchmark_generation"),
         packages=package_digest("benchmark_generation"),
-        family=family,
-        options=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].options()),
-        generate=lambda w: arguments.as_json(CONFIG.benchmarks.tasks[w.task].generate.options()),
-        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
-    shell:
-        'on_gpu python "$SCRIPTS/benchmark_generation.py" --manifest {input.manifest} --task {wildcards.task}'
-        " --variants {params.variants} --options {params.options:q} --generate {params.generate:q}"
-        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
+        options=lambda w: arguments.generation(CONFIG, w),
 
 
-rule benchmark_perplexity:
-    input:
-        manifest=paths.manifest("{model}"),
-        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
-        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
-    output:
-        table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),
-        samples=paths.benchmark_samples("{model}", "{calibration}", "{task}", "{block}"),
+use rule benchmark_task as benchmark_perplexity with:
     log:
         "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.perplexity),
-    conda:
-        "../envs/lamina.yaml"
-    threads: lambda _: threads(cores())
-    resources:
-        gpu=1,
-        mem_mb=memory,
-        runtime=minutes,
     params:
         code=code_digest("benchmark_perplexity"),
         packages=package_digest("benchmark_perplexity"),
-        family=family,
-        options=lambda w: arguments.as_json(CONFIG.benchmarks.perplexity[w.task].options()),
-        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
-    shell:
-        'on_gpu python "$SCRIPTS/benchmark_perplexity.py" --manifest {input.manifest} --name {wildcards.task}'
-        " --variants {params.variants} --options {params.options:q}"
-        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
 
 rule benchmark_efficiency:

@@ -8,16 +8,16 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
 from snakemake.settings.types import DeploymentMethod
 
 ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "src"))
 
+from lamina.config import text
 from lamina.config.load import load
-from lamina.errors import LaminaError
 from lamina.models.manifest import fingerprint
-from lamina.workflow import arguments, commands, failures, inputs, paths, studies
+from lamina.variant import Variant
+from lamina.workflow import arguments, commands, exports, failures, inputs, paths, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
@@ -27,10 +27,10 @@ from lamina.workflow.resources import memory, minutes, minutes_of, threads
 gc.disable()
 atexit.register(gc.freeze)
 
-try:
+with failures.refused():
+    for file in workflow.configfiles:
+        text.check(file)
     CONFIG = load(config, Path.cwd())
-except LaminaError as error:
-    raise WorkflowError(str(error))
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
@@ -41,7 +41,10 @@ BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selecto
 
 # An interpreter that Snakemake deploys must come first on PATH, so that ours stays out of its way.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
-shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
+# Where jobs of this machine find the libraries imported; a cluster's, and those on a GPU, import them.
+LOCAL = workflow.local_exec and not workflow.remote_exec
+WARM = ".snakemake/lamina-warm" if LOCAL and not DEPLOYED and commands.can_be_warm() else None
+shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
 
 
 wildcard_constraints:
@@ -60,7 +63,7 @@ wildcard_constraints:
 
 def cores():
     """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
-    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
+    return workflow.cores if LOCAL else None
 
 
 def family(wildcards):
@@ -78,6 +81,8 @@ onstart:
     Path(STARTED).touch()
     # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
     Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
+    if WARM:
+        warm.start(WARM, "results/jobs/warm_parent")
 
 
 onerror:

@@ -1,11 +1,11 @@
-# Needs: a model and a calibration. Gives: results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, what layers of the
+# Needs: a model, and a calibration or a file of one's own. Gives: results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, what layers of the
 # unpruned model do, for the diagnoses that studies list.
 
 
 rule diagnose_layers:
     input:
         manifest=paths.manifest("{model}"),
-        calibration=paths.calibration("{model}", "{calibration}"),
+        given=lambda w: inputs.diagnosed(CONFIG, w),
     output:
         paths.diagnosis("{model}", "{calibration}", "{diagnosis}"),
     log:
@@ -27,6 +27,6 @@ rule diagnose_layers:
         tokens=CONFIG.sweep.tokens,
         names=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
     shell:
-        'on_gpu python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --given {input.given}'
         " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.names:q}"
         " --code {params.code} --output {output} 2> {log}"

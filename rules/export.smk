@@ -1,6 +1,11 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
 # results/exports/{key}/removed={n}/{recovery}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
 
+# A name that fits no wildcard would only be a target that no rule makes.
+with failures.refused():
+    for asked in exports.asked_for(sys.argv):
+        exports.check(CONFIG, Variant.parse(asked))
+
 
 localrules:
     export_variant,

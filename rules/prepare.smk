@@ -44,9 +44,10 @@ rule prepare_calibration:
         code=code_digest("prepare_calibration"),
         packages=package_digest("prepare_calibration"),
         entry=lambda w: arguments.as_json(CONFIG.calibrations[w.calibration].options()),
+        parts=lambda w: arguments.parts(CONFIG, w.calibration),
     shell:
         'python "$SCRIPTS/prepare_calibration.py" --calibration {wildcards.calibration} --entry {params.entry:q}'
-        " --manifest {input.manifest} --output {output} 2> {log}"
+        " {params.parts} --manifest {input.manifest} --output {output} 2> {log}"
 
 
 rule prepare_task:

@@ -1,6 +1,7 @@
 # Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights,
-# tokenizer, configuration, training record, and data/ with the microworld's documents. On demand only: no rule and no
-# target asks for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
+# tokenizer, configuration, training record, data/ with the microworld's documents, and the model at six steps of its
+# training in checkpoints/ (no output: Snakemake would delete those of an interrupted training), of which
+# docs/studies.md makes a study. On demand only: no rule and no target asks for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
 # An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
 
 

@@ -6,6 +6,7 @@
 localrules:
     score_relevance,
     gather_table,
+    compare_selectors,
     gather_jobs,
     build_database,
     plot_figure,
@@ -42,16 +43,34 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(TABLES.keys() - {"jobs"}),
+        table=any_of(TABLES.keys() - {"jobs", "comparisons"}),
     conda:
         "../envs/lamina.yaml"
     params:
         # Elsewhere the tables stand aside; here their columns are what is made.
         code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
+        arguments=lambda w: arguments.gather(CONFIG, w.table),
     shell:
         # A list of many files is longer than a command line may be.
         "printf '%s\\n' --input {input} > {log}.inputs;"
-        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs --output {output} 2> {log}'
+        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
+        " --output {output} 2> {log}"
+
+
+rule compare_selectors:
+    input:
+        views="sql/views.sql",
+        tables=[paths.table(table) for table in ("calibrations", "benchmarks", "benchmark_samples")],
+    output:
+        paths.table("comparisons"),
+    log:
+        "logs/compare_selectors.log",
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=code_digest("compare_selectors", *arguments.table_modules(["comparisons"])),
+    shell:
+        'python "$SCRIPTS/compare_selectors.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
 
 
 rule gather_jobs:
@@ -67,7 +86,7 @@ rule gather_jobs:
     params:
         code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
     shell:
-        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --output {output} 2> {log}'
+        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --logs logs --output {output} 2> {log}'
 
 
 rule build_database:
@@ -167,6 +186,7 @@ rule render_report:
 rule check_refusals:
     input:
         plans=paths.table("plans"),
+        patches=paths.table("patches"),
         report="results/report.html",
     output:
         "results/refusals.txt",
@@ -177,4 +197,5 @@ rule check_refusals:
     params:
         code=code_digest("check_refusals"),
     shell:
-        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --output {output} 2> {log}'
+        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --patches {input.patches}'
+        " --output {output} 2> {log}"

@@ -23,13 +23,15 @@ CREATE OR REPLACE VIEW patches AS SELECT * FROM 'results/tables/patches.parquet'
 CREATE OR REPLACE VIEW training AS SELECT * FROM 'results/tables/training.parquet';
 CREATE OR REPLACE VIEW benchmarks AS SELECT * FROM 'results/tables/benchmarks.parquet';
 CREATE OR REPLACE VIEW benchmark_samples AS SELECT * FROM 'results/tables/benchmark_samples.parquet';
+CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
 CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 CREATE OR REPLACE VIEW own_tasks AS
 WITH sources AS (
-    SELECT model, calibration, kind, chance_accuracy, string_split(source, ',') AS names FROM calibrations
+    SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split(source, ',') AS names
+    FROM calibrations
 ),
 chances AS (  -- chance is known for a task when some calibration draws on it alone
     SELECT model, task, max(chance_accuracy) AS chance
@@ -37,12 +39,12 @@ chances AS (  -- chance is known for a task when some calibration draws on it al
         WHERE len(names) = 1 AND kind <> 'text')
     GROUP BY ALL
 ),
-measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks)
+measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks WHERE part_of IS NULL)
 SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
 FROM sources AS s
 JOIN measured AS m ON m.model = s.model AND (
     list_contains(list_transform(s.names, lambda name: trim(name)), m.task)
-    OR m.task = s.calibration
+    OR m.task IN (s.calibration, s.replicate_of)
     OR (s.kind = 'text' AND m.is_text)
 )
 LEFT JOIN chances AS c ON c.model = s.model AND c.task = m.task
@@ -72,7 +74,7 @@ COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were
 
 CREATE OR REPLACE VIEW against_base AS
 WITH base AS (
-    SELECT model, task, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
+    SELECT model, task, part_of, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
 ),
 joined AS (
     SELECT
@@ -92,10 +94,12 @@ joined AS (
             AND NOT regexp_matches(m.metric, 'written|^pass@|repetition|unstopped|length$')) AS chance
     FROM benchmarks AS m
     LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
+        AND base.part_of IS NOT DISTINCT FROM m.part_of
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
         AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
-        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric)
+        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric) AND m.part_of IS NULL
     LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
+        AND m.part_of IS NULL
 ),
 fractions AS (
     SELECT *,
@@ -107,8 +111,8 @@ fractions AS (
     FROM joined
 )
 SELECT
-    model, calibration, selector, removed, recovery, healing, task, metric, value, stderr, n_samples, higher_is_better,
-    own, chance, base_value, base_stderr, change, change_stderr, paired,
+    model, calibration, selector, removed, recovery, healing, task, part_of, metric, value, stderr, n_samples,
+    higher_is_better, own, chance, base_value, base_stderr, change, change_stderr, paired,
     upper / nullif(lower, 0) AS kept,
     sqrt(greatest(0, upper_stderr ** 2 + (upper / nullif(lower, 0)) ** 2 * lower_stderr ** 2
         - 2 * (upper / nullif(lower, 0)) * covariance)) / nullif(lower, 0) AS kept_stderr,
@@ -132,11 +136,70 @@ WITH chosen AS (  -- what is measured by `generate` stands beside a task's main 
     SELECT model, task,
         arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
             if(regexp_matches(metric, 'written|^pass@|repetition|unstopped|length$'), 99, 98))) AS metric
-    FROM benchmarks GROUP BY ALL
+    FROM benchmarks WHERE part_of IS NULL GROUP BY ALL
 )
-SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric);
-COMMENT ON VIEW scores IS 'One row per variant and task in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
+SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric) WHERE a.part_of IS NULL;
+COMMENT ON VIEW scores IS 'One row per variant and task or group of tasks in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
 COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
+
+-- Students t: what a standard error is multiplied by for a 95 % interval of the mean of n numbers.
+CREATE OR REPLACE MACRO t95(n) AS coalesce([12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086][n - 1], 1.96 + 2.4 / (n - 1));
+
+CREATE OR REPLACE VIEW relevance_means AS
+WITH drawn AS (
+    SELECT r.model, c.replicate_of AS calibration, metric, unit, layer, component,
+        avg(score) AS score, stddev_samp(score) AS spread, count(score) AS n_draws, sum(r.n_samples) AS n_samples,
+        max(reason) AS reason
+    FROM relevance AS r JOIN calibrations AS c USING (model, calibration)
+    WHERE r.selector = 'base' AND r.removed = 0 AND c.replicate_of IS NOT NULL GROUP BY ALL
+)
+SELECT *, score - t95(n_draws) * spread / sqrt(n_draws) AS ci_low, score + t95(n_draws) * spread / sqrt(n_draws) AS ci_high
+FROM drawn;
+COMMENT ON VIEW relevance_means IS 'One row per group of replicated calibrations, metric and unit of the base model: the mean over draws.';
+COMMENT ON COLUMN relevance_means.calibration IS 'Label of the group.';
+COMMENT ON COLUMN relevance_means.metric IS 'Relevance metric.';
+COMMENT ON COLUMN relevance_means.unit IS 'Unit: 12, 12.attention or 12.mlp.';
+COMMENT ON COLUMN relevance_means.layer IS 'Layer of the unit, 0 to L - 1.';
+COMMENT ON COLUMN relevance_means.component IS 'Kind of unit: layer, attention or mlp.';
+COMMENT ON COLUMN relevance_means.score IS 'Mean relevance of the draws that have one, in the unit of the metric.';
+COMMENT ON COLUMN relevance_means.spread IS 'Standard deviation of one draw from another; null for a single draw.';
+COMMENT ON COLUMN relevance_means.n_draws IS 'Number of draws with a score.';
+COMMENT ON COLUMN relevance_means.n_samples IS 'Samples of all draws together; the same one may be in several.';
+COMMENT ON COLUMN relevance_means.reason IS 'Why a draw has no score; null in the ordinary case.';
+COMMENT ON COLUMN relevance_means.ci_low IS 'Lower end of the 95 % interval of score over draws, by Student''s t; null for a single draw.';
+COMMENT ON COLUMN relevance_means.ci_high IS 'Upper end of the 95 % interval of score over draws.';
+
+CREATE OR REPLACE VIEW score_means AS
+WITH selectors AS (SELECT DISTINCT model, selector, replicate_of FROM plans WHERE replicate_of IS NOT NULL),
+drawn AS (
+    SELECT s.model, coalesce(c.replicate_of, s.calibration) AS calibration, coalesce(p.replicate_of, s.selector) AS selector,
+        removed, recovery, healing, task, metric, higher_is_better, bool_and(own) AS own, max(chance) AS chance,
+        any_value(base_value) AS base_value, any_value(base_stderr) AS base_stderr, any_value(s.n_samples) AS n_samples,
+        avg(value) FILTER (isfinite(value)) AS value, stddev_samp(value) FILTER (isfinite(value)) AS spread,
+        count(*) FILTER (isfinite(value)) AS n_draws, avg(stderr) FILTER (isfinite(stderr)) AS stderr,
+        avg(kept) FILTER (isfinite(kept)) AS kept, stddev_samp(kept) FILTER (isfinite(kept)) AS kept_spread
+    FROM scores AS s LEFT JOIN calibrations AS c USING (model, calibration) LEFT JOIN selectors AS p USING (model, selector)
+    WHERE removed > 0 AND (c.replicate_of IS NOT NULL OR p.replicate_of IS NOT NULL) GROUP BY ALL
+)
+SELECT *, value - t95(n_draws) * spread / sqrt(n_draws) AS ci_low, value + t95(n_draws) * spread / sqrt(n_draws) AS ci_high
+FROM drawn;
+COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors as one: the mean over draws.';
+COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, else its name.';
+COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, else its name.';
+COMMENT ON COLUMN score_means.own IS 'Whether the task is the calibration''s own (see own_tasks).';
+COMMENT ON COLUMN score_means.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
+COMMENT ON COLUMN score_means.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN score_means.base_stderr IS 'Standard error of base_value.';
+COMMENT ON COLUMN score_means.n_samples IS 'Number of test documents, the same ones for every draw.';
+COMMENT ON COLUMN score_means.value IS 'Mean over draws of the measured number; infinite perplexities are left out.';
+COMMENT ON COLUMN score_means.spread IS 'Standard deviation of one draw from another; null for a single draw.';
+COMMENT ON COLUMN score_means.n_draws IS 'Number of draws behind value: calibrations times selectors.';
+COMMENT ON COLUMN score_means.stderr IS 'Standard error of one draw''s value over test documents, on average; draws share the documents.';
+COMMENT ON COLUMN score_means.kept IS 'Mean over draws of the share of the base model''s number that is left.';
+COMMENT ON COLUMN score_means.kept_spread IS 'Standard deviation of kept from one draw to another.';
+COMMENT ON COLUMN score_means.ci_low IS 'Lower end of the 95 % interval of value over draws, by Student''s t; null for a single draw.';
+COMMENT ON COLUMN score_means.ci_high IS 'Upper end of the 95 % interval of value over draws.';
 
 CREATE OR REPLACE VIEW choices_and_generation AS
 SELECT
@@ -196,6 +259,50 @@ COMMENT ON COLUMN repairs.gain IS 'What repair gave back, in the unit of the met
 COMMENT ON COLUMN repairs.gain_stderr IS 'Standard error of gain, paired over documents where they are known.';
 COMMENT ON COLUMN repairs.loss IS 'What pruning had cost against the base model; positive = worse.';
 COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';
+
+CREATE OR REPLACE VIEW proxies AS
+WITH bare AS (
+    SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
+),
+targets AS (  -- the plan that was made for a task alone; of several calibrations the one that keeps most
+    SELECT model, selector, removed, task, metric, calibration AS own_calibration, value AS own_value,
+        coalesce(chance, 0) AS chance
+    FROM bare WHERE own AND (SELECT count(*) FROM own_tasks AS o
+        WHERE o.model = bare.model AND o.calibration = bare.calibration) = 1
+    QUALIFY row_number() OVER (PARTITION BY model, selector, removed, task ORDER BY value DESC, calibration) = 1
+),
+ratios AS (
+    SELECT b.model, b.selector, b.removed, b.calibration, t.own_calibration, b.task, b.metric, b.value, t.own_value,
+        t.chance, (b.value - t.chance) / (t.own_value - t.chance) AS ratio
+    FROM bare AS b JOIN targets AS t USING (model, selector, removed, task)
+    WHERE b.calibration <> t.own_calibration AND t.own_value > t.chance
+),
+spread AS (
+    SELECT r.model, r.selector, r.removed, r.calibration, r.task,
+        stddev_samp(v.value - r.ratio * o.value) / sqrt(count(*)) / any_value(r.own_value - r.chance) AS stderr,
+        count(*) AS n_samples
+    FROM ratios AS r
+    JOIN benchmark_samples AS v ON v.model = r.model AND v.selector = r.selector AND v.removed = r.removed
+        AND v.calibration = r.calibration AND v.task = r.task AND v.metric = r.metric
+    JOIN benchmark_samples AS o ON o.model = r.model AND o.selector = r.selector AND o.removed = r.removed
+        AND o.calibration = r.own_calibration AND o.task = r.task AND o.metric = r.metric AND o.sample = v.sample
+    WHERE v.recovery = 'none' AND v.healing = 'none' AND o.recovery = 'none' AND o.healing = 'none'
+    GROUP BY ALL
+)
+SELECT r.model, r.selector, r.removed, r.calibration, r.own_calibration, r.task, r.metric, r.value, r.own_value,
+    r.chance, r.ratio AS kept_of_own, s.stderr AS kept_of_own_stderr, s.n_samples,
+    CASE WHEN r.ratio >= 0.9 THEN 'good' WHEN r.ratio <= 0.1 THEN 'poor' ELSE 'between' END AS proxy,
+    s.stderr IS NOT NULL AND least(abs(r.ratio - 0.9), abs(r.ratio - 0.1)) > 1.959964 * s.stderr AS sure
+FROM ratios AS r LEFT JOIN spread AS s USING (model, selector, removed, calibration, task);
+COMMENT ON VIEW proxies IS 'One row per plan without repair and task of another calibration: what it keeps of what the plan made for that task keeps, above chance [arXiv 2605.14075, E.5].';
+COMMENT ON COLUMN proxies.own_calibration IS 'Calibration drawn from the task alone, to whose plan by the same selector and of the same size the plan is compared.';
+COMMENT ON COLUMN proxies.own_value IS 'What that plan reaches on the task.';
+COMMENT ON COLUMN proxies.chance IS 'Accuracy of guessing on the task, 0 to 1; 0 where answers are generated.';
+COMMENT ON COLUMN proxies.kept_of_own IS '(value - chance) / (own_value - chance): 1 = as good as the task''s own plan, 0 = guessing.';
+COMMENT ON COLUMN proxies.kept_of_own_stderr IS 'Standard error of kept_of_own, paired over test documents, chance taken as known; null where they are not known.';
+COMMENT ON COLUMN proxies.n_samples IS 'Test documents on which both plans were measured.';
+COMMENT ON COLUMN proxies.proxy IS 'good: at least 0.9 of it is kept; poor: at most 0.1; between.';
+COMMENT ON COLUMN proxies.sure IS 'Whether the 95 % interval of kept_of_own holds neither 0.9 nor 0.1.';
 
 CREATE OR REPLACE VIEW relevance_wide AS
 WITH wide AS (
@@ -317,7 +424,8 @@ placed AS (
 timed AS (  -- what was timed stands for all that cost the same; runs count where there is a patch at each
     SELECT p.model, p.calibration, p.selector, p.removed, p.recovery, p.healing, e.parameters_ratio, e.latency_ratio,
         e.latency_ratio_stderr, e.repeats,
-        concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.recovery, t.healing) AS timed
+        coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.recovery,
+            t.healing)) AS timed
     FROM placed AS p
     JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.recovery = p.recovery
         AND t.component IS NOT DISTINCT FROM p.component AND (p.recovery = 'none' OR t.runs = p.runs)
@@ -353,7 +461,7 @@ COMMENT ON COLUMN variants.text_perplexity IS 'Perplexity on them; of several te
 COMMENT ON COLUMN variants.text_perplexity_stderr IS 'Standard error of text_perplexity.';
 COMMENT ON COLUMN variants.text_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units, the same recovery and, where that is one, the same number of runs. Null where none was.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units and, where a patch works at each, the same number of runs, with the same recovery or one that builds the model alike. Null where none was.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS (  -- texts that are a calibration's own are no general text

@@ -30,36 +30,6 @@ FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
 ORDER BY model, calibration, diagnosis, measure
 """
 
-# One selector against another on the calibrations' own tasks, paired over test documents where they are known; those of
-# a perplexity by their nll, as in the view `scores`.
-DUELS = """
-WITH bare AS (SELECT * FROM scores WHERE own AND recovery = 'none' AND healing = 'none' AND removed > 0),
-paired AS (
-    SELECT a.model, a.calibration, a.removed, a.task, b.selector,
-        if(a.metric = 'nll', 'perplexity', a.metric) AS metric,
-        stddev_samp(a.value - b.value) / sqrt(count(*)) AS stderr
-    FROM benchmark_samples AS a
-    JOIN benchmark_samples AS b USING (model, calibration, removed, recovery, healing, task, metric, sample)
-    WHERE a.selector = $selector AND b.selector <> $selector AND a.recovery = 'none' AND a.healing = 'none'
-        AND a.metric <> 'perplexity'
-    GROUP BY ALL
-)
-SELECT b.selector AS other, a.model, a.calibration, a.task, a.removed, a.metric, a.value, b.value AS other_value,
-    CASE WHEN a.higher_is_better THEN a.value - b.value ELSE b.value - a.value END AS lead,
-    CASE
-        WHEN p.stderr IS NULL THEN sqrt(a.stderr ** 2 + b.stderr ** 2)
-        WHEN a.metric = 'perplexity' THEN sqrt(greatest(0, a.stderr ** 2 + b.stderr ** 2
-            - a.value * b.value * ((a.stderr / a.value) ** 2 + (b.stderr / b.value) ** 2 - p.stderr ** 2)))
-        ELSE p.stderr
-    END AS lead_stderr
-FROM bare AS a
-JOIN bare AS b USING (model, calibration, removed, task)
-LEFT JOIN paired AS p ON p.model = a.model AND p.calibration = a.calibration AND p.removed = a.removed
-    AND p.task = a.task AND p.metric = a.metric AND p.selector = b.selector
-WHERE a.selector = $selector AND b.selector <> $selector
-ORDER BY other, a.model, a.calibration, a.task, a.removed
-"""
-
 
 def render(
     connection: duckdb.DuckDBPyConnection,
@@ -178,6 +148,7 @@ def summary(connection: duckdb.DuckDBPyConnection) -> list[str]:
             *repairs(connection),
             *text_repairs(connection),
             *written(connection),
+            *replicates(connection),
             not_finite(connection),
         )
         if sentence
@@ -210,27 +181,32 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The accuracy selector (or the first) against each other one, counted over own tasks and sizes."""
-    names = [
-        row["selector"] for row in rows(connection, "SELECT DISTINCT selector FROM scores WHERE own ORDER BY selector")
+    """The accuracy selector (or the first) against each other one without repair, over own tasks and sizes."""
+    found = rows(
+        connection,
+        """WITH first AS (SELECT selector FROM comparisons ORDER BY selector <> 'accuracy', selector LIMIT 1),
+        met AS (
+            SELECT c.* REPLACE (if(c.selector = f.selector, difference, -difference) AS difference),
+                f.selector AS champion, if(c.selector = f.selector, rival, c.selector) AS other
+            FROM comparisons AS c JOIN first AS f ON f.selector IN (c.selector, c.rival)
+            WHERE recovery = 'none' AND healing = 'none' AND task <> 'all'
+        )
+        SELECT champion, other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
+            count(*) FILTER (p_holm < 0.05 AND difference < 0) AS lost,
+            100 * avg(difference) FILTER (metric <> 'nll') AS points
+        FROM met GROUP BY ALL ORDER BY other""",
+    )
+    told = [
+        f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
+        + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
+        for row in found
     ]
-    if len(names) < 2:
-        return []
-    champion = "accuracy" if "accuracy" in names else names[0]
-    duels = rows(connection, DUELS, {"selector": champion})
-    told = []
-    for other in dict.fromkeys(row["other"] for row in duels):
-        met = [row for row in duels if row["other"] == other]
-        won = sum(row["lead"] > Z95 * row["lead_stderr"] for row in met)
-        lost = sum(row["lead"] < -Z95 * row["lead_stderr"] for row in met)
-        leads = [100 * row["lead"] for row in met if row["metric"] != "perplexity"]
-        mean = f" (on average {sum(leads) / len(leads):+.1f} points of accuracy)" if leads else ""
-        told.append(f"{other} {won} / {lost} / {len(met) - won - lost}{mean}".replace("-", "−"))
     if not told:
         return []
     return [
-        f"Selector {champion} against the others on the same task and size without repair, counted as better / worse / "
-        f"undecided at 95 %: {'; '.join(told)}."
+        f"Selector {found[0]['champion']} against the others on the same task and size without repair, counted as "
+        "better / worse / undecided at 5 %, by paired tests corrected for their number: "
+        f"{'; '.join(told)}.".replace("-", "−")
     ]
 
 
@@ -299,6 +275,34 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     return [
         "Left on average of the base model's right choices, and of its right answers to the same questions where it "
         f"writes them itself: {'; '.join(told)}."
+    ]
+
+
+def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much layers' relevance and what variants keep hang on which samples, or which seed, was drawn."""
+    layers = rows(
+        connection,
+        """SELECT model, calibration, max(n_draws) AS n_draws, median(spread) AS spread, max(spread) AS most,
+            arg_max(unit, spread) AS unit, count(*) AS n
+        FROM relevance_means WHERE metric = 'accuracy' AND component = 'layer' AND spread IS NOT NULL
+        GROUP BY ALL ORDER BY model, calibration""",
+    )
+    kept = rows(
+        connection,
+        """SELECT model, calibration, selector, max(n_draws) AS n_draws, 100 * median(kept_spread) AS spread,
+            100 * max(kept_spread) AS most, count(*) AS n
+        FROM score_means WHERE own AND kept_spread IS NOT NULL GROUP BY ALL ORDER BY model, calibration, selector""",
+    )
+    return [
+        f"{row['calibration']}, drawn {row['n_draws']} times: the accuracy relevance of a layer of {row['model']} has "
+        f"a standard deviation of {row['spread']:.3f} from draw to draw in the median of {row['n']} layers, and of "
+        f"{row['most']:.3f} at most (layer {row['unit']})."
+        for row in layers
+    ] + [
+        f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
+        f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
+        f"the median of {row['n']} variants, and of {row['most']:.1f} at most."
+        for row in kept
     ]
 
 

@@ -57,6 +57,7 @@ class Project:
         ]
         # A cluster's or a GPU's settings around the tests are not theirs.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+        environment["PYTHONPATH"] = str(self.folder / "src")  # Snakemake loads the copy's logger plugin
         done = subprocess.run(
             [*command, *arguments],
             cwd=self.folder,

@@ -35,3 +35,15 @@ def test_an_export_is_the_variant_that_was_benchmarked(finished: Project, varian
 def test_a_patch_that_no_study_fits_is_explained(finished: Project) -> None:
     done = finished.run("-n", "results/exports/reference/recall/accuracy/removed=3/ghost/none", check=False)
     assert done.returncode and "no study fits recovery 'ghost' to removed=3" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("variant", "said"),
+    [
+        ("reference/recal/accuracy/removed=2/none/none", "'recal' is not defined under `calibrations`. Did you mean"),
+        ("reference/recall/accuracy/2/none/none", "is not a variant. Write model/calibration/selector/removed=n"),
+    ],
+)
+def test_a_variant_of_unknown_parts_is_refused_by_name(finished: Project, variant: str, said: str) -> None:
+    done = finished.run("-n", f"results/exports/{variant}", check=False)
+    assert done.returncode and said in done.stdout and "Missing" not in done.stdout

@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from lamina import database
+from lamina.evaluation.comparisons import compared
 from lamina.tables import store
 
+VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
 SELECTORS = ("accuracy", "cosine", "angular", "random", "deepest")
 LANGUAGES = (
@@ -50,9 +53,11 @@ def write_study(
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
     data: dict[str, list[dict[str, Any]]] = {table: [] for table in store.TABLES}
-    for model in models:
+    for number, model in enumerate(models):
+        checkpoint = dict(series="training", step=1000 * number) if len(models) > 1 else {}
         data["models"].append(
-            dict(model=model, family="llama", n_layers=n_layers, hidden_size=64, vocabulary=300, parameters=640_000)
+            checkpoint
+            | dict(model=model, family="llama", n_layers=n_layers, hidden_size=64, vocabulary=300, parameters=640_000)
             | dict(weights_bytes=2_560_000, dtype="float32", source="resources/reference", weights_sha256="ab" * 32)
         )
         refused = calibrations[-1] if len(calibrations) > 3 else None
@@ -76,12 +81,14 @@ def write_study(
                         data["plans"].append(key | dict(refused=reason))
                         continue
                     units = rng.permutation(np.arange(1, n_layers - 1))[:removed]
+                    largest = removed == max(sizes)
+                    scores = _steps(data, key, units.tolist() if largest else [], n_layers, rng)
                     before = 0.9
                     for position, unit in enumerate(units, start=1):
                         after = max(before - rng.uniform(0, 2 * skill), 0.2)
                         measured = dict(accuracy_before=before, accuracy_after=after) if selector == "accuracy" else {}
                         data["plans"].append(
-                            key | dict(unit=str(unit), position=position, score=rng.random()) | measured
+                            key | dict(unit=str(unit), position=position, score=scores[position - 1]) | measured
                         )
                         before = after
                     repairs = [("none", "none"), ("ghost", "none")]
@@ -125,16 +132,37 @@ def write_study(
     data["jobs"] = [
         dict(
             rule=rule,
-            wildcards=f"model=reference, job={job}",
+            wildcards=f"block=0, calibration={name}, model={model}, removed=0, selector=base/removal/layer",
             seconds=rng.gamma(3, 9),
             cpu_seconds=9.0,
             max_rss_mb=812.0,
         )
         | dict(device="cpu")
         for rule in ("sweep_units", "fit_patch", "heal_variant", "benchmark_variants")
-        for job in range(7)
+        for model, name in itertools.product(models, calibrations)
     ]
-    return write_tables(folder, **data)
+    files = write_tables(folder, **data)
+    found = list(compared(database.connect(VIEWS, files)))
+    store.write(folder / "comparisons.parquet", store.from_rows("comparisons", found))
+    return files
+
+
+def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> list[float]:
+    """Scores of the units of a plan; those that go by a metric and one by one are in the relevance of every step."""
+    metric, scores = key["selector"], rng.random(key["removed"]).tolist()
+    if metric not in ("accuracy", "cosine") or not units:
+        return scores
+    row = {name: key[name] for name in ("model", "calibration")} | dict(metric=metric)
+    scores[0] = next(
+        found["score"] for found in data["relevance"] if found | row | dict(unit=str(units[0]), removed=0) == found
+    )
+    for step in range(1, len(units)):
+        for layer in sorted(set(range(n_layers)) - set(units[:step])):
+            score = scores[step] if layer == units[step] else scores[step] + rng.random()
+            told = dict(selector=metric, removed=step, unit=str(layer), layer=layer, component="layer", n_samples=500)
+            told |= dict(score=score, ci_low=score - 0.1, ci_high=score + 0.1, n_not_finite=0)
+            data["relevance"].append(row | told)
+    return scores
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
@@ -153,7 +181,7 @@ def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dic
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
     key = dict(model=model, calibration=calibration)
-    described = dict(kind="choices", n_samples=40, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
+    described = dict(kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
     data["calibrations"].append(key | described | dict(source=f"microworld_{calibration}"))
     step = (
         0.05
@@ -163,7 +191,7 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
     )
     for unit in ["none", *map(str, range(n_layers))]:
         share = (0.3 if refused else 0.9) - (0 if unit == "none" else 2 * step[int(unit)] * rng.random())
-        for sample, right in enumerate(rng.random(40) < share):
+        for sample, right in enumerate(rng.random(64) < share):
             row = key | dict(selector="base", removed=0, unit=unit, sample=sample, nll=1.0, n_tokens=1)
             turned = dict(cosine=None if unit == "none" else step[int(unit)] * rng.random())
             data["sweeps"].append(row | dict(correct=bool(right), correct_norm=bool(right)) | turned)
@@ -174,6 +202,9 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             | dict(diagnosis="fit", kind="fit", layer=layer, measure=measure, point=ridge, value=0.3, control=0.5)
             | dict(ci_low=0.28, ci_high=0.32, n_samples=size)
         )
+    for layer in range(1, n_layers):
+        told = dict(diagnosis="empty", kind="void", measure="void", layer=layer, n_samples=40, control=0.8)
+        data["diagnoses"].append(key | told | dict(value=layer / 9, ci_low=layer / 10, ci_high=layer / 8))
     for layer in range(n_layers):
         for span in range(1, n_layers - layer + 1):
             angle = 1 - np.exp(-step[layer : layer + span].sum() / 2)
@@ -214,6 +245,7 @@ def _benchmark(data: dict, variant: dict, value: dict, difficulty: dict, perplex
         task="corpus_test", metric="perplexity", value=perplexity, stderr=0.4, n_samples=80, higher_is_better=False
     )
     data["benchmarks"].append(variant | row)
+    data["benchmarks"].append(variant | row | dict(metric="nll_per_log_vocabulary", value=perplexity / 50, stderr=0.01))
 
 
 def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:

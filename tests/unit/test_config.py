@@ -32,6 +32,7 @@ def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
         "seed": 0,
         "score": "acc_norm",
         "group": None,
+        "replicates": 1,
     }
     assert loaded["studies"]["prune"]["tasks"] == "all"
     assert loaded["studies"]["maps"]["units"] == "layer"

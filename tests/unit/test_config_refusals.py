@@ -145,7 +145,7 @@ def test_no_studies_are_refused(root: Path, empty: Any) -> None:
 def test_a_calibration_says_what_it_is_made_of(root: Path) -> None:
     message = refusal(put(minimal(), "calibrations.recall", {"limit": 3}), root)
     assert "calibrations.recall" in message
-    assert "`task`, `tasks`, `text` or `choices`" in message
+    assert "`task`, `tasks`, `text`, `hub`, `mixture` or `choices`" in message
 
 
 def test_a_calibration_is_made_of_one_thing(root: Path) -> None:

@@ -389,7 +389,9 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", "--input", path)
-    assert row == dict(model="reference", calibration="recall") | described
+    assert row == dict(model="reference", calibration="recall", replicate_of=None) | described
+    (row,) = gathered(tmp_path, "calibrations", "--input", path, "--groups", '{"recall": "draws"}')
+    assert row["replicate_of"] == "draws"
 
 
 def test_jobs_are_gathered_from_benchmark_files(tmp_path):

@@ -17,7 +17,7 @@ DEPTH = 16
 
 
 def diagnose(model: Any, texts: list[list[int]], skip_first: int = 2) -> dict[tuple[str, int | None], dict[str, Any]]:
-    rows = variance.diagnose(model, texts, Variance(skip_first=skip_first), tokens=60)
+    rows = variance.diagnose(model, tiny.samples(texts), Variance(skip_first=skip_first), tokens=60)
     store.from_rows("diagnoses", rows, model="m", calibration="c", diagnosis="d", kind="variance")
     return {(row["measure"], row.get("layer")): row for row in rows}
 

@@ -232,6 +232,30 @@ def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
     assert rows[1]["tokens_per_second_ratio"] > 1 > rows[1]["latency_ratio"]
 
 
+def test_variants_that_are_built_alike_are_timed_once() -> None:
+    """Other numbers in a patch or in a layer cost nothing; one more patch does."""
+    base = tiny.model()
+    near, apart = {"units": ["1", "2"]}, {"units": ["1", "3"]}
+    made = {
+        "none": materialise(base, near),
+        "ghost": materialise(base, near, {(1, 3): Patch(torch.zeros(32, 32))}),
+        "kept": materialise(base, near, {(1, 3): Patch(torch.ones(32, 32))}),
+        "trained": materialise(base, apart, adapter=None),
+        "two": materialise(base, apart, {(1, 2): Patch(torch.ones(32, 32)), (3, 4): Patch(torch.ones(32, 32))}),
+        "halves": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
+        "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
+    }
+    named = (({"recovery": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
+    rows = efficiency.measure(base, named, Efficiency(prompt=4, generate=2, repeats=2))
+    assert {row["recovery"]: row["timed"] for row in rows} == {
+        **{name: f"m/{name}" for name in made},
+        "kept": "m/ghost",
+        "trained": "m/none",
+    }
+    times = {row["recovery"]: row["latency_ms"] for row in rows}
+    assert times["kept"] == times["ghost"] != times["two"]
+
+
 def written(results: Path, selector: str, units: list[str], removed: int) -> Variant:
     """A variant whose plan stands in the results folder; without units it was refused."""
     variant = Variant("m", "c", selector, removed)

@@ -67,13 +67,16 @@ def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
     assert "<dc:date>" not in first
 
 
+# What a study of one model, one calibration and one size cannot show.
+BEYOND_SMALL = {"cross_task", "cross_task_graph", "pruning_dynamics", "training_dynamics"}
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_caption_gives_sample_counts(name, study):
-    if name == "cross_task" and not database.rows(
-        opened(name, study), "FROM scores WHERE NOT own AND removed > 0 AND higher_is_better"
-    ):
-        pytest.skip("no plan was tested on another task")
-    assert re.search(r"n = \d", caption(name, study))
+    if name in BEYOND_SMALL and not database.rows(opened(name, study), "FROM models WHERE model = 'b'"):
+        assert caption(name, study) == ""
+    else:
+        assert re.search(r"n = \d", caption(name, study))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -136,7 +139,8 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     axes = FIGURES["pruning_curves"].draw(connection).axes[0]
     said = {mark.get_gid(): mark.get_ydata()[0] for mark in axes.lines if str(mark.get_gid()).startswith(style.HINT)}
     for selector, value, stderr, n in connection.execute(
-        "SELECT selector, value, stderr, n_samples FROM scores WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"
+        """SELECT selector, value, stderr, n_samples FROM scores
+        WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"""
     ).fetchall():
         text = f"{style.HINT}{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value

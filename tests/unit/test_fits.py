@@ -55,7 +55,7 @@ def test_the_shape_of_a_map_is_that_of_its_singular_values() -> None:
 
 def test_curves_are_the_ridge_regressions_of_nested_samples() -> None:
     model, texts = tiny.model(), sequences() + sequences(1)
-    rows = diagnosis.diagnose(model, texts, Fit(span=2, draws=1), tokens=60)
+    rows = diagnosis.diagnose(model, tiny.samples(texts), Fit(span=2, draws=1), tokens=60)
     store.from_rows("diagnoses", rows, model="m", calibration="c", diagnosis="d", kind="fit")
     found = {(row["layer"], row["measure"], row["n_samples"], row["point"]): row for row in rows}
     assert {key[0] for key in found} == {0, 1, 2, 3} and {key[2] for key in found} == {8, 16, 32}
@@ -84,15 +84,15 @@ def test_draws_give_an_interval_and_every_sample_has_one_group(monkeypatch: pyte
     groups, sizes = diagnosis._groups(50, 3)
     assert sizes == [8, 16, 32, 40] and [groups.count(group) for group in range(6)] == [5, 5, 8, 8, 16, 8]
     model, texts = tiny.model(), sequences()
-    rows = diagnosis.diagnose(model, texts, Fit(span=4, draws=3), tokens=60)
+    rows = diagnosis.diagnose(model, tiny.samples(texts), Fit(span=4, draws=3), tokens=60)
     assert all(row["ci_low"] <= row["value"] <= row["ci_high"] for row in rows)
     monkeypatch.setattr(diagnosis, "MEMORY", 0)  # a pass per run
-    again = diagnosis.diagnose(model, texts, Fit(span=4, draws=3), tokens=60)
+    again = diagnosis.diagnose(model, tiny.samples(texts), Fit(span=4, draws=3), tokens=60)
     assert [row["value"] for row in rows[:9]] == pytest.approx([row["value"] for row in again[:9]], rel=1e-6)
 
 
 def test_what_cannot_be_fitted_is_explained() -> None:
     with pytest.raises(LaminaError, match="span 6 is longer than the model"):
-        diagnosis.diagnose(tiny.model(), sequences(), Fit(span=6), tokens=60)
+        diagnosis.diagnose(tiny.model(), tiny.samples(sequences()), Fit(span=6), tokens=60)
     with pytest.raises(LaminaError, match="at least 3 samples"):
-        diagnosis.diagnose(tiny.model(), sequences()[:2], Fit(), tokens=60)
+        diagnosis.diagnose(tiny.model(), tiny.samples(sequences()[:2]), Fit(), tokens=60)

@@ -282,6 +282,7 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
         "general_loss",
         "general_kept",
         "n_general",
+        "refused",
     }
     assert set(store.from_rows("patches", [written]).column_names) == {*written, *others}
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)

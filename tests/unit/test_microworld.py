@@ -12,7 +12,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lamina.data import microworld, reference
+from lamina.data import microworld, microworld_diagnosed, reference
 from lamina.data.microworld_tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
@@ -62,10 +62,11 @@ def training_prompts(task: str, rows: int = 3000) -> Iterator[str]:
 
 def test_the_committed_data_is_what_the_generator_writes_from_the_seed(tmp_path: Path) -> None:
     microworld.write(tmp_path, SEED)
+    microworld_diagnosed.write(tmp_path, SEED)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (REFERENCE / "data").iterdir()}
     assert written == committed
-    assert len(written) == len(microworld.TASKS) * len(SPLITS)
+    assert len(written) == len(microworld.TASKS) * len(SPLITS) + len(microworld_diagnosed.FILES)
 
 
 @pytest.mark.parametrize("task", microworld.TASKS)
@@ -179,7 +180,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> 
     settings = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
     settings["model"] |= {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
     settings["model"]["num_key_value_heads"] = 2
-    settings["training"] |= {"tokens": 3000, "tokens_per_step": 500, "checkpoint_every": 2}
+    settings["training"] |= {"tokens": 3000, "tokens_per_step": 500, "checkpoint_every": 2, "keep": [2, 4]}
     settings["training"] |= {"validate_every": 3, "validate_documents": 5}
 
     def stop(line: str) -> None:
@@ -192,6 +193,9 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> 
     reference.train(settings, tmp_path / "resumed", log=lambda line: None)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    for folder in (tmp_path / "whole/checkpoints", tmp_path / "resumed/checkpoints"):
+        kept = {step.name: load_file(step / "model.safetensors")["lm_head.weight"] for step in folder.iterdir()}
+        assert set(kept) == {"step2", "step4"} and not torch.equal(kept["step2"], kept["step4"])
     settings["training"]["learning_rate"] /= 2
     with pytest.raises(ValueError, match="other settings"):
         reference.train(settings, tmp_path / "resumed", log=lambda line: None)

@@ -1,11 +1,14 @@
 """Tiny random models of every family, and a tokenizer to go with them; real transformers classes throughout."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from lamina.data.calibrations import Row, Sample
 
 WORDS = [f"w{number}" for number in range(60)]
 VOCABULARY = len(WORDS) + 4
@@ -116,3 +119,9 @@ def stream(built: PreTrainedModel, ids: torch.Tensor, layers: torch.nn.ModuleLis
     for handle in handles:
         handle.remove()
     return found
+
+
+def samples(sequences: Sequence[Sequence[int]], kind: str = "text", context: int = 1) -> list[Sample]:
+    """Samples of one row each, the first `context` tokens of a sequence being its context."""
+    rows = [Row(tuple(ids[:context]), tuple(ids[context:]), len(ids)) for ids in sequences]
+    return [Sample(number, kind, 0, (row,), str(number)) for number, row in enumerate(rows)]

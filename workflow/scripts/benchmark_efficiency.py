@@ -1,4 +1,4 @@
-"""Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
+"""Size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
 import argparse
 import json
@@ -24,10 +24,11 @@ def main() -> None:
     rows = []
     if arguments.variants:
         base = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
-        plans = {variant: variants.plan(variant, arguments.results) for variant in arguments.variants}
+        made = [variant for variant in arguments.variants if not variants.refused(variant, arguments.results)]
+        plans = {variant: variants.plan(variant, arguments.results) for variant in made}
         chosen = efficiency.one_per_cost(plans)
         pairs = (
-            (variant.row() | {"runs": chosen[variant]}, model)
+            (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
             for variant, model in variants.in_turn(base, list(chosen), arguments.results)
         )
         rows = efficiency.measure(base, pairs, Efficiency.from_options(arguments.options))

@@ -1,4 +1,4 @@
-"""Measure what the layers of an unpruned model do on a calibration, with nothing removed."""
+"""Measure what the layers of an unpruned model do on a calibration or a file, with nothing removed."""
 
 import argparse
 import importlib
@@ -8,13 +8,13 @@ from pathlib import Path
 from lamina.config import diagnoses
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.models.load import load_model
+from lamina.models.load import load_model, load_tokenizer
 from lamina.tables import store
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--manifest", required=True, type=Path)
-    parser.add_argument("--calibration", required=True, type=Path)
+    parser.add_argument("--given", required=True, type=Path, help="the calibration, or the file that the options name")
     parser.add_argument("--diagnosis", required=True, help="name of the diagnosis in the configuration")
     parser.add_argument("--options", required=True, type=json.loads, help="its options, as JSON")
     parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
@@ -25,7 +25,11 @@ if __name__ == "__main__":
     with explained():
         options = diagnoses.read(args.options)
         method = importlib.import_module(f"lamina.diagnosis.{options.kind}")
-        model = load_model(json.loads(args.manifest.read_text()))
-        rows = method.diagnose(model, calibrations.read(args.calibration).sequences(), options, args.tokens)
+        manifest = json.loads(args.manifest.read_text())
+        if options.FILED:
+            given = method.read(args.given, load_tokenizer(manifest), options)
+        else:
+            given = calibrations.read(args.given).samples
+        rows = method.diagnose(load_model(manifest), given, options, args.tokens)
         keys = args.keys | {"diagnosis": args.diagnosis, "kind": options.kind}
         store.write(args.output, store.from_rows("diagnoses", rows, **keys), store.provenance(vars(args)))

@@ -37,7 +37,7 @@ def main() -> None:
     options = recoveries.read(arguments.options)
     plans = [json.loads(path.read_text(encoding="utf-8")) for path in arguments.plans]
     plans = [plan for plan in plans if plan["units"]]
-    tensors, rows = {}, []
+    tensors, rows, reasons = {}, [], {}
     if plans:
         method = protocol.method(options.method)
         model = load_model(json.loads(arguments.manifest.read_text(encoding="utf-8")))
@@ -46,9 +46,18 @@ def main() -> None:
         weights = options.weights(own)
         read = {name: calibrations.read(files[name]) for name in weights}
         wanted = {plan["removed"]: report.boundaries(plan, len(layers_of(model))) for plan in plans}
+        for plan in list(plans):
+            found = {at: reason for at in wanted[plan["removed"]] if (reason := protocol.refused(method, at))}
+            rows += [report.row(_variant(plan, arguments.recovery), at, {"refused": why}) for at, why in found.items()]
+            if found:
+                plans.remove(plan)
+                del wanted[plan["removed"]]
+                reasons[plan["removed"]] = next(iter(found.values()))
         seed = arguments.seed
         sources = [protocol.Source(read[name].sequences(), weights[name]) for name in weights]
-        if options.automatic(own):
+        if not plans:
+            groups = []
+        elif options.automatic(own):
             weighing = importlib.import_module("lamina.recovery.weighing")
             groups = [
                 (fits, _facts(model, weighed, method, fits, seed), chosen)
@@ -71,11 +80,14 @@ def main() -> None:
             for plan in (plan for plan in plans if plan["removed"] in chosen):
                 part = wanted[plan["removed"]]
                 tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
-                keys = {key: plan[key] for key in ("model", "calibration", "selector", "removed")}
-                variant = Variant(**keys, recovery=arguments.recovery)
+                variant = _variant(plan, arguments.recovery)
                 rows += [report.row(variant, boundary, facts[boundary] | chosen[plan["removed"]]) for boundary in part]
-    patch.save(arguments.output, options.method, tensors)
+    patch.save(arguments.output, options.method, tensors, reasons)
     store.write(arguments.table, store.from_rows("patches", rows), store.provenance(vars(arguments)))
+
+
+def _variant(plan: Mapping[str, Any], recovery: str) -> Variant:
+    return Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, recovery=recovery)
 
 
 def _facts(

@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lamina.tables import store
 from lamina.tables.columns import SELECTION
 
 
-def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def models(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from manifests `models/{model}/manifest.json`."""
     columns = store.schema("models").names
     for path in paths:
@@ -22,7 +23,7 @@ def models(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
 
 
-def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def calibrations(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
     columns = store.schema("calibrations").names
     for path in paths:
@@ -30,15 +31,15 @@ def calibrations(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
         if b"lamina.calibration" not in metadata:
             raise LaminaError(f"{path} is not a calibration of this version of lamina. Delete the file and run again.")
         described = json.loads(metadata[b"lamina.calibration"])
-        names = {"model": path.parent.name, "calibration": path.stem}
+        names = {"model": path.parent.name, "calibration": path.stem, "replicate_of": groups.get(path.stem)}
         yield {name: described.get(name) for name in columns} | names
 
 
-def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
+def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = json.loads(path.read_text(encoding="utf-8"))
-        keys = {name: plan[name] for name in SELECTION}
+        keys = {name: plan[name] for name in SELECTION} | {"replicate_of": groups.get(plan["selector"])}
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
         units = plan["units"]
@@ -49,8 +50,8 @@ def plans(paths: Sequence[Path]) -> Iterator[dict[str, Any]]:
             yield keys | {"unit": str(unit), "position": position} | measured
 
 
-def jobs(folder: Path) -> Iterator[dict[str, Any]]:
-    """Rows from the benchmark files that Snakemake left under `folder`.
+def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:
+    """Rows from the benchmark files that Snakemake left under `folder`, and from what forks of a parent say in `logs`.
 
     Jobs of earlier runs keep their files, so that a rerun of a part still tells the cost of the whole.
     """
@@ -58,14 +59,17 @@ def jobs(folder: Path) -> Iterator[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             resources = record.get("resources") or {}
+            log = logs / path.relative_to(folder).with_suffix(".log")
+            used = _USED.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
             wildcards = record.get("wildcards") or {}
             yield {
                 # Without --benchmark-extended a record does not say whose it is, its path does.
                 "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
                 "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
                 "seconds": number(record.get("s")),
-                "cpu_seconds": number(record.get("cpu_time")),
-                "max_rss_mb": number(record.get("max_rss")),
+                # Snakemake does not see a fork of another process.
+                "cpu_seconds": sum(float(cpu) for cpu, _ in used) if used else number(record.get("cpu_time")),
+                "max_rss_mb": max(float(rss) for _, rss in used) if used else number(record.get("max_rss")),
                 "device": "gpu" if resources.get("gpu") else "cpu",
             }
 
@@ -75,15 +79,19 @@ def number(text: Any) -> float | None:
     return None if text in (None, "NA", "-") else float(text)
 
 
+# The last line in the log of a job that succeeded (lamina.workflow.warm_client).
+_USED = re.compile(r"^cpu_seconds=(\S+) max_rss_mb=(\S+)", re.MULTILINE)
 READERS = {"models": models, "calibrations": calibrations, "plans": plans}
 
 
-def gather(table: str, paths: Sequence[Path], folder: Path | None) -> pa.Table:
-    """The whole of `table` from its parts."""
+def gather(
+    table: str, paths: Sequence[Path], groups: Mapping[str, str], folder: Path | None, logs: Path = Path("logs")
+) -> pa.Table:
+    """The whole of `table` from its parts; `groups` are the labels of replicates by name."""
     if table == "jobs":
-        return store.from_rows(table, jobs(folder) if folder else [])
+        return store.from_rows(table, jobs(folder, logs) if folder else [])
     if table in READERS:
-        return store.from_rows(table, READERS[table](paths))
+        return store.from_rows(table, READERS[table](paths, groups))
     return store.gather(table, paths)
 
 
@@ -92,9 +100,12 @@ def main() -> None:
     parser.add_argument("--table", choices=store.TABLES, required=True)
     parser.add_argument("--input", type=Path, nargs="*", default=[], help="parts; @FILE reads arguments, one a line")
     parser.add_argument("--folder", type=Path, help="Snakemake's benchmark files (jobs only)")
+    parser.add_argument("--logs", type=Path, default=Path("logs"), help="logs of the same names (jobs only)")
+    parser.add_argument("--groups", type=json.loads, default={}, help="labels of replicates by name, as JSON")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    store.write(arguments.output, gather(arguments.table, arguments.input, arguments.folder))
+    given = (arguments.table, arguments.input, arguments.groups, arguments.folder, arguments.logs)
+    store.write(arguments.output, gather(*given))
 
 
 if __name__ == "__main__":

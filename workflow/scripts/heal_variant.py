@@ -40,7 +40,7 @@ def main() -> None:
     method = importlib.import_module(f"lamina.healing.{options.method}")
     plan = json.loads(arguments.plan.read_text(encoding="utf-8"))
     rows, progress = [], None
-    if plan["units"]:
+    if plan["units"] and not (arguments.patch and patch.refused(arguments.patch, plan["removed"])):
         patches = patch.load(arguments.patch, plan["removed"]) if arguments.patch else None
         base = _load(json.loads(arguments.manifest.read_text(encoding="utf-8")), options.quantise)
         own = arguments.variant.calibration

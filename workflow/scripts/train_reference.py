@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from lamina.data import microworld, reference
+from lamina.data import microworld, microworld_diagnosed, reference
 
 
 def main() -> None:
@@ -16,7 +16,8 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
     torch.set_num_threads(settings["training"]["threads"])
-    microworld.write(arguments.output / "data", settings["seed"])
+    for written in (microworld, microworld_diagnosed):
+        written.write(arguments.output / "data", settings["seed"])
     reference.train(settings, arguments.output, log=lambda line: print(line, flush=True))
 
 

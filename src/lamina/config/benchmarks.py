@@ -53,7 +53,9 @@ class Task(Entry):
         0,
         ge=0,
     )
-    limit: int | None = option("Number of test documents, the first ones; `null` takes all.", None, ge=1)
+    limit: int | None = option(
+        "Number of test documents, the first ones (of each task of a group); `null` takes all.", None, ge=1
+    )
     choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
     generate: Generate | None = option(
         "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.", None
@@ -97,7 +99,7 @@ class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
     tasks: Named[Task] = option(
-        "lm-eval tasks by their lm-eval name, or tasks of your own (`choices`) by any name.", {}
+        "lm-eval tasks, groups or tags by their lm-eval name, or tasks of your own (`choices`) by any name.", {}
     )
     perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(

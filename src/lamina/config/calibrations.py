@@ -2,16 +2,19 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from lamina.config.entry import (
     DOCUMENTS_ALLOWED,
     ByKey,
     Documents,
     Filled,
+    Named,
     Place,
+    Spelt,
     group_option,
     option,
+    replicates_option,
     seed_option,
 )
 
@@ -52,15 +55,29 @@ def num_fewshot_option() -> Any:
     )
 
 
-class Calibration(ByKey):
-    """Which key is there says what the samples are: `task`, `tasks`, `text` or `choices`."""
+def documents_option() -> Any:
+    """The key `documents` of samples of text."""
+    return option("Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED)
 
-    ASIDE = ("score", "group")
+
+def length_option() -> Any:
+    """The key `length` of samples of text."""
+    help = "Tokens of a sample at most, the first of its document; accuracy is that of its last token."
+    return option(help, 128, ge=2)
+
+
+class Calibration(ByKey):
+    """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or `choices`. What each
+    is good for: docs/calibrations.md.
+    """
+
+    ASIDE = ("score", "group", "replicates")
 
     score: Literal["acc_norm", "acc"] = option(
         "Whether the accuracy metric divides a choice's log-likelihood by its length (`acc_norm`).", "acc_norm"
     )
-    group: str | None = group_option()
+    group: Filled | None = group_option()
+    replicates: int = replicates_option()
 
     @property
     def drawn(self) -> list[str]:
@@ -69,11 +86,13 @@ class Calibration(ByKey):
 
 
 class Task(Calibration):
-    """Documents of one lm-eval task."""
+    """Documents of one lm-eval task, or of a group of tasks such as `mmlu`."""
 
     MARKS = ("task",)
 
-    task: Filled = option("Name of one lm-eval task.")
+    task: Filled = option(
+        "Name of an lm-eval task, or of a group or tag: `limit` is then shared out to its tasks by their size."
+    )
     split: Split = split_option()
     limit: int | None = limit_option()
     num_fewshot: int = num_fewshot_option()
@@ -85,11 +104,11 @@ class Task(Calibration):
 
 
 class Tasks(Calibration):
-    """Documents of several lm-eval tasks, mixed."""
+    """Documents of several lm-eval tasks or groups, mixed."""
 
     MARKS = ("tasks",)
 
-    tasks: list[Filled] = option("Names of several lm-eval tasks, mixed.", min_length=1)
+    tasks: list[Filled] = option("Names of several lm-eval tasks, groups or tags, mixed.", min_length=1)
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = split_option()
     num_fewshot: int = num_fewshot_option()
@@ -108,13 +127,46 @@ class Text(Calibration):
     text: Place = option(
         "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
     )
-    documents: Documents | None = option(
-        "Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED
-    )
-    length: int = option(
-        "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
-    )
+    documents: Documents | None = documents_option()
+    length: int = length_option()
     split: Split = split_option()
+
+
+class Hub(Calibration):
+    """Texts of a data set of the Hugging Face hub, one sample a document, cut off at a length.
+
+    Only the job that prepares the calibration asks the network for it, on the node where you type; a folder with files
+    of the same form (.json.gz, .jsonl, .parquet, .arrow) does without.
+    """
+
+    MARKS = ("hub",)
+
+    hub: Place = option("Id of a data set (`organisation/name`), or a folder that holds one.")
+    name: Filled | None = option("Which of its configurations, such as `en`; null where it has one.", None)
+    revision: Filled | None = option("Commit, tag or branch. Needed for an id, ignored for a folder.", None)
+    split: Split = split_option()
+    field: Filled = option("Field of a document that is its text, or the list of turns of a conversation.", "text")
+    documents: Documents | None = documents_option()
+    length: int = length_option()
+    streaming: bool = option(
+        "Whether only the documents asked for are read over the network; `false` downloads the whole split into the "
+        "cache of the hub first.",
+        True,
+    )
+
+
+class Mixture(Calibration):
+    """Samples of other calibrations, of tasks and texts alike."""
+
+    MARKS = ("mixture",)
+
+    mixture: Named[Annotated[float, Spelt, Field(gt=0)]] = option(
+        "Weights of the other calibrations, by name: the shares of the samples.",
+        allowed="weights above 0 by calibration, such as {arc: 2, c4: 1}",
+        min_length=1,
+    )
+    limit: int | None = option("Number of samples drawn; `null` takes as many as the shares allow.", None, ge=1)
+    seed: int = seed_option()
 
 
 class Choices(Calibration):

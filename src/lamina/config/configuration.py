@@ -39,6 +39,11 @@ class Configuration(Entry):
         "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
     )
 
+    def parts(self, calibration: str) -> dict[str, Calibration]:
+        """The calibrations that one is mixed from, itself if it is no mixture."""
+        names = getattr(self.calibrations[calibration], "mixture", [calibration])
+        return {name: self.calibrations[name] for name in names}
+
     def plain(self) -> dict[str, Any]:
         """Nested JSON-able values with all defaults; loaded again they give the same configuration."""
         return self.model_dump(mode="json", serialize_as_any=True)

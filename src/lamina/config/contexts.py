@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from lamina.config.calibrations import Text
+from lamina.config.calibrations import Hub, Text
 from lamina.config.configuration import Configuration
 from lamina.config.recoveries import OWN
 from lamina.config.studies import Prune, Study
@@ -43,6 +43,6 @@ def _check_calibrations(config: Configuration, study: Study, model: str, limit: 
     added |= {name for s in getattr(study, "selectors", []) for name in config.selectors[s].also}
     added -= {OWN}
     for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
-        entry = config.calibrations[name]
-        if isinstance(entry, Text):
-            check_fits(f"calibrations.{name}.length", entry.length, limit, model)
+        for part, entry in config.parts(name).items():
+            if isinstance(entry, Text | Hub):
+                check_fits(f"calibrations.{part}.length", entry.length, limit, model)

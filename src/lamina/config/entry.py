@@ -53,7 +53,21 @@ def seed_option() -> Any:
 
 def group_option() -> Any:
     """The key `group` of an entry that can be repeated with other seeds."""
-    return option("Label shared by replicates that differ in seed only.", None)
+    return option(
+        "Label shared by replicates, which differ in what they draw. Tables, figures and report have their mean and "
+        "spread under it.",
+        None,
+    )
+
+
+def replicates_option() -> Any:
+    """The key `replicates` of an entry that draws something."""
+    return option(
+        "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for texts the next "
+        "documents. Studies that list NAME take all of them.",
+        1,
+        ge=1,
+    )
 
 
 class Entry(BaseModel):

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from lamina.config.benchmarks import Perplexity
-from lamina.config.calibrations import CORPUS, Choices, Text
+from lamina.config.calibrations import CORPUS, Choices, Hub, Text
 from lamina.config.configuration import Configuration
 from lamina.config.contexts import check_contexts
+from lamina.config.diagnoses import Diagnosis, Patching, Probe
 from lamina.config.explain import listed
 from lamina.config.models import Model
+from lamina.data import diagnosed
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
@@ -32,7 +34,7 @@ def described(name: str, model: Model, root: Path) -> Model:
     where, source = f"models.{name}.source", model.source
     folder = root / source
     if not folder.is_dir():
-        _check_hub_id(where, model)
+        _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
     settings = _settings(where, source, folder)
     decoder = {**settings, **(settings.get("text_config") or {})}  # multimodal checkpoints nest the decoder's settings
@@ -64,17 +66,16 @@ def _settings(where: str, source: str, folder: Path) -> dict[str, Any]:
     return settings
 
 
-def _check_hub_id(where: str, model: Model) -> None:
-    source = model.source
+def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with config.json and safetensors "
-            "weights, or a hub id of the form 'organisation/model' with its revision."
+            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}, or a hub id of the form "
+            "'organisation/name' with its revision."
         )
-    if not model.revision:
+    if not revision:
         raise LaminaError(
-            f"{where}: there is no folder '{source}'. Write the path of a folder with config.json and safetensors "
-            "weights; if it is a hub id, add `revision: <commit, tag or branch>`."
+            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}; if it is a hub id, add "
+            "`revision: <commit, tag or branch>`."
         )
 
 
@@ -98,10 +99,14 @@ def check(config: Configuration, root: Path) -> None:
         where = f"calibrations.{name}"
         if isinstance(entry, Text):
             _check_text(where, entry, root, counts)
+        if isinstance(entry, Hub) and not (root / entry.hub).is_dir():
+            _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
         if isinstance(entry, Choices):
             count = _count_questions(where, entry.choices, root, counts)
             check_limit(entry.limit, count, f"{where}.limit", entry.choices)
             check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+    for name, diagnosis in config.diagnoses.items():
+        _check_diagnosis(f"diagnoses.{name}.file", diagnosis, root)
     for name, text in config.benchmarks.perplexity.items():
         _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
     for name, task in config.benchmarks.tasks.items():
@@ -126,6 +131,13 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
         if ("text", path) not in counts:
             counts["text", path] = len(read_documents(path, None, where))
         check_range(entry.documents, counts["text", path], path, where)
+
+
+def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:
+    if isinstance(diagnosis, Probe):
+        diagnosed.labelled(root / diagnosis.file, where, diagnosis.folds)
+    if isinstance(diagnosis, Patching):
+        diagnosed.pairs(root / diagnosis.file, where)
 
 
 def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:

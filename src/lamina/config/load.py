@@ -10,12 +10,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lamina.config import files
-from lamina.config.calibrations import CORPUS, Choices, Text, corpus_file
+from lamina.config import checkpoints, files
+from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text, corpus_file
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
 from lamina.config.recoveries import OWN
+from lamina.config.replicates import replicate
 from lamina.config.selectors import Selector
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
@@ -26,8 +27,9 @@ __all__ = ["Configuration", "corpus_file", "largest_removal", "layers", "load", 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are looked up from `root`.
 
-    The top-level seed is put into the entries that name none, a local model's layers and family into its entry, and a
-    perplexity's stride. Loading `plain()` of the result gives the same.
+    The top-level seed is put into the entries that name none, replicates beside what they repeat, the models of a
+    series of checkpoints into its place, a local model's layers and family into its entry, and a perplexity's stride.
+    Loading `plain()` of the result gives the same.
 
     Raises
     ------
@@ -39,7 +41,9 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
         raise refusal(error) from None
+    checkpoints.expand(config)
     _complete(config, root)
+    _check_mixtures(config)
     _check_held_out(config, root)
     _check_benchmark_names(config)
     _check_loops(config)
@@ -71,8 +75,10 @@ def own_tasks(config: Configuration, calibration: str) -> list[str]:
     Questions of one's own (`choices`) stand in two files, for calibration and test; they belong together by their name.
     """
     entry, tasks = config.calibrations[calibration], config.benchmarks.tasks
+    if isinstance(entry, Mixture):
+        return sorted({task for part in entry.mixture for task in own_tasks(config, part)})
     if isinstance(entry, Choices):
-        return [name for name, task in tasks.items() if task.choices and name == calibration]
+        return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
     return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
 
@@ -85,10 +91,11 @@ def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
 
 
 def _complete(config: Configuration, root: Path) -> None:
-    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings]
+    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings, config.diagnoses]
     for section in sections:
         for name, entry in section.items():
             section[name] = _seeded(entry, config.seed)
+    replicate(config)
     for name, model in config.models.items():
         config.models[name] = files.described(name, model, root)
     texts = config.benchmarks.perplexity
@@ -99,6 +106,19 @@ def _complete(config: Configuration, root: Path) -> None:
 def _seeded(entry: Entry, seed: int) -> Entry:
     draws = "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set
     return entry.model_copy(update={"seed": seed}) if draws else entry
+
+
+def _check_mixtures(config: Configuration) -> None:
+    for name, entry in config.calibrations.items():
+        for part in entry.mixture if isinstance(entry, Mixture) else ():
+            where = f"calibrations.{name}.mixture: '{part}'"
+            if part not in config.calibrations:
+                raise LaminaError(
+                    f"{where} is not defined under `calibrations`. {nearest(part, config.calibrations)} Correct the "
+                    "name, or define it there."
+                )
+            if isinstance(config.calibrations[part], Mixture):
+                raise LaminaError(f"{where} is a mixture itself. Name what it is mixed from.")
 
 
 def _check_held_out(config: Configuration, root: Path) -> None:
@@ -244,7 +264,8 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
         return
     for name in study.calibrations:
         # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
-        if not own_tasks(config, name) and not (texts and isinstance(config.calibrations[name], Text)):
+        only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
+        if not own_tasks(config, name) and not (texts and only_text):
             raise LaminaError(
                 f"{where}.tasks: 'own' measures nothing for calibration '{name}', none of whose tasks is under "
                 "`benchmarks.tasks`. Add its task there, or write tasks: all."

@@ -1,8 +1,14 @@
 """Section `models`: the models under study."""
 
-from typing import Literal
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
 
 from lamina.config.entry import Entry, Place, option
+from lamina.config.explain import wrong
+
+PLACE = "{checkpoint}"  # what a checkpoint takes the place of
+Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 
 class Model(Entry):
@@ -23,6 +29,38 @@ class Model(Entry):
     )
     trust_remote_code: bool = option("Whether Python code in the model's folder may run.", False)
     chat_template: bool = option("Whether task prompts are wrapped in the tokenizer's chat template.", False)
+    checkpoints: list[Checkpoint] | None = option(
+        "Checkpoints of one training: each is put in the place of `{checkpoint}` in `source` or `revision` and is a "
+        "model NAME-CHECKPOINT of its own. A study of NAME has all of them.",
+        None,
+        allowed="a list of numbers or texts such as [step1000, step2000], or null",
+    )
+    series: str | None = option(
+        "The training that the model is a checkpoint of, where models are named one by one. `checkpoints` sets it.",
+        None,
+    )
+    step: int | None = option(
+        "How far that training was, in steps or tokens: the first number in the checkpoint. `checkpoints` sets it.",
+        None,
+        ge=0,
+    )
+
+    @model_validator(mode="after")
+    def _check_checkpoints(self) -> Self:
+        if (self.series is None) != (self.step is None):
+            lacking = "step" if self.step is None else "series"
+            raise wrong(f"is missing: `series` and `step` go together. Add `{lacking}: ...`.", lacking)
+        if self.checkpoints is None:
+            return self
+        if not self.checkpoints:
+            raise wrong("[] is not allowed. List a checkpoint, or leave `checkpoints` out.", "checkpoints")
+        if PLACE not in f"{self.source} {self.revision}":
+            raise wrong(
+                f"nothing says where they go. Write {PLACE} in `source` or `revision`, such as "
+                '`revision: "step{checkpoint}"`.',
+                "checkpoints",
+            )
+        return self
 
 
 read = Model.from_options

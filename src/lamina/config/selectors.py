@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import ByValue, Filled, Named, Spelt, group_option, option, seed_option
+from lamina.config.entry import ByValue, Filled, Named, Spelt, group_option, option, replicates_option, seed_option
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, Metric, MetricName, those
 
@@ -97,7 +97,7 @@ class Selector(ByValue):
 
     BY: ClassVar[str] = "strategy"
     USUAL: ClassVar[str | None] = "iterative"
-    ASIDE = ("group",)
+    ASIDE = ("group", "replicates")
     # For messages: what else keeps layers from going, and metrics to begin with.
     LIMIT: ClassVar[str] = ""
     USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
@@ -107,7 +107,8 @@ class Selector(ByValue):
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
     protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
-    group: str | None = group_option()
+    group: Filled | None = group_option()
+    replicates: int = replicates_option()
 
     if TYPE_CHECKING:
 

@@ -42,8 +42,8 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
     return kept[slice(*check_range(documents, len(kept), path, where))]
 
 
-def check_range(documents: str | None, count: int, path: Path, where: str) -> tuple[int, int | None]:
-    """The bounds of a range of the `count` documents of a file; refused if it asks for others."""
+def check_range(documents: str | None, count: int, path: Path | str, where: str) -> tuple[int, int | None]:
+    """The bounds of a range of the `count` documents of a file or data set; refused if it asks for others."""
     first, last = document_range(documents)
     if first >= count or (last or 0) > count:
         raise LaminaError(

@@ -13,14 +13,16 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
+from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
-from lm_eval.tasks import TaskManager
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina.data import task_groups
 from lamina.data.calibrations import Row, Sample, document_hash
 from lamina.data.questions import check_examples, read_questions
+from lamina.data.task_groups import TaskOrGroup, leaves
 from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
@@ -35,7 +37,23 @@ LOCAL_TASKS = "workflow/tasks"
 def task_object(
     name: str, root: Path, num_fewshot: int | None = None, choices: str | None = None, split: str | None = None
 ) -> ConfigurableTask:
-    """An lm-eval task ready to build requests, evaluated on `split` (default: the task's own test split).
+    """As `load_task`, where only a single task will do.
+
+    Raises
+    ------
+    LaminaError
+        Also if it is a group.
+    """
+    found = load_task(name, root, num_fewshot, choices, split)
+    if isinstance(found, Group):
+        raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(found)}.")
+    return found
+
+
+def load_task(
+    name: str, root: Path, num_fewshot: int | None = None, choices: str | None = None, split: str | None = None
+) -> TaskOrGroup:
+    """An lm-eval task or group ready to build requests, evaluated on `split` (default: each task's own test split).
 
     `choices` is a .jsonl file with `query`, `choices` and `gold` and makes a task of that `name`.
 
@@ -47,39 +65,28 @@ def task_object(
     try:
         # Paths in task files count from the root, wherever this is called from.
         with chdir(root):
+            found: TaskOrGroup
             if choices:
-                task = _Questions(config=_choices_config(name, root / choices))
+                found = task = _Questions(config=_choices_config(name, root / choices))
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
-                task = _manager(name, root).load(name)["tasks"][name]
+                found = task_groups.find(name, root / LOCAL_TASKS)
     except (DatasetNotFoundError, ConnectionError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
             "there is one, or write a task on local files."
         ) from error
-    task.set_fewshot_seed(FEWSHOT_SEED)
-    if num_fewshot is not None:
-        task.set_config("num_fewshot", num_fewshot)
-    if split is not None:
-        _use_split(task, name, split)
-    elif not (task.has_test_docs() or task.has_validation_docs()):
-        raise LaminaError(f"task '{name}' has no test split to benchmark on; its splits are {sorted(task.dataset)}.")
-    return task
-
-
-def _manager(name: str, root: Path) -> TaskManager:
-    """An index that holds task `name`; lm-eval's own tasks are indexed only if the project's do not have it."""
-    local = str(root / LOCAL_TASKS)
-    manager = TaskManager(include_path=local, include_defaults=False)
-    if name not in manager.task_index:
-        manager = TaskManager(include_path=local)
-    if name not in manager.task_index:
-        near = difflib.get_close_matches(name, manager.all_tasks, 3)
-        hint = f"The nearest are: {', '.join(near)}." if near else "`lm_eval ls tasks` lists all."
-        raise LaminaError(f"there is no lm-eval task '{name}'. {hint}")
-    if name not in manager.all_subtasks:
-        raise LaminaError(f"'{name}' is a group of lm-eval tasks. Name its tasks one by one.")
-    return manager
+    for each in leaves(found):
+        each.set_fewshot_seed(FEWSHOT_SEED)
+        if num_fewshot is not None:
+            each.set_config("num_fewshot", num_fewshot)
+        if split is not None:
+            _use_split(each, str(each.config.task), split)
+        elif not (each.has_test_docs() or each.has_validation_docs()):
+            raise LaminaError(
+                f"task '{each.config.task}' has no test split to benchmark on; its splits are {sorted(each.dataset)}."
+            )
+    return found
 
 
 class _Questions(ConfigurableTask):
@@ -197,10 +204,9 @@ def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, lis
     return str(task.doc_to_text(doc)), [str(c) for c in task.doc_to_choice(doc)]
 
 
-def test_documents(task: ConfigurableTask, limit: int | None = None) -> list[str]:
-    """Hashes of the documents that a benchmark of `task` scores."""
-    docs = list(task.eval_docs)[:limit]
-    return [document_hash(*document_text(task, doc)) for doc in docs]
+def test_documents(found: TaskOrGroup, limit: int | None = None) -> list[str]:
+    """Hashes of the documents that a benchmark of a task or group scores, of each task `limit`."""
+    return [document_hash(*document_text(task, doc)) for task in leaves(found) for doc in list(task.eval_docs)[:limit]]
 
 
 def task_samples(

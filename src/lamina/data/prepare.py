@@ -1,21 +1,29 @@
 """From a calibration's entry in the config to its samples."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
-from lamina.data import calibrations, documents, lm_tasks, text
+from lamina.data import calibrations, documents, hub, lm_tasks, mixture, text
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.questions import check_limit
+from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError
 from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 
-def prepare(name: str, entry: entries.Calibration, manifest: dict[str, Any], root: Path) -> Calibration:
-    """Tokenise the samples of calibration `name` for one model.
+def prepare(
+    name: str,
+    entry: entries.Calibration,
+    manifest: dict[str, Any],
+    root: Path,
+    parts: Mapping[str, entries.Calibration] | None = None,
+) -> Calibration:
+    """Tokenise the samples of calibration `name` for one model; `parts` are the entries that a mixture is made of.
 
     Raises
     ------
@@ -30,12 +38,22 @@ def prepare(name: str, entry: entries.Calibration, manifest: dict[str, Any], roo
             "chat_template: false, or put chat_template.jinja beside its weights."
         )
     facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
-    if isinstance(entry, entries.Text):
+    if isinstance(entry, entries.Mixture):
+        made = {each: prepare(each, part, manifest, root) for each, part in (parts or {}).items()}
+        samples = mixture.mixed(name, entry, made)
+        # Questions of one's own go by the name of their entry.
+        own = {each for each, part in (parts or {}).items() if isinstance(part, entries.Choices)}
+        facts["source"] = ",".join(each if each in own else made[each].facts["source"] for each in made)
+    elif isinstance(entry, entries.Text | entries.Hub):
         limit = context(skeleton.config.to_dict())
         check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
-        path = documents.corpus_file(entry.text, entry.split, root)
-        texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
-        samples, facts["source"] = text.text_samples(texts, tokenizer, entry.length), entry.text
+        if isinstance(entry, entries.Hub):
+            texts, facts["source"] = hub.read_texts(entry, root, f"calibrations.{name}"), entry.hub
+        else:
+            path = documents.corpus_file(entry.text, entry.split, root)
+            texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
+            facts["source"] = entry.text
+        samples = text.text_samples(texts, tokenizer, entry.length)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)
@@ -54,13 +72,18 @@ def _answered(
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
     lm = lm_tasks.recorder(skeleton, tokenizer)
     if isinstance(entry, entries.Choices):
-        tasks = [(name, lm_tasks.task_object(name, root, entry.num_fewshot, choices=entry.choices))]
+        tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
     else:
-        tasks = [(each, lm_tasks.task_object(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
+        tasks = [(each, lm_tasks.load_task(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
     samples: list[Sample] = []
-    for each, task in tasks:
-        there = len(task.eval_docs)
-        limit = max(1, int(entry.fraction * there)) if isinstance(entry, entries.Tasks) else entry.limit
-        check_limit(limit, there, f"calibrations.{name}.limit", each)
-        samples += lm_tasks.task_samples(task, lm, limit, entry.seed, chat_template)
+    for each, found in tasks:
+        there = [len(task.eval_docs) for task in leaves(found)]
+        if isinstance(entry, entries.Tasks):
+            counts = [max(1, int(entry.fraction * count)) for count in there]
+        else:
+            check_limit(entry.limit, sum(there), f"calibrations.{name}.limit", each)
+            counts = shares(entry.limit or sum(there), there)
+        for task, count in zip(leaves(found), counts, strict=True):
+            if count:
+                samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
     return [Sample(i, s.kind, s.gold, s.rows, s.document) for i, s in enumerate(samples)]

@@ -197,8 +197,18 @@ def load_checkpoint(folder: Path, model: LlamaForCausalLM, optimisers: list[torc
     return state
 
 
+def save_model(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write what `from_pretrained` reads."""
+    model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD, do_sample=False)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
 def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> None:
-    """Train the reference model and save it, with its tokenizer and a training record, to ``out``."""
+    """Train the reference model and save it, with its tokenizer and a training record, to ``out``.
+
+    As it was after the steps of ``keep``, it stays in ``out/checkpoints/stepN``, for studies of how it came about.
+    """
     training, seed = settings["training"], settings["seed"]
     torch.manual_seed(seed)
     world = make_world(seed)
@@ -246,6 +256,8 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
             log(f"step {state['step']} tokens {state['tokens']} loss {total:.3f} {speed:.0f}/s | {shown}")
         if state["step"] % training["checkpoint_every"] == 0:
             save_checkpoint(out / "checkpoint", model, optimisers, state)
+        if state["step"] in training.get("keep", []):
+            save_model(out / "checkpoints" / f"step{state['step']}", model, tokenizer)
     scores = validate(model, index, seed, microworld.SIZES["validation"])
     record = {
         "tokens": state["tokens"],
@@ -254,8 +266,6 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
         "validation_accuracy": scores,
         "settings": settings,
     }
-    model.generation_config = GenerationConfig(bos_token_id=BOS, eos_token_id=EOS, pad_token_id=PAD, do_sample=False)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
+    save_model(out, model, tokenizer)
     (out / "training.json").write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     log(f"saved {out}: {record['tokens']} tokens, {record['seconds']} s, {scores}")

@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.diagnoses import Fit
 from lamina.config.recoveries import Ghost
+from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import Boundary
@@ -41,9 +42,7 @@ class _Error(NamedTuple):
     before: float
 
 
-def diagnose(
-    model: PreTrainedModel, sequences: Sequence[Sequence[int]], options: Fit, tokens: int
-) -> list[dict[str, Any]]:
+def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, tokens: int) -> list[dict[str, Any]]:
     """Rows of table `diagnoses`, `layer` being the first of a run and `n_samples` the number fitted on.
 
     `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out samples and on the fitted ones, `point` being λ
@@ -58,7 +57,7 @@ def diagnose(
     LaminaError
         If a run is longer than the model, or there are fewer than three samples.
     """
-    depth = len(layers_of(model))
+    depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     if options.span > depth:
         raise LaminaError(
             f"diagnosis fit: span {options.span} is longer than the model, which has {depth} layers. Write less."

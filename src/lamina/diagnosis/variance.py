@@ -12,14 +12,14 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.diagnoses import Variance
+from lamina.data.calibrations import Sample
+from lamina.diagnosis.intervals import ends
 from lamina.models.structure import layers_of, text_config
-from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
 
 
-def diagnose(
-    model: PreTrainedModel, sequences: Sequence[Sequence[int]], options: Variance, tokens: int
-) -> list[dict[str, Any]]:
+def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` (layer, measure, value, interval over samples, n_samples).
 
     Measures of all tokens, and with `_without_first` appended without the first `skip_first` of each sample, on which
@@ -31,7 +31,7 @@ def diagnose(
         grows by exp(slope) a layer.
     `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
     """
-    depth = len(layers_of(model))
+    depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     found = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
     taps.run(model, sequences, range(depth + 1), found.add, tokens)
     return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(found, part, suffix)]
@@ -86,22 +86,13 @@ def _rows(sums: _Sums, part: int, suffix: str) -> list[dict[str, Any]]:
     fits = {"exponential": _line(layers, grown), "power": _line(np.log(layers), grown)}
     rows = []
     for measure, draws in measured.items():
-        for layer, (value, low, high) in enumerate(zip(draws[0], *_interval(draws, samples), strict=True)):
+        for layer, (value, low, high) in enumerate(zip(draws[0], *ends(draws, samples), strict=True)):
             rows.append({"layer": layer, "measure": measure + suffix, "value": value, "ci_low": low, "ci_high": high})
     for name, pair in fits.items():
         for measure, values in zip((f"{name}_slope", f"{name}_r2"), pair, strict=True):
-            ((low,), (high,)) = _interval(values[:, None], samples)
+            ((low,), (high,)) = ends(values[:, None], samples)
             rows.append({"measure": measure + suffix, "value": values[0], "ci_low": low, "ci_high": high})
     return [row | {"n_samples": samples} for row in rows]
-
-
-def _interval(draws: np.ndarray, samples: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Ends of the intervals of measures (draws, measures); none from a single sample."""
-    if samples == 1:
-        nothing = [None] * draws.shape[1]
-        return nothing, nothing
-    low, high = interval(draws[1:])
-    return low.tolist(), high.tolist()
 
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -7,6 +7,7 @@ machine that slows down or speeds up does so for both.
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,11 +39,12 @@ class Timing:
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost, without its healing, and the number of its runs of removed layers.
+    """The first variant of each cost by its names, without its healing, and the number of its runs of removed layers.
 
     What a variant costs depends on the kind of units, how many are gone, the recovery, and its runs, since it may
-    work once in each of them. It does not depend on which layers went, nor on a healing, which is merged. Variants
-    whose plan was refused (no units) do not exist; the unpruned model has no plan.
+    work once in each of them. It does not depend on which layers went, nor on a healing, which is merged. That some
+    recoveries cost the same, only the models tell (`measure`). Variants whose plan was refused (no units) do not
+    exist; the unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
     for variant, plan in plans.items():
@@ -63,7 +65,8 @@ def measure(
 
     `batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of such runs.
     `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
-    ratios then measure the noise.
+    ratios then measure the noise. One that is built as an earlier one, with other numbers in its weights, has the
+    earlier one's measurements, and its `timed` says so.
 
     Raises
     ------
@@ -75,7 +78,13 @@ def measure(
     # The first passes pay for memory and kernels.
     run(base)
     rows = []
+    measured: dict[Any, dict[str, Any]] = {}
     for keys, variant in variants:
+        shapes = Counter(tensor.shape for tensor in _tensors(variant))
+        cost = (frozenset(shapes.items()), kv_bytes_per_token(variant))
+        if cost in measured:
+            rows.append({**keys, **measured[cost]})
+            continue
         run(variant)
         pairs = []
         for number in range(options.repeats):
@@ -83,19 +92,26 @@ def measure(
             first, second = (base, variant) if number % 2 == 0 else (variant, base)
             timings = run(first), run(second)
             pairs.append(timings if first is base else timings[::-1])
-        rows.append(keys | _row(base, variant, pairs, options))
+        measured[cost] = {"timed": keys.get("timed"), **_row(base, variant, pairs, options)}
+        rows.append({**keys, **measured[cost]})
     return rows
 
 
 def sizes(model: PreTrainedModel) -> dict[str, int]:
     """Parameters and their bytes (patches included, tied weights once), and key-value bytes per token and sequence."""
-    tensors: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
-    tensors |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
+    tensors = _tensors(model)
     return {
-        "parameters": sum(t.numel() for t in tensors.values()),
-        "weights_bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
+        "parameters": sum(t.numel() for t in tensors),
+        "weights_bytes": sum(t.numel() * t.element_size() for t in tensors),
         "kv_bytes_per_token": kv_bytes_per_token(model),
     }
+
+
+def _tensors(model: PreTrainedModel) -> list[torch.Tensor]:
+    """Parameters and patches, tied ones once."""
+    found: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
+    found |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
+    return list(found.values())
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:

@@ -1,22 +1,24 @@
-"""lm-eval on many variants in one process: the task, its requests and their encodings are made once.
+"""lm-eval on many variants in one process: the task or group, its requests and their encodings are made once.
 
 The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM, of which only the
 model is exchanged between variants.
 """
 
 import logging
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
 
 import lm_eval.utils
 import torch
+from lm_eval.api.group import Group
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
+from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
 from lamina.models.variant import assert_finite
 
@@ -34,8 +36,7 @@ _LOGITS_BYTES = 4 << 30
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
 
 
-@dataclass(frozen=True)
-class TaskScores:
+class TaskScores(NamedTuple):
     """Rows for table `benchmarks` (metric, value, stderr, n_samples, …) and for `benchmark_samples`."""
 
     metrics: list[dict[str, Any]]
@@ -101,50 +102,50 @@ class _RefuseNaN(LogitsProcessor):
 
 
 class TaskBenchmark:
-    """One lm-eval task, ready to score variant after variant.
+    """One lm-eval task or group of tasks, ready to score variant after variant.
 
     Parameters
     ----------
-    task : an lm-eval task object with its few-shot number set.
-    limit : score the first documents only; None scores all.
+    task : an lm-eval task or group with the few-shot number set.
+    limit : score the first documents of each task only; None scores all.
     chat_template : put prompts through the tokenizer's chat template.
 
     Raises
     ------
     LaminaError
-        If the task has no documents to score.
+        If a task has no documents to score, or a group has no score of its own.
     """
 
     def __init__(
         self,
-        task: ConfigurableTask,
+        task: TaskOrGroup,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         limit: int | None = None,
         chat_template: bool = False,
     ) -> None:
-        self.task, self.limit = task, limit
+        self.task, self.tasks, self.limit = task, {str(each.config.task): each for each in leaves(task)}, limit
         self.lm = VariantLM(model, tokenizer, "the base model")
-        name = task.config.task
-        if not (task.has_test_docs() or task.has_validation_docs()):
-            raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
-        if getattr(task, "UNSAFE_CODE", False):
-            raise LaminaError(
-                f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
-            )
-        task.set_fewshot_seed(FEWSHOT_SEED)
+        if isinstance(task, Group) and not task.has_aggregation:
+            raise LaminaError(f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}.")
         template = {"apply_chat_template": True, "chat_template": self.lm.apply_chat_template} if chat_template else {}
-        task.build_all_requests(limit=limit, tokenizer_name=self.lm.tokenizer_name if chat_template else "", **template)
-        # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
-        task.build_all_requests = self._reset
-
-    def _reset(self, **_: Any) -> None:
-        for instance in self.task.instances:
-            instance.resps = []
-            instance.filtered_resps = {}
+        for name, each in self.tasks.items():
+            if not (each.has_test_docs() or each.has_validation_docs()):
+                raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
+            if getattr(each, "UNSAFE_CODE", False):
+                raise LaminaError(
+                    f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
+                )
+            each.set_fewshot_seed(FEWSHOT_SEED)
+            known = self.lm.tokenizer_name if chat_template else ""
+            each.build_all_requests(limit=limit, tokenizer_name=known, **template)
+            # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
+            each.build_all_requests = partial(_reset, each)
 
     def score(self, model: PreTrainedModel, name: str) -> TaskScores:
         """Score one variant, called `name` in messages.
+
+        A group has rows of its tasks and of the groups in it too, which name it as what they are part of.
 
         Raises
         ------
@@ -152,37 +153,90 @@ class TaskBenchmark:
             If the variant gives NaN.
         """
         self.lm.use(model, name)
-        task = str(self.task.config.task)
-        found = evaluate(
-            lm=self.lm, task_dict={"tasks": {task: self.task}}, limit=self.limit, bootstrap_iters=_BOOTSTRAP
+        groups = [self.task, *self.task.get_all_groups()] if isinstance(self.task, Group) else []
+        found: Any = evaluate(
+            lm=self.lm,
+            task_dict={"tasks": self.tasks, "groups": {group.name: group for group in groups}},
+            limit=self.limit,
+            bootstrap_iters=_BOOTSTRAP,
         )
-        assert found is not None
+        members = {task: [task] for task in self.tasks}
+        members |= {group.name: [str(task.config.task) for task in leaves(group)] for group in groups}
+        whole = groups[0].name if groups else None
         metrics = [
             {
                 "task": task,
+                "part_of": whole if task != whole else None,
                 "metric": _metric_name(key),
                 "value": float(value),
                 "stderr": _number(found["results"][task].get(_stderr_key(key))),
-                "n_samples": found["n-samples"][task]["effective"],
-                "n_shot": found["n-shot"][task],
-                "higher_is_better": found["higher_is_better"][task].get(key.partition(",")[0]),
+                "n_samples": _documents(found, task, key),
+                "n_shot": _agreed(found["n-shot"].get(each) for each in names),
+                "higher_is_better": _agreed(
+                    found["higher_is_better"][each].get(key.partition(",")[0]) for each in names
+                ),
                 "task_version": str(found["versions"][task]),
             }
+            for task, names in members.items()
             for key, value in found["results"][task].items()
             if "," in key and "_stderr," not in key and _number(value) is not None
         ]
-        samples = [
-            {
-                "task": task,
-                "sample": sample["doc_id"],
-                "metric": _metric_name(f"{metric},{sample['filter']}"),
-                "value": value,
-            }
-            for sample in found["samples"][task]
-            for metric in sample["metrics"]
-            if (value := _number(sample[metric])) is not None
-        ]
-        return TaskScores(metrics, samples)
+        return TaskScores(metrics, self._group_samples(found) if groups else _samples(found, *self.tasks))
+
+    def _group_samples(self, found: Any) -> list[dict[str, Any]]:
+        """Documents of the tasks as those of the group, numbered on, so that the mean of a metric is the group's.
+
+        Where lm-eval weighs tasks alike whatever their size, values are multiplied by what makes up for the sizes.
+        """
+        rows = []
+        for aggregate in self.task.aggregate_metric_list:
+            offset = 0
+            for name, task in self.tasks.items():
+                for row in _samples(found, name):
+                    metric, _, chosen = row["metric"].partition(",")
+                    key = f"{metric},{chosen or 'none'}"
+                    wanted = aggregate.filter_list is None or (chosen or "none") in aggregate.filter_list
+                    if metric != aggregate.metric or not wanted:
+                        continue
+                    held = [_documents(found, each, key) for each in self.tasks if key in found["results"][each]]
+                    alike = sum(held) / (len(held) * _documents(found, name, key))
+                    weight = 1.0 if aggregate.weight_by_size else alike
+                    number, value = offset + row["sample"], weight * row["value"]
+                    rows.append(row | {"task": self.task.name, "part": name, "sample": number, "value": value})
+                offset += len(task.eval_docs)
+        return rows
+
+
+def _reset(task: ConfigurableTask, **_: Any) -> None:
+    for instance in task.instances:
+        instance.resps = []
+        instance.filtered_resps = {}
+
+
+def _samples(found: Any, task: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "task": task,
+            "sample": sample["doc_id"],
+            "metric": _metric_name(f"{metric},{sample['filter']}"),
+            "value": value,
+        }
+        for sample in found["samples"][task]
+        for metric in sample["metrics"]
+        if (value := _number(sample[metric])) is not None
+    ]
+
+
+def _documents(found: Any, task: str, key: str) -> int:
+    """Documents behind a number of a task or group."""
+    counted = found["n-samples"].get(task)
+    return int(counted["effective"] if counted else found["results"][task]["sample_count"][key])
+
+
+def _agreed(values: Iterable[Any]) -> Any:
+    """What is said of all tasks of a group; None where they differ."""
+    different = set(values)
+    return different.pop() if len(different) == 1 else None
 
 
 def _metric_name(key: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary
 from lamina.recovery import patch
@@ -24,11 +25,6 @@ class Parts:
     patches: Mapping[Boundary, Fitted] | None
     adapter: str | None
 
-    @property
-    def refused(self) -> bool:
-        """Whether the plan was refused, so that there is no such variant."""
-        return self.plan is not None and not self.plan["units"]
-
 
 def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
     """The plan behind a variant, None for the unpruned model; one without units was refused."""
@@ -36,21 +32,35 @@ def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any
     return json.loads(Path(file).read_text(encoding="utf-8")) if file else None
 
 
-def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
-    """What stands in a variant's files under `results`; of a refused plan, the plan alone."""
-    files, found = paths.variant_files(variant, results), plan(variant, results)
+def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
+    """Why there is no such variant: its plan was refused, or the repair of that plan; None if there is."""
+    found, file = plan(variant, results), paths.variant_files(variant, results).patch
     if found is not None and not found["units"]:
-        return Parts(found, None, None)
+        return str(found["refused"])
+    return patch.refused(file, variant.removed) if file else None
+
+
+def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
+    """What stands in a variant's files under `results`.
+
+    Raises
+    ------
+    LaminaError
+        If the variant was refused.
+    """
+    if reason := refused(variant, results):
+        raise LaminaError(f"there is no {variant}. {reason}")
+    files, found = paths.variant_files(variant, results), plan(variant, results)
     return Parts(found, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
 
 
 def in_turn(
     base: PreTrainedModel, wanted: Sequence[Variant], results: str | Path = paths.RESULTS
 ) -> Iterator[tuple[Variant, PreTrainedModel]]:
-    """Each variant, one at a time; those of refused plans are left out."""
+    """Each variant, one at a time; those that were refused are left out."""
     for variant in wanted:
-        parts = read(variant, results)
-        if not parts.refused:
+        if not refused(variant, results):
+            parts = read(variant, results)
             yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
 
 

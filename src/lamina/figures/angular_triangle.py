@@ -28,13 +28,18 @@ COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration, one colour scale."""
+    return triangles(connection, by_row=False)
+
+
+def triangles(connection: duckdb.DuckDBPyConnection, by_row: bool) -> Figure:
+    """The angles as they are, or each row stretched from 0, its least, to 1, its largest."""
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no activations were captured in this run")
     groups = sorted({(row["model"], row["calibration"]) for row in data})
     depth = max(row["span"] for row in data)
     figure, grid = style.panels(len(groups), 3.6, 3.3 if depth <= 16 else 3.7, 3)
-    scale = Normalize(0, max(row["angle"] for row in data))
+    scale = Normalize(0, 1 if by_row else max(row["angle"] for row in data))
     for axes, (model, calibration) in zip(grid, groups, strict=True):
         chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
         size = max(row["span"] for row in chosen)
@@ -43,8 +48,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             angle[row["span"] - 1, row["layer"]] = row["angle"]
             error[row["span"] - 1, row["layer"]] = row["stderr"] or 0
         edges = (-0.5, size - 0.5, 0.5, size + 0.5)
+        shown = stretched(angle) if by_row else angle
         axes.imshow(
-            angle, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="nearest"
+            shown, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="nearest"
         )
         small = size <= 16
         for span in range(1, size + 1):
@@ -79,7 +85,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         for axis in "xy":
             style.whole_numbers(axes, axis)
     bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.5, aspect=40, pad=0.02)
-    bar.set_label("angular distance at the last token (1 = opposite)")
+    what = "angular distance within its row (0 = least, 1 = largest)"
+    bar.set_label(what if by_row else "angular distance at the last token (1 = opposite)")
     handles = [
         Line2D([], [], marker="o", linestyle="", color="#0072B2", markeredgecolor="white", markersize=5.5),
         Line2D([], [], marker="o", linestyle="", color="white", markeredgecolor="black", markersize=4),
@@ -88,6 +95,12 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     drawn = 2 if depth <= 16 else 1
     style.legend_below(figure, handles[:drawn], labels[:drawn], 2)
     return figure
+
+
+def stretched(angle: np.ndarray) -> np.ndarray:
+    """Each row from 0, its least, to 1, its largest; 0 where a row holds one run only."""
+    low, high = np.nanmin(angle, axis=1, keepdims=True), np.nanmax(angle, axis=1, keepdims=True)
+    return np.where(np.isnan(angle), np.nan, (angle - low) / np.where(high > low, high - low, 1))
 
 
 def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:

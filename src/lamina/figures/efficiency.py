@@ -16,13 +16,13 @@ PLACE = 90
 TABLES = ("efficiency", "plans", "models")
 ABOUT = (
     "Latency of the prompt, throughput of generation, parameters and memory as ratios to the base model measured in "
-    "turn, medians over repetitions with 95 % intervals; one point for each variant that was timed."
+    "turn, medians over repetitions with 95 % intervals; one point for each repair, size and number of runs."
 )
 
 QUERY = """
 SELECT model, removed, recovery, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
-    peak_memory_ratio
+    peak_memory_ratio, timed
 FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 WHERE removed > 0 ORDER BY model, removed, r.runs, calibration, selector, recovery, healing
 """
@@ -100,12 +100,14 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     if not data:
         return ""
     first = data[0]
+    timed = {row["timed"] or number for number, row in enumerate(data)}
     return (
         "Which layers go does not change the cost, only their number and kind, the patch, and at how many runs of "
         "removed layers it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
-        f"the base model ({len(data):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each). "
-        "Points are medians over repetitions with 95 % intervals; where several of a size were timed, a number says "
-        "how many runs each has. Parameters are counted and memory is the most of all repetitions, without an "
-        f"interval. Latency is that of the prompt alone, {first['prompt']} tokens; {first['generate']} tokens are "
+        f"the base model ({len(timed):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each), "
+        "and repairs that build the model alike share the timing. Points are medians over repetitions with 95 % "
+        "intervals; where several of a size were timed, a number says how many runs each has. Parameters are "
+        "counted and memory is the most of all repetitions, without an interval. "
+        f"Latency is that of the prompt alone, {first['prompt']} tokens; {first['generate']} tokens are "
         f"generated after it, batch {first['batch']}, {first['dtype']} on {first['device']}."
     )

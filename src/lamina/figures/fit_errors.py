@@ -23,7 +23,7 @@ QUERY = """
 SELECT model, calibration, "start", "end", recovery, avg(heldout_error_before) AS before, avg(fit_error) AS fitted,
     avg(heldout_error) AS unseen, avg(heldout_error_stderr) AS stderr, max(n_samples) AS n_samples,
     max(n_heldout) AS n_heldout
-FROM patches GROUP BY ALL ORDER BY ALL
+FROM patches WHERE n_samples IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
 
 

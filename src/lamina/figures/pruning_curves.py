@@ -20,9 +20,19 @@ ABOUT = (
 )
 
 QUERY = """
-SELECT model, calibration, task, metric, selector, removed, value, stderr, n_samples, base_value, base_stderr, chance,
-    higher_is_better
-FROM scores WHERE own AND recovery = 'none' AND healing = 'none' ORDER BY model, calibration, task, selector, removed
+WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL)
+SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * coalesce(stderr, 0) AS reach, n_samples,
+    base_value, base_stderr, chance, 1 AS n_draws
+FROM scores
+WHERE own AND recovery = 'none' AND healing = 'none'
+    AND (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
+    AND (model, selector) NOT IN (SELECT (model, selector) FROM repeated)
+UNION ALL
+SELECT model, calibration, task, metric, selector, removed, value,
+    sqrt(coalesce(ci_high - value, 0) ** 2 + (1.959964 * coalesce(stderr, 0)) ** 2), n_samples, base_value, base_stderr,
+    chance, n_draws
+FROM score_means WHERE own AND recovery = 'none' AND healing = 'none' AND value IS NOT NULL
+ORDER BY model, calibration, task, selector, removed
 """
 
 
@@ -43,7 +53,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     present = [name for name in styles if any(row["selector"] == name for row in data)]
     handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]
     handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
-    style.legend_below(figure, handles, [*present, "base model, 95 %", "guessing"], 4)
+    draws = {row["selector"]: row["n_draws"] for row in data if row["n_draws"] > 1}
+    named = [f"{name} (mean of {draws[name]})" if name in draws else name for name in present]
+    style.legend_below(figure, handles, [*named, "base model, 95 %", "guessing"], 4)
     return figure
 
 
@@ -64,9 +76,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         shift = (place - (len(names) - 1) / 2) * 0.07 * gap
         x = [0.0] + [row["removed"] + shift for row in points]
         y = [base] + [row["value"] for row in points]
-        error = [0.0] + [style.Z95 * (row["stderr"] or 0) for row in points]
+        error = [0.0] + [row["reach"] for row in points]
         axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name])
-        said = (f"{name}, {row['removed']} removed: {told(row)}" for row in points)
+        said = (f"{name}, {row['removed']} removed: {told(row, row['reach'])}" for row in points)
         style.hints(axes, zip(x[1:], y[1:], said, strict=True))
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
@@ -74,9 +86,10 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
 
 
-def told(row: dict[str, Any]) -> str:
-    """A row's number as it is said under the pointer."""
-    return f"{style.interval(row['value'], row['stderr'])} {row['metric']}, n = {row['n_samples']}"
+def told(row: dict[str, Any], reach: float | None) -> str:
+    """A row's number and the reach of its interval, as they are said under the pointer."""
+    stderr = None if reach is None else reach / style.Z95
+    return f"{style.interval(row['value'], stderr)} {row['metric']}, n = {row['n_samples']}"
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
@@ -84,6 +97,11 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     data = rows(connection, QUERY)
     if not data:
         return ""
+    draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
+    means = (
+        f" Means of replicates ({style.counts(draws)} draws) have bars of both the draws (Student's t) and the "
+        "documents."
+    )
     return (
         "The calibration's own benchmark task against the number of layers removed, before any repair. Points are "
         f"test-set values with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
@@ -91,4 +109,4 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "acc_norm is accuracy with log-likelihoods divided by the length of the choice; accuracies are drawn from 0 "
         "to 1. Variants share their test documents, so differences between them are surer than the bars suggest: the "
         "table of variants has paired intervals."
-    )
+    ) + (means if draws else "")

@@ -17,7 +17,7 @@ PLACE = 25
 TABLES = ("relevance", "sweeps", "calibrations", "models")
 ABOUT = (
     "How often the unit in one place by accuracy relevance is in another by a second metric, over tasks, with "
-    "correlation and misranked share and their bootstrap intervals over samples."
+    "correlation and misranked share and their intervals over samples."
 )
 
 
@@ -88,6 +88,7 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "Place of a unit of the base model by accuracy relevance (1 = least relevant) against its place by another "
         f"metric, counted over {most} calibration{'s' if most > 1 else ''} at most ({style.counts(samples)} samples "
         "each), without the first and last two layers of eight or more. Dashed: agreement. ρ: Spearman's correlation "
-        "over all units and calibrations; misranked: units in another place. Brackets: 95 % of a bootstrap over "
-        "samples in which both metrics see the same draws."
+        "over all units and calibrations, with 95 % of a bootstrap over samples in which both metrics see the same "
+        "draws. Misranked: units in another place; in brackets what surely is (95 %) and what may be, given which "
+        "scores differ beyond the noise of the samples."
     )

@@ -1,5 +1,6 @@
 """Accuracy relevance beside cosine relevance: which layers each calibration needs, and which ones look inert."""
 
+from collections.abc import Callable
 from typing import Any
 
 import duckdb
@@ -17,19 +18,12 @@ from lamina.figures import style
 
 TITLE = "Which layers matter"
 PLACE = 10
-TABLES = ("relevance", "models")
+TABLES = ("relevance", "models", "calibrations")
 ABOUT = (
     "Left: share of the accuracy above chance that is lost without a layer (1 = all, 0 = none, negative = better "
     "without); a ring marks cells whose 95 % interval includes 0, hatching marks what is undefined. Right: how far "
     "the layer turns the residual stream."
 )
-
-QUERY = """
-SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_samples, accuracy_reason,
-    cosine, cosine_low, cosine_high, cosine_samples
-FROM relevance_wide WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
-ORDER BY model, component, calibration, layer
-"""
 
 # White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
 ACCURACY = LinearSegmentedColormap.from_list(
@@ -37,6 +31,26 @@ ACCURACY = LinearSegmentedColormap.from_list(
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+# Replicated calibrations as one column, their mean.
+QUERY = """
+FROM (
+    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine,
+        cosine_low, cosine_high, accuracy_samples, cosine_samples, 1 AS n_draws,
+        NULL AS accuracy_spread, NULL AS cosine_spread
+    FROM relevance_wide
+    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
+    UNION ALL
+    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy'),
+        max(ci_low) FILTER (metric = 'accuracy'), max(ci_high) FILTER (metric = 'accuracy'),
+        max(reason) FILTER (metric = 'accuracy'), max(score) FILTER (metric = 'cosine'),
+        max(ci_low) FILTER (metric = 'cosine'), max(ci_high) FILTER (metric = 'cosine'),
+        max(n_samples) FILTER (metric = 'accuracy'), max(n_samples) FILTER (metric = 'cosine'), max(n_draws),
+        max(spread) FILTER (metric = 'accuracy'), max(spread) FILTER (metric = 'cosine')
+    FROM relevance_means GROUP BY ALL
+)
+WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
+ORDER BY model, component, calibration, layer
+"""
 NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
 
 
@@ -48,7 +62,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     groups = sorted(
         {(row["model"], row["component"]) for row in data}, key=lambda group: (group[0], group[1] != "layer")
     )
-    calibrations = sorted({row["calibration"] for row in data})
+    draws = {row["calibration"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"])}
+    calibrations = sorted(draws)
+    named = [f"{name}\n(mean of {draws[name]})" if draws[name] > 1 else name for name in calibrations]
     depths = [1 + max(row["layer"] for row in data if (row["model"], row["component"]) == group) for group in groups]
     width = max(3.2, 0.52 * len(calibrations) + 1.6)
     row_height = 0.30 if max(depths) <= 16 else 0.24
@@ -64,7 +80,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         for axes, metric in ((left, "accuracy"), (right, "cosine")):
             axes.set_title(style.panel_title(connection, model, f"{metric} relevance{kind}"))
             axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
-            axes.set_xticks(range(len(calibrations)), calibrations, rotation=40, ha="right", rotation_mode="anchor")
+            axes.set_xticks(range(len(calibrations)), named, rotation=40, ha="right", rotation_mode="anchor")
             axes.set_yticks(range(depth))
             axes.set_ylabel("layer (0 = first)")
             axes.tick_params(length=0)
@@ -74,7 +90,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
                 if metric == "accuracy":
                     accuracy_cell(axes, cell, row)
                 elif row["cosine"] is not None:
-                    square = number_cell(axes, cell, row["cosine"], cosine_text(row["cosine"]), COSINE, scale)
+                    text = cosine_text(row["cosine"]) + spread_text(row["cosine_spread"], cosine_text)
+                    square = number_cell(axes, cell, row["cosine"], text, COSINE, scale)
                     style.hint(square, told(row, "cosine", 4))
         colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
         note = ", log scale" if isinstance(scale, LogNorm) else ""
@@ -101,6 +118,11 @@ def cosine_text(value: float) -> str:
     return f"{value:.3f}" if value >= 0.0005 else "<.001"
 
 
+def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
+    """A second line for the mean of replicates: how far one draw is from another, as a standard deviation."""
+    return "" if spread is None else f"\n±{written(spread)}"
+
+
 def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
     """One cell of the accuracy map: hatched where undefined, ringed where its interval includes 0."""
     if row["accuracy"] is None:
@@ -110,6 +132,7 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
         return
     text = f"{row['accuracy']:.2f}".replace("-", "−")
     text = "0.00" if text == "−0.00" else text
+    text += spread_text(row["accuracy_spread"], lambda spread: f"{spread:.2f}")
     style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), told(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
@@ -126,7 +149,9 @@ def number_cell(
     corner = (cell[0] - 0.5, cell[1] - 0.5)
     square = Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5)
     axes.add_patch(square)
-    axes.text(*cell, text, ha="center", va="center_baseline", fontsize=6.5, color=text_colour(colour))
+    axes.text(
+        *cell, text, ha="center", va="center_baseline", fontsize=5 if "\n" in text else 6.5, color=text_colour(colour)
+    )
     return square
 
 
@@ -163,10 +188,11 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         return ""
     accuracy = style.counts([row["accuracy_samples"] for row in data])
     cosine = style.counts([row["cosine_samples"] for row in data])
+    means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."
     return (
         "Relevance of each layer of the base model for each calibration. Left: what removing the layer costs, as a "
         "share of the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration "
         f"samples, {accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far "
         f"the layer turns the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; "
         "the left one is the same in every report."
-    )
+    ) + (means if max(row["n_draws"] for row in data) > 1 else "")

@@ -54,8 +54,14 @@ NEUTRAL = "#555555"
 
 
 def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, Any]]:
-    """Line style of each selector of the run, the same in every figure; `accuracy` comes first, the rest by name."""
-    names = [row[0] for row in connection.execute("SELECT DISTINCT selector FROM plans ORDER BY selector").fetchall()]
+    """Line style of each selector, and of each group of them, the same in every figure; `accuracy` comes first, the
+    rest by name."""
+    names = [
+        row[0]
+        for row in connection.execute(
+            "SELECT DISTINCT unnest([selector, coalesce(replicate_of, selector)]) AS name FROM plans ORDER BY name"
+        ).fetchall()
+    ]
     names.sort(key=lambda name: (name != "accuracy", name))
     return {
         name: {

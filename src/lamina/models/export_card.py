@@ -151,7 +151,7 @@ def _repairs(facts: Facts) -> str:
 def _benchmarks(facts: Facts) -> str:
     """A row per task and metric, this variant against the base model, each with its standard error."""
     found: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
-    for row in facts.benchmarks:
+    for row in (each for each in facts.benchmarks if not each.get("part_of")):
         found.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
     rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
     for (task, metric), pair in sorted(found.items()):

@@ -84,7 +84,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     dict
         path, source, revision, weights_sha256, n_layers L, hidden_size C, vocabulary, family (the config's
         `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on disk), dtype,
-        trust_remote_code, chat_template.
+        trust_remote_code, chat_template; of a checkpoint of a training series and step.
 
     Raises
     ------
@@ -141,6 +141,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "dtype": entry.dtype,
         "trust_remote_code": entry.trust_remote_code,
         "chat_template": entry.chat_template,
+        **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
 
 

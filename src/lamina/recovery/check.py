@@ -17,7 +17,7 @@ from lamina.models.variant import Boundary, Patch
 from lamina.recovery.protocol import Source
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
-from lamina.streams.moments import rows
+from lamina.streams.moments import BATCH, rows
 from lamina.streams.sources import split
 
 
@@ -86,7 +86,7 @@ def measure(
                 for place, vector in enumerate((before, after, y)):
                     found.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
 
-    places = [place for boundary in patches for place in boundary]
+    places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
     return {boundary: _columns(found, len(held)) for boundary, found in sums.items()}
 

@@ -1,9 +1,10 @@
 """The safetensors file of a fitted recovery.
 
 It holds `removed={n}/{start}-{end}/{name}` for all sizes of one selector, and in its metadata the method that knows
-what to do with them.
+what to do with them, and why there are none for some sizes.
 """
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -30,16 +31,28 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
     }
 
 
-def save(path: str | Path, method: str, named: Mapping[str, torch.Tensor]) -> None:
-    """Write a patch file through a temporary name; an empty one says that every plan was refused."""
+def save(
+    path: str | Path, method: str, named: Mapping[str, torch.Tensor], reasons: Mapping[int, str] | None = None
+) -> None:
+    """Write a patch file through a temporary name; an empty one says that every plan was refused.
+
+    `reasons` say why a plan of some size, whose tensors are not there, cannot be repaired.
+    """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        save_file(dict(named), temporary, metadata={"method": method})
+        save_file(dict(named), temporary, metadata={"method": method, "refused": json.dumps(dict(reasons or {}))})
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def refused(path: str | Path, removed: int) -> str | None:
+    """Why the plan of size `removed` cannot be repaired; None if it is."""
+    with safe_open(str(path), framework="pt") as handle:
+        reasons = json.loads((handle.metadata() or {}).get("refused", "{}"))
+    return reasons.get(str(removed))
 
 
 def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:

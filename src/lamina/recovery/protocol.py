@@ -80,6 +80,16 @@ def method(name: str) -> Repair:
     return cast(Repair, importlib.import_module(f"lamina.recovery.{name}"))
 
 
+def refused(repair: Repair, boundary: Boundary) -> str | None:
+    """Why a method cannot repair a run, and the remedy; None if it can.
+
+    A method that cannot repair every run says so in a function `refused(boundary)`: a plan with such a run gets no
+    patch, and those of other sizes do.
+    """
+    says = getattr(repair, "refused", None)
+    return says(boundary) if says else None
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A fitted repair of one boundary, as `materialise` takes it."""

@@ -25,6 +25,18 @@ from lamina.streams import sources as over
 from lamina.streams.moments import Moments, Statistics
 
 
+def refused(boundary: Boundary) -> str | None:
+    """Why a run cannot be repaired: it begins at layer 0."""
+    return (
+        None
+        if boundary[0]
+        else (
+            "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is none. Keep the "
+            "first layer (protect: [0] in the selector), or use a recovery that acts on the stream: ghost."
+        )
+    )
+
+
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -37,13 +49,10 @@ def collect(
     Raises
     ------
     LaminaError
-        If a run begins at layer 0, or the family's MLP output is not added to the stream as it is.
+        If a run is refused, or the family's MLP output is not added to the stream as it is.
     """
-    if any(start == 0 for start, _ in boundaries):
-        raise LaminaError(
-            "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is none. Keep the "
-            "first layer (protect: [0] in the selector), or use a recovery that acts on the stream: ghost."
-        )
+    if reason := next(filter(None, map(refused, boundaries)), None):
+        raise LaminaError(reason)
     before = {start: down_projection(model, start - 1) for start, _ in boundaries}
     collected = moments.collect(model, sources, boundaries, seed, regressors=before)
     if options.objective == "least_squares":

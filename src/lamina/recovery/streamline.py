@@ -30,6 +30,18 @@ Weighed = list[tuple[Sequence[int], float]]
 """Sequences with the weight of a token of each."""
 
 
+def refused(boundary: Boundary) -> str | None:
+    """Why a run cannot be repaired: it begins at layer 0."""
+    return (
+        None
+        if boundary[0]
+        else (
+            "streamline trains the layer before the removed layers, and before layer 0 there is none. Keep the first "
+            "layer (protect: [0] in the selector), or use another recovery: ghost."
+        )
+    )
+
+
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -42,13 +54,10 @@ def collect(
     Raises
     ------
     LaminaError
-        If a run begins at layer 0, or the model's weights are quantised.
+        If a run is refused, or the model's weights are quantised.
     """
-    if any(start == 0 for start, _ in boundaries):
-        raise LaminaError(
-            "streamline trains the layer before the removed layers, and before layer 0 there is none. Keep the first "
-            "layer (protect: [0] in the selector), or use another recovery: ghost."
-        )
+    if reason := next(filter(None, map(refused, boundaries)), None):
+        raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise LaminaError("streamline trains weights, and those of this model are quantised. Use a recovery: ghost.")
     seen: Weighed = []

@@ -1,8 +1,8 @@
 """What a sweep says of its units: their ranking by one metric, and the rows of table `relevance` for many.
 
-A metric is the module of its name, with `score(columns, weights, context)`. It may also have `undefined`, which says
-when it tells nothing and what to rank by instead, with the `REMEDY` for plans that this ends, and `least_width`, for
-intervals that a bootstrap leaves empty.
+A metric is the module of its name. It is the mean of its column over samples, unless the module has another
+`score(columns, weights, context)`. It may also have `undefined`, which says when it tells nothing and what to rank by
+instead, with the `REMEDY` for plans that this ends, and `least_width`, for intervals that a bootstrap leaves empty.
 """
 
 import importlib
@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lamina.config.metrics import METRICS
-from lamina.relevance.columns import Columns, Context, from_table
+from lamina.relevance.columns import Columns, Context, from_table, weighted_mean
 from lamina.relevance.statistics import bootstrap_weights, interval
 
 
@@ -46,7 +46,10 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
         if keys is None:
             return Ranking(draws, None, why)
     else:
-        draws = module.score(columns, weights, context)
+        if hasattr(module, "score"):
+            draws = module.score(columns, weights, context)
+        else:
+            draws = weighted_mean(weights, columns.values[METRICS[metric].column][1:])
         # Equal scores must compare equal however their sums were rounded.
         keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
     layers = [int(unit.split(".")[0]) for unit in columns.units]

@@ -10,11 +10,5 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     n = request.removed
     runs = [start for start in range(request.n_layers - n + 1) if request.protected.isdisjoint(range(start, start + n))]
     start = min(runs, key=lambda s: (step.angles[s, n], -s))
-    return replace(
-        previous,
-        removed=n,
-        units=[str(layer) for layer in range(start, start + n)],
-        scores=[step.angles[start, n]] * n,
-        accuracy_before=[None] * n,
-        accuracy_after=[None] * n,
-    )
+    units = [str(layer) for layer in range(start, start + n)]
+    return replace(previous, removed=n, units=units, scores=[step.angles[start, n]] * n)

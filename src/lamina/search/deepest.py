@@ -9,7 +9,4 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """Layers L-1-n … L-2, from the deepest up; protected ones are passed over."""
     layers = [layer for layer in range(request.n_layers - 2, -1, -1) if layer not in request.protected]
     units = [request.name(layer) for layer in layers[: request.removed]]
-    nothing: list[float | None] = [None] * len(units)
-    return replace(
-        previous, removed=request.removed, units=units, scores=nothing, accuracy_before=nothing, accuracy_after=nothing
-    )
+    return replace(previous, removed=request.removed, units=units)

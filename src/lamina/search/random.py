@@ -11,7 +11,4 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
     layers = [layer for layer in range(request.n_layers) if layer not in request.protected]
     Random(request.seed).shuffle(layers)
     units = [request.name(layer) for layer in layers[: request.removed]]
-    nothing: list[float | None] = [None] * len(units)
-    return replace(
-        previous, removed=request.removed, units=units, scores=nothing, accuracy_before=nothing, accuracy_after=nothing
-    )
+    return replace(previous, removed=request.removed, units=units)

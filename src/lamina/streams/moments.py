@@ -19,8 +19,9 @@ from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.sources import split as split
 
-# Rows turned into float64 at a time: at C = 4096 a chunk is 128 MiB.
-_CHUNK = 4096
+# Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
+# number of tokens nor on C.
+BATCH = 1 << 21
 
 
 @dataclass
@@ -126,7 +127,7 @@ def collect(
     stream, see `taps.entering`.
     """
     channels = int(text_config(model).hidden_size)
-    per_pass = max(1, memory // (4 * 8 * channels * channels))
+    per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
     wanted = sorted(set(boundaries))
     for first in range(0, len(wanted), per_pass):
         found = _one_pass(model, sources, wanted[first : first + per_pass], seed, tokens, channels, regressors, run)
@@ -162,7 +163,8 @@ def _one_pass(
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
-    for line, place in zip(*(part.split(_CHUNK) for part in wanted.nonzero(as_tuple=True)), strict=True):
+    size = max(1, BATCH // streams[0].shape[-1])
+    for line, place in zip(*(part.split(size) for part in wanted.nonzero(as_tuple=True)), strict=True):
         if len(line):
             yield [stream[line, place].double() for stream in streams]
 
@@ -190,18 +192,19 @@ def accumulate(
     """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
     seen: set[int] = set()
     for (start, end), moments in sums.items():
-        for x, *parts in rows(inputs.get(start, streams[start]), streams[start], streams[end], wanted=wanted):
-            d = parts[1] - parts[0]
+        given = [inputs[start]] if inputs else []
+        for h, y, *other in rows(streams[start], streams[end], *given, wanted=wanted):
+            if inputs:
+                square = weight * y.square().sum()
+                moments.yy = square if moments.yy is None else moments.yy + square
+            x, d = other[0] if other else h, y.sub_(h)
             if start not in seen:
                 # Shared by all boundaries with this start, so added once per batch.
                 moments.xx.addmm_(x.T, x, alpha=weight)
                 moments.x.add_(x.sum(0), alpha=weight)
             moments.xd.addmm_(x.T, d, alpha=weight)
             moments.d.add_(d.sum(0), alpha=weight)
-            moments.dd.add_(d.square().sum(), alpha=weight)
-            if inputs:
-                square = weight * parts[1].square().sum()
-                moments.yy = square if moments.yy is None else moments.yy + square
+            moments.dd.add_(torch.linalg.vector_norm(d) ** 2, alpha=weight)
             moments.weight += weight * len(x)
             moments.tokens += len(x)
         seen.add(start)

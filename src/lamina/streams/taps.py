@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.models.structure import layers_of
+from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import assert_finite
 from lamina.streams.batches import by_length, padded
 
@@ -56,8 +56,8 @@ def run(
 ) -> None:
     """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
 
-    Only the body runs: the output embedding says nothing about streams. `tokens` bounds a batch, see `positions`.
-    Modules of which the outputs are wanted too are given as `outputs`.
+    Only the body runs, and of it no layer behind the last boundary: the rest says nothing about these streams. `tokens`
+    bounds a batch, see `positions`. Modules before that boundary of which the outputs are wanted too are `outputs`.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def run(
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
-    with tapped(model, wanted) as (streams, called), _listening(outputs) as given:
+    with _ending_at(model, wanted), tapped(model, wanted) as (streams, called), _listening(outputs) as given:
         for samples in by_length(
             [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
         ):
@@ -115,6 +115,21 @@ def positions(tokens: int, held: int) -> int:
     A position on its way through a layer takes about eight times the memory of one that is kept.
     """
     return max(1, 8 * tokens // (8 + held))
+
+
+@contextmanager
+def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[None]:
+    """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
+    layers, config = layers_of(model), text_config(model)
+    behind = list(layers[max(1, *boundaries) :]) if boundaries else []
+    depth = config.num_hidden_layers
+    config.num_hidden_layers = depth - len(behind)
+    del layers[len(layers) - len(behind) :]
+    try:
+        yield
+    finally:
+        layers.extend(behind)
+        config.num_hidden_layers = depth
 
 
 @contextmanager

@@ -5,7 +5,12 @@ from lamina.tables.columns import BOOL, FLOAT, INT, STRING, VARIANT, Columns
 GRAIN = "One row per variant, task and metric: a number measured on test data."
 
 COLUMNS: Columns = VARIANT | {
-    "task": (STRING, "lm-eval task or perplexity entry."),
+    "task": (STRING, "lm-eval task or group of tasks, or perplexity entry."),
+    "part_of": (
+        STRING,
+        "Group of the configuration that the task, or the group in it, was measured as part of; null for what the "
+        "configuration names, which alone goes into means over tasks.",
+    ),
     "metric": (
         STRING,
         "acc, acc_norm, exact_match (0 to 1) or another of the task's, as metric,filter where it has filters; "
@@ -20,8 +25,12 @@ COLUMNS: Columns = VARIANT | {
         "Standard error of value over test documents, in the same unit; null where the task gives none, or for one "
         "document.",
     ),
-    "n_samples": (INT, "Number of test documents; for perplexity documents too, those with a token to score."),
-    "n_shot": (INT, "Number of examples in the prompt; 0 for perplexity."),
+    "n_samples": (
+        INT,
+        "Number of test documents, of a group those of its tasks; for perplexity documents too, those with a token to "
+        "score.",
+    ),
+    "n_shot": (INT, "Number of examples in the prompt; 0 for perplexity, null for a group whose tasks differ."),
     "higher_is_better": (
         BOOL,
         "False for perplexity, nll, repetition and unstopped; null where the task does not say.",

@@ -16,7 +16,11 @@ COLUMNS: Columns = CALIBRATION | {
         "Accuracy of guessing, 0 to 1: mean over samples of 1 / number of choices; 1 / vocabulary for text; 0 for "
         "generated answers.",
     ),
-    "source": (STRING, "lm-eval task (several: comma-separated), text or file the samples come from."),
+    "source": (
+        STRING,
+        "lm-eval task or group of tasks (several: comma-separated), text or file the samples come from.",
+    ),
     "split": (STRING, "Split of the source that was sampled; null for a file of choices or a text without splits."),
     "seed": (INT, "Seed of the sampling."),
+    "replicate_of": (STRING, "Label that it shares with its replicates, `group` in the configuration; null without."),
 }

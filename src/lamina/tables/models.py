@@ -15,4 +15,6 @@ COLUMNS: Columns = MODEL | {
     "source": (STRING, "Local folder or hub id."),
     "revision": (STRING, "Revision of a hub model; null for a local folder."),
     "weights_sha256": (STRING, "SHA-256 over the weight files: which weights, exactly."),
+    "series": (STRING, "Training that the model is a checkpoint of; null for a model by itself."),
+    "step": (INT, "How far that training was, in its steps or tokens; null for a model by itself."),
 }

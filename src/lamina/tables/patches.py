@@ -14,6 +14,7 @@ COLUMNS: Columns = VARIANT | {
     "boundary": (STRING, "The removed run as start-end in base numbering: layers start to end - 1 are gone."),
     "start": (INT, "First removed layer of the run; the patch acts on the stream entering it."),
     "end": (INT, "First layer after the run."),
+    "refused": (STRING, "Why the run cannot be repaired, and the remedy; all below is null then. Null for a fit."),
     "ridge": (FLOAT, "Regularisation strength, relative to the mean eigenvalue of the Gram matrix; null without one."),
     "ridge_at_edge": (BOOL, "Whether the choice fell on an edge of the grid, so that a better one may lie outside."),
     "rank": (INT, "Largest rank that the operator may have: the hidden size C unless the recovery limits it."),

@@ -22,5 +22,6 @@ COLUMNS: Columns = SELECTION | {
         "loop; null where not measured.",
     ),
     "accuracy_after": (FLOAT, "The same after the unit went."),
+    "replicate_of": (STRING, "Label that the selector shares with its replicates, its `group`; null without."),
     "refused": (STRING, "Why there is no plan, and the remedy; null for a plan."),
 }

@@ -176,9 +176,33 @@ def heal(config: Configuration, w: Any) -> str:
     return _data(inputs.healing_data(config, w))
 
 
+def benchmark(config: Configuration, w: Any) -> str:
+    """The options of a task or perplexity text."""
+    return command(options=as_json(inputs.tested(config, w.task).options()))
+
+
+def generation(config: Configuration, w: Any) -> str:
+    """The same of a task to which answers are written, and how they are."""
+    written = config.benchmarks.tasks[w.task].generate
+    return f"{benchmark(config, w)} {command(generate=written and as_json(written.options()))}"
+
+
 def _data(files: Mapping[str, str]) -> str:
     added = [f"{name}={file}" for name, file in files.items()]
     return " ".join([" --data", *map(shlex.quote, added)]) if added else ""
+
+
+def parts(config: Configuration, calibration: str) -> str:
+    """The entries that a mixture is made of; empty for other calibrations."""
+    mixture = getattr(config.calibrations[calibration], "mixture", {})
+    return command(parts=as_json({name: config.calibrations[name].options() for name in mixture}) if mixture else None)
+
+
+def gather(config: Configuration, table: str) -> str:
+    """What a table says of the configuration itself: which of its rows are replicates."""
+    sections: dict[str, Mapping[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
+    labels = {name: entry.group for name, entry in sections.get(table, {}).items() if entry.group}
+    return command(groups=as_json(labels) if labels else None)
 
 
 def table_modules(tables: Iterable[str]) -> list[str]:

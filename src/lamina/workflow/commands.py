@@ -1,17 +1,29 @@
 """How the commands of rules run: where they find the library, on which interpreter, and a GPU stage on which device."""
 
+import os
 import shlex
+import sys
 from pathlib import Path
 
+from lamina.workflow import gpu_lock, warm_client
+from lamina.workflow.digest import packages
+
 _SETTINGS = "TOKENIZERS_PARALLELISM=false HF_HUB_DISABLE_TELEMETRY=1 HF_DATASETS_DISABLE_PROGRESS_BARS=1"
-# GPU stages start on a device of their own and stay off the network: only the preparing rules may download.
-_ON_GPU = 'on_gpu() { HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1 python -m lamina.workflow.gpu_lock "$@"; }'
+# Only the preparing rules may download.
+_OFFLINE = "HF_HUB_OFFLINE=1 HF_DATASETS_OFFLINE=1"
+_HEAVY = {"datasets", "lm-eval", "peft", "torch", "transformers"}
 
 
-def prefix(root: Path, interpreter: Path | None) -> str:
+def can_be_warm() -> bool:
+    """Whether jobs here can be forks of a parent: on Linux without a GPU, unless LAMINA_WARM=0 says otherwise."""
+    return sys.platform == "linux" and os.environ.get("LAMINA_WARM") != "0" and not gpu_lock.devices(os.environ)
+
+
+def prefix(root: Path, interpreter: Path | None, warm: str | None = None) -> str:
     """What every command of a rule begins with, for `shell.prefix`, whose braces are doubled.
 
-    Commands find the library without its being installed, scripts as `$SCRIPTS`, and GPU stages begin with `on_gpu`.
+    Commands find the library without its being installed, scripts as `$SCRIPTS`, and GPU stages, which stay off the
+    network, begin with `on_gpu`: they start on a device of their own.
 
     Parameters
     ----------
@@ -19,11 +31,24 @@ def prefix(root: Path, interpreter: Path | None) -> str:
         The folder of the Snakefile; any character may stand in its name.
     interpreter
         The Python to use; None where Snakemake deploys one, which must then come first on PATH.
+    warm
+        Where `lamina.workflow.warm` listens, so that `python SCRIPT` is a fork of a parent there; None without one.
     """
     parts = [
         "set -euo pipefail",
         f"export PYTHONPATH={shlex.quote(f'{root}/src')} SCRIPTS={shlex.quote(f'{root}/workflow/scripts')} {_SETTINGS}",
         *([f"export PATH={shlex.quote(str(interpreter.parent))}:$PATH"] if interpreter else []),
-        _ON_GPU,
+        *(_forked(root, warm) if warm else [f'on_gpu() {{ {_OFFLINE} python -m lamina.workflow.gpu_lock "$@"; }}']),
     ]
     return "".join(f"{part}; " for part in parts).replace("{", "{{").replace("}", "}}")
+
+
+def _forked(root: Path, address: str) -> list[str]:
+    """Functions in the place of the interpreter and of the lock of devices."""
+    scripts = sorted(file.stem for file in (root / "workflow/scripts").glob("*.py"))
+    heavy = ",".join(script for script in scripts if packages(script, root=root / "src") & _HEAVY)
+    client = shlex.join(["-I", "-S", warm_client.__file__, address, heavy])
+    return [
+        f'python() {{ case "${{1-}}" in *.py) command python {client} "$@" ;; *) command python "$@" ;; esac; }}',
+        f'on_gpu() {{ echo "host=$HOSTNAME" >&2; {_OFFLINE} "$@"; }}',
+    ]

@@ -70,6 +70,12 @@ def package_digest(*modules: str, root: Path = _SOURCE) -> str:
     return _package_digest(modules, root)
 
 
+def packages(*modules: str, root: Path = _SOURCE) -> set[str]:
+    """Normal names of the packages that modules and what they reach import. Parameters and errors as above."""
+    imported = {package for module in _closure(modules, root).values() for package in module.packages}
+    return {_INSTALLED_AS.get(package, _normal(package)) for package in imported}
+
+
 @cache
 def entry_digest(entry: Any) -> str:
     """Hash of a registry's entry, a frozen dataclass, or of None for what the registry does not know.
@@ -108,8 +114,7 @@ def _code_digest(modules: tuple[str, ...], root: Path) -> str:
 @cache
 def _package_digest(modules: tuple[str, ...], root: Path) -> str:
     pins = _pins(root.parent / "requirements.lock")
-    imported = {package for module in _closure(modules, root).values() for package in module.packages}
-    names = {_INSTALLED_AS.get(package, _normal(package)) for package in imported}
+    names = packages(*modules, root=root)
     names |= {brought for name in names for brought in _BRINGS.get(name, ())}
     return _hashed("\n".join(f"{name} {pins[name]}" for name in sorted(names & pins.keys())))
 

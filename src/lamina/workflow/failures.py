@@ -1,11 +1,27 @@
-"""What went wrong first in a run, for its last lines: with `--keep-going` the cause stands far above them."""
+"""What is refused before a run, and what went wrong first in one, for its last lines: with `--keep-going` the cause
+stands far above them."""
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from lamina.errors import LaminaError
 
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
 _LONGEST = 20  # lines of a message; more is a log
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Turn a `LaminaError` into what Snakemake shows without a traceback."""
+    try:
+        yield
+    except LaminaError as error:
+        raise WorkflowError(str(error)) from None
 
 
 def first_failure(run_log: str | Path) -> str | None:

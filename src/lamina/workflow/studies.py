@@ -228,10 +228,9 @@ def calibrations(config: Configuration) -> list[tuple[str, str]]:
 
 
 def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
-    """(model, calibration, diagnosis) of every diagnosis that a study lists."""
-    return sorted(
-        {way for study in config.studies.values() for way in product(study.models, study.calibrations, study.diagnoses)}
-    )
+    """(model, calibration, diagnosis) of every diagnosis that a study lists; calibration none for those of a file."""
+    listed = {way for s in config.studies.values() for way in product(s.models, s.calibrations, s.diagnoses)}
+    return sorted({(m, "none" if config.diagnoses[name].FILED else c, name) for m, c, name in listed})
 
 
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:

@@ -1,0 +1,25 @@
+-- Which selector wins, at equal size and equal repair?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/which_selector_wins.sql
+--
+-- One row per model, size, repair and pair of selectors, over the calibrations' own tasks.
+-- winner                    the one that is better on the mean over tasks at 5 % (Holm over the pairs); null where none is
+-- difference                mean over tasks of selector less rival, on n_samples test documents that both answered;
+--                           null where all own tasks are texts
+-- ci_low, ci_high           its 95 % interval, of this pair alone
+-- p_holm                    paired test of no difference, corrected for the pairs of the size and repair
+-- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
+WITH tasks AS (
+    SELECT model, removed, recovery, healing, selector, rival,
+        count(*) FILTER (p_holm < 0.05 AND difference > 0) AS better,
+        count(*) FILTER (p_holm < 0.05 AND difference < 0) AS worse,
+        count(*) FILTER (p_holm >= 0.05) AS undecided
+    FROM comparisons WHERE task <> 'all' GROUP BY ALL
+)
+SELECT t.model, t.removed, t.recovery, t.healing, t.selector, t.rival,
+    CASE WHEN c.p_holm < 0.05 THEN if(c.difference > 0, t.selector, t.rival) END AS winner,
+    c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples
+FROM tasks AS t
+LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, recovery, healing, selector, rival)
+ORDER BY t.model, t.healing <> 'none', t.recovery <> 'none', t.recovery, t.healing, t.removed,
+    t.selector <> 'accuracy', t.selector, t.rival;

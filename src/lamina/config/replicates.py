@@ -1,0 +1,67 @@
+"""`replicates: n`: one entry becomes n of a group, which differ in what they draw and are averaged in the tables."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lamina.config.calibrations import Calibration
+from lamina.config.configuration import Configuration
+from lamina.config.entry import document_range
+from lamina.config.selectors import Selector
+from lamina.errors import LaminaError
+
+
+def replicate(config: Configuration) -> None:
+    """Put the replicates of every entry beside it and into the studies that list it; called once seeds are filled in.
+
+    The first one is the entry itself, so that more replicates only add jobs. The others, `NAME.2` and on, have the next
+    seeds, or for texts the next documents.
+
+    Raises
+    ------
+    LaminaError
+        If they would all be the same, or a name is taken.
+    """
+    sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "selectors": config.selectors}
+    for key, section in sections.items():
+        made = {}
+        for name, entry in list(section.items()):
+            names = made[name] = [name, *(f"{name}.{number}" for number in range(2, entry.replicates + 1))]
+            if taken := [each for each in names[1:] if each in section]:
+                raise LaminaError(f"{key}.{taken[0]}: '{name}' has a replicate of that name. Rename one of them.")
+            if entry.replicates > 1:
+                section |= {each: _draw(f"{key}.{name}", entry, name, place) for place, each in enumerate(names)}
+        for study, listing in config.studies.items():
+            if listed := getattr(listing, key, None):
+                every = [each for name in listed for each in made.get(name, [name])]
+                config.studies[study] = listing.model_copy(update={key: every})
+        _check_labels(key, section)
+
+
+def _draw(where: str, entry: Calibration | Selector, name: str, number: int) -> Calibration | Selector:
+    """One of the replicates, counted from 0."""
+    values = dict(entry)
+    changed: dict[str, Any] = {"group": entry.group or name, "replicates": 1}
+    if "seed" in values:
+        if "limit" in values and values["limit"] is None or values.get("fraction") == 1:
+            raise LaminaError(f"{where}.replicates: every draw would take all samples. Write a smaller number of them.")
+        changed["seed"] = values["seed"] + number
+    elif "documents" in values:
+        first, last = document_range(values["documents"])
+        if last is None:
+            raise LaminaError(
+                f'{where}.replicates: documents without an end leave none for the others. Write such as "0:500".'
+            )
+        step = number * (last - first)
+        changed["documents"] = f"{first + step}:{last + step}"
+    else:
+        raise LaminaError(f"{where}.replicates: nothing is drawn here, so all would be the same. Leave it out.")
+    return entry.model_copy(update=changed)
+
+
+def _check_labels(key: str, section: Mapping[str, Any]) -> None:
+    for name, entry in section.items():
+        if entry.group in section and section[entry.group].group != entry.group:
+            raise LaminaError(
+                f"{key}.{name}.group: '{entry.group}' is the name of an entry that is not in the group, and the mean "
+                "goes by the label. Write another label."
+            )

@@ -1,0 +1,128 @@
+"""The text of a configuration file: what YAML's reader would say badly, or let pass in silence, said with its line."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from lamina.errors import LaminaError
+
+# What PyYAML says, what that means and what to write; {0} is what it found.
+_WORDS = {
+    r"found character '\\t'.*": ("a tab begins the line or a value", "Indent with blanks"),
+    r"found character '(.)'.*": ("a value begins with '{0}'", 'Put it in quotes, such as "{0}…"'),
+    r"mapping values are not allowed here": (
+        "a colon stands where no key can be",
+        "Write `key: value` with one colon, the key as deep as its neighbours, and a text with colons in quotes",
+    ),
+    r"expected ',' or '([]}])', but got.*": (
+        "a list or mapping in brackets goes on without a comma or its '{0}'",
+        "Write [a, b] or {{a: 1, b: 2}}, closed by '{0}'",
+    ),
+    r"expected <block end>, but found.*": (
+        "the line is no part of what stands above it",
+        "Indent it as deep as its neighbours: keys under keys, `- ` under `- `",
+    ),
+    r"could not find expected ':'": ("a key has no colon", "Write `key: value`"),
+    r"found unexpected end of stream": ("a quote is never closed", "Close it on its line"),
+    r"found unknown escape character '(.)'": (r"'\{0}' in double quotes has no meaning", "Use single quotes"),
+    r"found undefined alias '(.*)'": (
+        "*{0} refers to an anchor that is not above it",
+        'Write &{0} there, or put the text in quotes: "*{0}"',
+    ),
+    r"expected the node content, but found '(.*)'": ("'{0}' stands where a value should", "Write a value, or null"),
+    r"but found another document": ("a second document begins", "Delete the line `---`"),
+}
+
+
+def read(path: str | Path) -> str:
+    """The text of a file.
+
+    Raises
+    ------
+    LaminaError
+        If it is not UTF-8, with the line.
+    """
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise LaminaError(
+            f"{path}, line {line}: byte {data[error.start]:#04x} is not UTF-8. Save the file as UTF-8 in your editor, "
+            f"or convert it: iconv -f latin1 -t utf-8 {path}"
+        ) from None
+
+
+def check(path: str | Path) -> None:
+    """Refuse a file that is not a YAML (or JSON) mapping whose keys are each given once.
+
+    Raises
+    ------
+    LaminaError
+        Naming the file, the line, what is wrong there and what to write.
+    """
+    text = read(path)
+    try:
+        root = yaml.compose(text, yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        if _is_json(text):  # which may be indented with tabs
+            return
+        raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
+    except yaml.reader.ReaderError as error:
+        line = text[: error.position].count("\n") + 1
+        raise LaminaError(
+            f"{path}, line {line}: character {error.character:#x} cannot stand in YAML. Delete it."
+        ) from None
+    if not isinstance(root, yaml.MappingNode):
+        raise LaminaError(f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on.")
+    _check_keys(path, root, "", set())
+
+
+def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -> None:
+    if id(node) in seen:  # an alias
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, entry in enumerate(node.value):
+            _check_keys(path, entry, f"{where}[{number}]", seen)
+    if not isinstance(node, yaml.MappingNode):
+        return
+    lines: dict[str, int] = {}
+    for key, value in node.value:
+        if not isinstance(key, yaml.ScalarNode):
+            continue
+        name, line = f"{where}.{key.value}".lstrip("."), key.start_mark.line + 1
+        if key.value in lines:
+            raise LaminaError(
+                f"{path}: the key '{name}' stands twice, in line {lines[key.value]} and in line {line}, and only one "
+                "would count. Delete one, put what is under both under one, or rename one."
+            )
+        lines[key.value] = line
+        _check_keys(path, value, name, seen)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _explained(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
+    said, begun = str(error.problem), ""
+    place = error.problem_mark.line if error.problem_mark else 0
+    if error.context_mark and error.context_mark.line != place:
+        # What is not closed is to be mended where it was opened.
+        if "end of stream" in said:
+            place = error.context_mark.line
+        elif said.startswith("expected ','"):
+            begun = f" It begins in line {error.context_mark.line + 1}."
+    wrong, remedy = said, "See https://yaml.org/spec/1.1 or put texts in quotes"
+    for pattern, (meant, do) in _WORDS.items():
+        if found := re.fullmatch(pattern, said):
+            wrong, remedy = meant.format(*found.groups()), do.format(*found.groups())
+            break
+    shown = lines[place].strip() if place < len(lines) else "the end of the file"
+    return f"line {place + 1}, at `{shown}`: {wrong}.{begun} {remedy}."

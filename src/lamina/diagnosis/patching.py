@@ -1,0 +1,190 @@
+"""Where in the stream the knowledge that tells two prompts apart sits: activation patching.
+
+A clean and a corrupt prompt of equal length have different answers; LD is the logit of the right one less that of the
+foil. The clean run's stream at a boundary, at some positions, takes the place of the corrupt run's, and what comes back
+is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The mirror puts the corrupt stream into the clean run.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.config.diagnoses import Patching
+from lamina.data import diagnosed
+from lamina.data.text import encode
+from lamina.diagnosis.intervals import ratios
+from lamina.errors import LaminaError
+from lamina.models.structure import layers_of
+from lamina.streams import taps
+from lamina.streams.batches import padded
+
+PLACES = ("changed", "between", "last")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two prompts of equal length, and the first tokens of the answers to the clean and to the corrupt one."""
+
+    clean: tuple[int, ...]
+    corrupt: tuple[int, ...]
+    right: int
+    foil: int
+
+
+def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> list[Pair]:
+    """Pairs from a file of JSON lines.
+
+    Raises
+    ------
+    LaminaError
+        As `lamina.data.diagnosed.pairs` says; and if prompts differ in length or answers begin alike.
+    """
+    lines = diagnosed.pairs(path, "diagnosis patching, file")
+    return [_pair(at, line, tokenizer) for at, line in lines]
+
+
+def _pair(at: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) -> Pair:
+    clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
+    if len(clean) != len(corrupt):
+        raise LaminaError(
+            f"{at}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write prompts of equally many tokens."
+        )
+    # What a prompt's tokens are must not depend on the answer behind it, but for the token that is looked for.
+    answers = [encode(tokenizer, f"{line['clean']} {line[key].strip()}")[len(clean) :] for key in ("right", "foil")]
+    if not all(answers) or answers[0][0] == answers[1][0]:
+        raise LaminaError(f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once.")
+    return Pair(tuple(clean), tuple(corrupt), answers[0][0], answers[1][0])
+
+
+def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, tokens: int) -> list[dict[str, Any]]:
+    """Rows of table `diagnoses` for the boundaries 0 … L-1, `layer` being the boundary that was patched.
+
+    `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that comes back when the clean stream
+        stands at the positions where the prompts differ, at those after the first such one that are neither, at the
+        last one. At all positions it would be 1.
+    `noise_…` : share of LD that the corrupt stream takes away in the clean run.
+    `usable` : share of pairs whose LD differ by `least` nats or more; the others are left out. Layer null.
+
+    The control is the recovery with the clean stream of another pair of the same length.
+
+    Raises
+    ------
+    LaminaError
+        If no pair is usable.
+    """
+    depth = len(layers_of(model))
+    shares = np.zeros((2, len(PLACES), len(given), depth))
+    controls = np.full((len(PLACES), len(given), depth), np.nan)
+    usable = np.zeros(len(given))
+    for group in _groups(given, tokens):
+        found = _measure(model, [given[number] for number in group])
+        gap = (found.clean - found.corrupt)[:, None]
+        usable[group] = (gap[:, 0] >= options.least).cpu().numpy()
+        for place in range(len(PLACES)):
+            ways = (found.patched[place] - found.corrupt[:, None], found.clean[:, None] - found.noised[place])
+            for way, share in enumerate(ways):
+                shares[way, place, group] = (share / gap).cpu().numpy()
+            if len(group) > 1:
+                controls[place, group] = ((found.other[place] - found.corrupt[:, None]) / gap).cpu().numpy()
+    if not usable.any():
+        raise LaminaError(
+            f"diagnosis patching: the model tells none of the {len(given)} pairs apart by {options.least} nats. Write "
+            "pairs that it answers, or a smaller `least`."
+        )
+    kept = usable > 0
+    rows: list[dict[str, Any]] = [{"measure": "usable", **ratios(usable[:, None], np.ones(len(given)))[0]}]
+    for place, name in enumerate(PLACES):
+        for direction, part in zip(("recovery", "noise"), shares[:, place, kept], strict=True):
+            for layer, row in enumerate(ratios(part, usable[kept])):
+                rows.append({"layer": layer, "measure": f"{direction}_{name}", **row})
+                beside = controls[place, kept, layer]
+                if direction == "recovery" and not np.isnan(beside).all():
+                    rows[-1]["control"] = float(np.nanmean(beside))
+    return rows
+
+
+def _groups(given: Sequence[Pair], tokens: int) -> Iterator[list[int]]:
+    """Pairs of one length, as many together as the budget `tokens` holds: they lend each other their streams."""
+    for length in sorted({len(pair.clean) for pair in given}, reverse=True):
+        alike = [number for number, pair in enumerate(given) if len(pair.clean) == length]
+        size = max(2, tokens // length)
+        yield from (alike[start : start + size] for start in range(0, len(alike), size))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """LD of the pairs of one length: (pairs,), and by place (pairs, L) with a boundary patched."""
+
+    clean: torch.Tensor
+    corrupt: torch.Tensor
+    patched: list[torch.Tensor]
+    noised: list[torch.Tensor]
+    other: list[torch.Tensor]
+
+
+@torch.no_grad()
+def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
+    clean, real = padded([pair.clean for pair in pairs], model.device)
+    corrupt, _ = padded([pair.corrupt for pair in pairs], model.device)
+    answers = torch.tensor([(pair.right, pair.foil) for pair in pairs], device=model.device)
+
+    def difference(ids: torch.Tensor) -> torch.Tensor:
+        logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False, logits_to_keep=1).logits[:, -1]
+        chosen = logits.double().gather(1, answers)
+        return chosen[:, 0] - chosen[:, 1]
+
+    layers = layers_of(model)
+    with taps.tapped(model, range(len(layers))) as (streams, _):
+        of_clean, from_clean = difference(clean), dict(streams)
+        of_corrupt, from_corrupt = difference(corrupt), dict(streams)
+
+    def patched(ids: torch.Tensor, given: dict[int, torch.Tensor], where: torch.Tensor) -> torch.Tensor:
+        found = []
+        for number, layer in enumerate(layers):
+            with _replaced(layer, given[number], where):
+                found.append(difference(ids))
+        return torch.stack(found, 1)
+
+    places = _places(clean, corrupt)
+    rolled = {number: stream.roll(1, 0) for number, stream in from_clean.items()}
+    return _Measured(
+        of_clean,
+        of_corrupt,
+        [patched(corrupt, from_clean, where) for where in places],
+        [patched(clean, from_corrupt, where) for where in places],
+        [patched(corrupt, rolled, where) for where in places],
+    )
+
+
+def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
+    """Masks (pairs, T) of `PLACES`."""
+    changed = clean != corrupt
+    last = torch.zeros_like(changed)
+    last[:, -1] = True
+    after = changed.cumsum(1) > 0
+    return [changed & ~last, after & ~changed & ~last, last]
+
+
+@contextmanager
+def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> Iterator[None]:
+    """While open, `stream` (pairs, T, C) enters the layer at the positions `where` (pairs, T)."""
+
+    def hook(
+        module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        entering = args[0] if args else kwargs["hidden_states"]
+        mixed = torch.where(where[..., None], stream, entering)
+        return ((mixed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": mixed})
+
+    handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,0 +1,93 @@
+"""At which depth a label of the input can be read off the stream with a linear probe (concept depth, arXiv 2404.07066).
+
+A label that the input's first tokens give away is read at boundary 0; one that takes layers to work out is read later.
+A probe of many channels also reads labels that mean nothing, so the same probe on shuffled labels stands beside it.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.config.diagnoses import Probe
+from lamina.data import diagnosed
+from lamina.data.text import encode
+from lamina.diagnosis.intervals import ends
+from lamina.models.structure import layers_of
+from lamina.relevance.statistics import bootstrap_weights, wilson_interval
+from lamina.streams import taps
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Inputs and what they are labelled: token ids of each, and its label."""
+
+    sequences: tuple[tuple[int, ...], ...]
+    labels: tuple[str, ...]
+
+
+def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> Labelled:
+    """Labelled inputs from a file of JSON lines; refused as `lamina.data.diagnosed.labelled` says."""
+    texts, labels = zip(*diagnosed.labelled(path, "diagnosis probe, file", options.folds), strict=True)
+    return Labelled(tuple(tuple(encode(tokenizer, text)) for text in texts), labels)
+
+
+def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: int) -> list[dict[str, Any]]:
+    """Rows of table `diagnoses` for the boundaries 0 … L, `layer` being the boundary.
+
+    `accuracy` : share of inputs whose label logistic regression reads off the standardised stream at the last token,
+        each by a probe that was fitted on other folds. The control is the same on shuffled labels.
+    `selectivity` : accuracy less that of the shuffled labels, paired over inputs.
+    `depth_90` : first boundary whose accuracy is surely (lower end) nine tenths of the way from the most frequent
+        label's share to the best boundary; layer null, null if none is.
+    """
+    depth, labels = len(layers_of(model)), np.array(given.labels)
+    last: dict[int, list[Any]] = {}
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        places = batch.real.sum(1) - 1
+        lines = torch.arange(len(places), device=places.device)
+        found = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()
+        last.update(zip(batch.samples, found, strict=True))
+
+    taps.run(model, given.sequences, range(depth + 1), add, tokens)
+    streams = np.stack([last[number] for number in range(len(labels))], 1)
+    mixed = np.random.default_rng(options.seed).permutation(labels)
+    weights, rows, read_at = bootstrap_weights(len(labels), seed=0), [], []
+    for boundary, stream in enumerate(streams):
+        right, chance = (_right(stream, target, options) for target in (labels, mixed))
+        low, high = wilson_interval(float(right.sum()), len(labels))
+        (gain_low,), (gain_high,) = ends(weights @ (right - chance)[:, None], len(labels))
+        at = {"layer": boundary, "n_samples": len(labels)}
+        rows.append(at | _row("accuracy", right.mean(), low, high) | {"control": float(chance.mean())})
+        rows.append(at | _row("selectivity", (right - chance).mean(), gain_low, gain_high))
+        read_at.append((float(right.mean()), low))
+    share = max(Counter(given.labels).values()) / len(labels)
+    bar = share + 0.9 * (max(value for value, _ in read_at) - share)
+    first = next((float(boundary) for boundary, (_, low) in enumerate(read_at) if low >= bar), None)
+    return [*rows, {"measure": "depth_90", "value": first, "n_samples": len(labels)}]
+
+
+def _right(stream: np.ndarray, labels: np.ndarray, options: Probe) -> np.ndarray:
+    """1.0 for every input whose label a probe of other folds reads off its stream (inputs, C)."""
+    probe = make_pipeline(StandardScaler(), LogisticRegression(C=options.strength, max_iter=300))
+    folds = StratifiedKFold(options.folds, shuffle=True, random_state=options.seed)
+    with warnings.catch_warnings():
+        # A label that can be read perfectly has no best weights; what is read stays the same.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return np.asarray(cross_val_predict(probe, stream, labels, cv=folds) == labels, float)
+
+
+def _row(measure: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:
+    return {"measure": measure, "value": float(value), "ci_low": low, "ci_high": high}

@@ -1,0 +1,67 @@
+"""Which layers a token passes without growing: void layers (arXiv 2505.14467).
+
+With n_l the norm of the stream that leaves layer l and Δ_l = n_l - n_(l-1), layer l is void for a token if
+Δ_l < α (max Δ_j - min Δ_j), both over the layers j before it. Nothing is removed: whether a void layer can go is a
+question for the accuracy metric.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.diagnoses import Void
+from lamina.data.calibrations import Sample
+from lamina.diagnosis.intervals import ratios
+from lamina.models.structure import layers_of
+from lamina.streams import taps
+
+PARTS = ("void", "void_prompt", "void_response")
+
+
+def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int) -> list[dict[str, Any]]:
+    """Rows of table `diagnoses` for the layers 1 … L-1; layer 0 has none before it to be compared with.
+
+    `void` : share of all tokens for which the layer is void, with its interval over samples.
+    `void_prompt`, `void_response` : of the tokens of the question and of its right answer; texts have neither.
+
+    The control is the same share after each token's Δ were shuffled over the layers: what the threshold alone calls
+    void, wherever a layer stands.
+    """
+    depth = len(layers_of(model))
+    numbers = np.zeros((len(PARTS), len(samples)))
+    counts = np.zeros((2, len(PARTS), len(samples), depth - 1))
+    generator = torch.Generator().manual_seed(0)
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        norms = torch.stack([streams[place].float().norm(dim=-1) for place in range(depth + 1)]).cpu()
+        for line, index in enumerate(batch.samples):
+            growth = norms[:, line, : int(batch.real[line].sum())].diff(dim=0)
+            shuffled = growth.gather(0, torch.rand(growth.shape, generator=generator).argsort(0))
+            for number, part in enumerate(_parts(samples[index])):
+                numbers[number, index] = growth[:, part].shape[1]
+                for control, increments in enumerate((growth, shuffled)):
+                    counts[control, number, index] = void(increments[:, part], options.alpha).sum(1)
+
+    taps.run(model, [sample.sequence() for sample in samples], range(depth + 1), add, tokens)
+    return [
+        {"layer": layer, "measure": measure, **row, "control": control["value"]}
+        for measure, number, share, chance in zip(PARTS, numbers, *counts, strict=True)
+        for layer, (row, control) in enumerate(zip(ratios(share, number), ratios(chance, number), strict=True), 1)
+    ]
+
+
+def void(growth: torch.Tensor, alpha: float) -> torch.Tensor:
+    """For which tokens layers 1 … L-1 are void, (L-1, tokens), from the growth Δ of all layers, (L, tokens)."""
+    spread = growth.cummax(0).values - growth.cummin(0).values
+    return growth[1:] < alpha * spread[:-1]
+
+
+def _parts(sample: Sample) -> tuple[slice, slice, slice]:
+    """All tokens of a sample's sequence, those of the question, and those of the answer."""
+    if sample.kind == "text":
+        return slice(None), slice(0), slice(0)
+    end = len(sample.rows[sample.gold].context)
+    return slice(None), slice(end), slice(end, None)

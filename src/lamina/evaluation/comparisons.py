@@ -1,0 +1,133 @@
+"""Which of two selectors is better at equal size and repair: paired tests on the documents that both were tested on.
+
+A test flips the signs of the documents' differences, which are as likely as their opposites if the selectors are equal.
+For answers that are right or wrong that is McNemar's exact test. Documents of a task count the same, tasks of a mean
+too. Tests of one size and repair are corrected together for their number by Holm's step-down method [Holm 1979].
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import duckdb
+import numpy as np
+from scipy.stats import binomtest, norm
+
+from lamina.database import rows
+
+# From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
+MANY, DRAWS = 50, 9999
+Z95 = 1.959964
+ALL = "all"
+
+# What the tests are about: each document's value, higher being better, in the main metric of an own task.
+VALUES = """
+SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric, s.removed, s.recovery,
+    s.healing, s.selector, list(d.sample ORDER BY d.sample) AS samples,
+    list(if(s.higher_is_better, d.value, -d.value) ORDER BY d.sample) AS values
+FROM scores AS s
+JOIN benchmark_samples AS d USING (model, calibration, selector, removed, recovery, healing, task)
+WHERE s.own AND s.removed > 0 AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
+GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
+"""
+CELL = ("model", "removed", "recovery", "healing")
+
+Differences = dict[tuple[str, str, str], dict[int, float]]
+"""By calibration, task and metric: selector less rival, by document."""
+
+
+def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
+    """Rows of table `comparisons`, from the views `scores` and `benchmark_samples`; none of a lone selector."""
+    cells: dict[tuple[Any, ...], dict[str, dict[tuple[str, str, str], dict[int, float]]]] = {}
+    for row in rows(connection, VALUES):
+        place = row["calibration"], row["task"], row["metric"]
+        selectors = cells.setdefault(tuple(row[key] for key in CELL), {})
+        selectors.setdefault(row["selector"], {})[place] = dict(zip(row["samples"], row["values"], strict=True))
+    for cell, selectors in cells.items():
+        singles: list[dict[str, Any]] = []
+        means: list[dict[str, Any]] = []
+        for one, other in combinations(sorted(selectors, key=lambda name: (name != "accuracy", name)), 2):
+            mine, theirs = selectors[one], selectors[other]
+            differences: Differences = {
+                place: {n: mine[place][n] - theirs[place][n] for n in mine[place].keys() & theirs[place].keys()}
+                for place in sorted(mine.keys() & theirs.keys())
+            }
+            differences = {place: found for place, found in differences.items() if found}
+            pair = dict(zip(CELL, cell, strict=True)) | {"selector": one, "rival": other}
+            for (calibration, task, metric), found in differences.items():
+                where = {"calibration": calibration, "task": task, "metric": metric}
+                singles.append(pair | where | tested([list(found.values())]))
+            choices = {place: found for place, found in differences.items() if place[2] != "nll"}
+            if choices:
+                means.append(pair | {"calibration": ALL, "task": ALL, "metric": "accuracy"} | together(choices))
+        for family in (singles, means):
+            for row, corrected in zip(family, holm([row["p_value"] for row in family]), strict=True):
+                yield row | {"p_holm": corrected}
+
+
+def together(differences: Differences) -> dict[str, Any]:
+    """The mean over tasks. A document that several calibrations' variants answered is one: its differences add up."""
+    by_task: dict[str, dict[int, float]] = {}
+    for (_, task, _), found in differences.items():
+        for sample, value in found.items():
+            share = value / len(found) / len(differences)
+            by_task.setdefault(task, {}).setdefault(sample, 0.0)
+            by_task[task][sample] += share
+    return tested([np.array(list(found.values())) * len(found) * len(by_task) for found in by_task.values()])
+
+
+def tested(differences: Sequence[Sequence[float] | np.ndarray]) -> dict[str, Any]:
+    """Columns of a comparison from differences by task and document: the mean over tasks of means over documents."""
+    tasks = [np.asarray(task, dtype=float) for task in differences]
+    every = np.concatenate([task / len(task) / len(tasks) for task in tasks])
+    half = Z95 * float(np.sqrt(sum(_variance(task) for task in tasks))) / len(tasks)
+    mean = float(every.sum())
+    return {
+        "difference": mean,
+        "ci_low": mean - half,
+        "ci_high": mean + half,
+        "n_samples": len(every),
+        "n_different": int((every != 0).sum()),
+        "p_value": flipped(every),
+    }
+
+
+def _variance(differences: np.ndarray) -> float:
+    """Of a mean.
+
+    Answers that are right or wrong differ all by as much or not at all. So that few or no differences do not make the
+    mean certain, one more either way is added by half, in two documents [Agresti and Min 2005].
+    """
+    count, sizes = len(differences), abs(differences[differences != 0])
+    if len(sizes) and not _alike(sizes):
+        return float(differences.var(ddof=1) / count)
+    squares = (differences**2).sum() + (sizes[0] ** 2 if len(sizes) else 1.0)
+    mean = differences.sum() / (count + 2)
+    return float((squares / (count + 2) - mean**2) / (count + 2))
+
+
+def _alike(sizes: np.ndarray) -> bool:
+    return bool(np.ptp(sizes) <= 1e-9 * sizes.max())
+
+
+def flipped(differences: np.ndarray) -> float:
+    """Two-sided p of a sum under flips of the signs of its terms; exact where all terms are as large, or none."""
+    there = differences[differences != 0]
+    if not len(there):
+        return 1.0
+    if _alike(abs(there)):
+        return float(binomtest(int((there > 0).sum()), len(there)).pvalue)
+    if len(there) >= MANY:
+        return float(2 * norm.sf(abs(there.sum()) / np.sqrt((there**2).sum())))
+    signs = np.random.default_rng(0).choice([-1.0, 1.0], (DRAWS, len(there)))
+    as_far = abs(signs @ there) >= abs(there.sum()) * (1 - 1e-9)
+    return float((1 + as_far.sum()) / (1 + DRAWS))
+
+
+def holm(p_values: Iterable[float]) -> list[float]:
+    """p values corrected for their number, in the order given."""
+    given = np.array(list(p_values))
+    order = np.argsort(given, kind="stable")
+    corrected = np.empty(len(given))
+    corrected[order] = np.minimum(1, np.maximum.accumulate(given[order] * np.arange(len(given), 0, -1)))
+    return [float(p) for p in corrected]

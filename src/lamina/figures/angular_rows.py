@@ -1,0 +1,35 @@
+"""Angular distance over runs of layers, each row on a scale of its own: where the best block of every size begins."""
+
+import duckdb
+from matplotlib.figure import Figure
+
+from lamina.database import rows
+from lamina.figures import style
+from lamina.figures.angular_triangle import QUERY, triangles
+
+TITLE = "Where the best block of every size begins"
+PLACE = 31
+TABLES = ("activations", "models")
+ABOUT = (
+    "The angles of the figure above, each row of n layers stretched from 0, its least, to 1, its largest, so that the "
+    "best run of every size is seen. The blue dot is that run; white dots cannot be told from it."
+)
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Rows are spans, columns start layers; one panel per model and calibration [arXiv 2403.17887, fig. 4]."""
+    return triangles(connection, by_row=True)
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "The angle between the stream entering and leaving a run of n layers, at the last real token, each row "
+        "stretched from 0 (its least) to 1 (its largest); mean over calibration samples "
+        f"({style.counts([row['n_samples'] for row in data])} per panel). Blue: the best run of n layers, with its "
+        "angle and 95 % interval at the right. White dots: runs within the 95 % interval of the difference, taken as "
+        "if independent (not drawn above 16 layers). Dark along the outer diagonal: runs that include the last layer."
+    )

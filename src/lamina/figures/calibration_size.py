@@ -1,0 +1,108 @@
+"""How many samples a ranking of layers takes: how alike two calibrations of a size rank them, by metric."""
+
+import functools
+from typing import Any
+
+import duckdb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.config import metrics as registry
+from lamina.database import rows
+from lamina.figures import style
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.stability import Stability, stability
+
+TITLE = "How many samples a ranking takes"
+PLACE = 26
+TABLES = ("relevance", "sweeps", "calibrations", "models")
+ABOUT = (
+    "Rank correlation of the relevance of layers by two calibrations of a size that share no sample. Median of 200 "
+    "drawn pairs; bars hold 95 % of them."
+)
+
+METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
+Found = dict[tuple[str, str], dict[str, list[Stability]]]
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per model and calibration, one line per metric."""
+    data = found(connection)
+    if not data:
+        return style.empty("no study of maps has a calibration of 64 samples or more")
+    figure, grid = style.panels(len(data), 3.1, 2.6, 4)
+    sizes = sorted({point.size for metrics in data.values() for points in metrics.values() for point in points})
+    for axes, ((model, calibration), metrics) in zip(grid, data.items(), strict=True):
+        for place, metric in enumerate(METRICS):
+            points = metrics.get(metric, [])
+            # Side by side, or bars would hide each other.
+            x = [point.size * 1.05 ** (place - 1.5) for point in points]
+            reach = [[point.median - point.low for point in points], [point.high - point.median for point in points]]
+            middle = [point.median for point in points]
+            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, capsize=1.8, **look(place))
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45)
+        axes.set_xticks([], minor=True)
+        axes.set_ylim(-0.25, 1.03)
+        axes.set(xlabel="calibration samples", ylabel="rank correlation")
+        axes.set_title(style.panel_title(connection, model, calibration))
+    handles = [Line2D([], [], markersize=4, **look(place)) for place in range(len(METRICS))]
+    style.legend_below(figure, handles, list(METRICS))
+    return figure
+
+
+def look(place: int) -> dict[str, Any]:
+    """Colour, marker and dashes of a metric."""
+    return {"color": style.COLOURS[place], "marker": style.MARKERS[place], "linestyle": style.DASHES[place]}
+
+
+@functools.lru_cache(maxsize=1)
+def found(connection: duckdb.DuckDBPyConnection) -> Found:
+    """Stability by (model, calibration) and metric; the caption is of what was drawn."""
+    # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
+    measured = rows(
+        connection,
+        """SELECT DISTINCT model, calibration, metric, chance_accuracy FROM relevance
+        JOIN calibrations USING (model, calibration)
+        WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
+        ORDER BY model, calibration, metric""",
+    )
+    data: Found = {}
+    for row in (row for row in measured if row["metric"] in METRICS):
+        column = registry.METRICS[row["metric"]].column
+        # Several passes may have been run: the rows that hold the metric count.
+        table = connection.sql(
+            f"""FROM sweeps WHERE selector = 'base' AND removed = 0 AND model = $model AND calibration = $calibration
+                AND unit NOT LIKE '%.%' AND if(unit = 'none', nll, {column}::DOUBLE) IS NOT NULL""",
+            params={name: row[name] for name in ("model", "calibration")},
+        ).to_arrow_table()
+        points = list(stability(from_table(table), row["metric"], Context(row["chance_accuracy"])))
+        if points:
+            data.setdefault((row["model"], row["calibration"]), {})[row["metric"]] = points
+    return data
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """The points of all panels; `n_samples` is the size of each calibration of a pair."""
+    return [
+        dict(model=model, calibration=calibration, metric=metric, n_samples=point.size)
+        | dict(median=point.median, low=point.low, high=point.high)
+        for (model, calibration), metrics in found(connection).items()
+        for metric, points in metrics.items()
+        for point in points
+    ]
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = found(connection)
+    if not data:
+        return ""
+    counts = [point.size for metrics in data.values() for points in metrics.values() for point in points]
+    return (
+        "Two calibrations of a size that share no sample, drawn from one "
+        f"({style.counts(counts)} samples each): Spearman's correlation over the base model's layers of the relevance "
+        "that they find. Median of 200 drawn pairs; bars hold 95 % of them, too narrow at the largest size, where all "
+        "pairs are made of the same samples. A line that still rises at its end wants more samples; all together, "
+        "twice the largest size, are worth more than its end."
+    )

@@ -1,0 +1,129 @@
+"""What a ranking of all layers costs by each metric: seconds as they were, and tokens through layers."""
+
+import statistics
+import textwrap
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.config.metrics import METRICS
+from lamina.database import rows
+from lamina.figures import style
+from lamina.workflow.cost import Tokens, sweep_work
+from lamina.workflow.studies import DRAWN, carried
+
+TITLE = "What a metric costs"
+PLACE = 27
+TABLES = ("jobs", "relevance", "calibrations", "models")
+ABOUT = (
+    "Cost of ranking all layers of the base model once, by the pass that measures a metric: seconds of its jobs with "
+    "95 % intervals over calibrations, and tokens times layers, beside those of evaluating every cut model alone."
+)
+
+# A job's wildcards are text such as `block=0, calibration=facts, model=m, removed=0, selector=base/removal/layer`.
+QUERY = """
+WITH swept AS (
+    SELECT regexp_extract(wildcards, 'calibration=([^,]+)', 1) AS calibration,
+        regexp_extract(wildcards, 'model=([^,]+)', 1) AS model,
+        regexp_extract(wildcards, 'selector=base/(\\w+)/layer', 1) AS pass, sum(seconds) AS seconds
+    FROM jobs WHERE rule = 'sweep_units' GROUP BY ALL
+)
+SELECT s.model, s.pass, s.calibration, s.seconds, c.n_samples, c.n_tokens, m.n_layers,
+    (SELECT list(DISTINCT r.metric) FROM relevance AS r WHERE r.model = s.model AND r.calibration = s.calibration
+        AND r.selector = 'base' AND r.removed = 0) AS measured
+FROM swept AS s
+JOIN calibrations AS c ON c.model = s.model AND c.calibration = s.calibration
+JOIN models AS m ON m.model = s.model
+WHERE s.pass <> '' ORDER BY s.model, s.pass, s.calibration
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Two panels per model, one line per pass with the metrics that it measures."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no sweep of an unpruned model was timed in this run")
+    models = list(dict.fromkeys(row["model"] for row in data))
+    most = max(len(passes(data, model)) for model in models)
+    figure, grid = style.panels(2 * len(models), 4.6, 0.62 * most + 1.1, 2)
+    for turn, model in enumerate(models):
+        left, right = grid[2 * turn : 2 * turn + 2]
+        found = passes(data, model)
+        for place, (pass_, chosen) in enumerate(found.items()):
+            seconds(left, place, [row["seconds"] for row in chosen])
+            layer_tokens(right, place, pass_, chosen)
+        for axes in (left, right):
+            axes.set(ylim=(len(found) - 0.5, -0.5), xscale="log")
+            axes.set_yticks(range(len(found)), [])
+        left.set_yticks(range(len(found)), [label(pass_, chosen) for pass_, chosen in found.items()], fontsize=7.5)
+        left.set_xlabel("seconds for all layers, starting included")
+        right.set_xlabel("tokens × layers")
+        left.set_title(style.panel_title(connection, model, "time"))
+        right.set_title("work")
+    handles = [
+        Line2D([], [], color=style.COLOURS[0], marker="o"),
+        Line2D([], [], color=style.COLOURS[2], marker="s", linestyle=""),
+        Line2D([], [], color=style.COLOURS[1], marker="D", markerfacecolor="white", linestyle=""),
+    ]
+    labels = ["mean over calibrations, 95 %", "by lamina (× one forward pass)", "every cut model alone"]
+    style.legend_below(figure, handles, labels, 3)
+    return figure
+
+
+def passes(data: list[dict[str, Any]], model: str) -> dict[str, list[dict[str, Any]]]:
+    """A model's rows by pass, the costliest first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in (row for row in data if row["model"] == model):
+        found.setdefault(row["pass"], []).append(row)
+    return dict(sorted(found.items(), key=lambda entry: -statistics.mean(row["seconds"] for row in entry[1])))
+
+
+def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
+    """A pass and the metrics measured by it."""
+    measured = {metric for row in chosen for metric in row["measured"] or []}
+    names = [name for name, metric in METRICS.items() if metric.pass_ in carried(pass_) and name in measured]
+    return f"{pass_}\n" + textwrap.fill(", ".join(names), 46)
+
+
+def seconds(axes: Axes, place: int, found: list[float]) -> None:
+    """Mean over calibrations and its 95 % interval, and every calibration as a dot."""
+    mean = statistics.mean(found)
+    reach = style.Z95 * statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0
+    axes.plot(found, [place + 0.22] * len(found), ".", color="#999999", markersize=4)
+    axes.errorbar(mean, place, xerr=[[min(reach, 0.9 * mean)], [reach]], fmt="o", color=style.COLOURS[0], capsize=2.5)
+    axes.annotate(f"{mean:.0f} s", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+
+
+def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]]) -> None:
+    """Work of the pass and of the naive way, mean over calibrations; what draws models depends on its options."""
+    if pass_ in DRAWN:
+        return
+    # Along context and gold answer: wrong choices come on top of all passes alike.
+    tokens = [Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"]) for row in chosen]
+    depth = chosen[0]["n_layers"]
+    work, naive = zip(*(sweep_work(each, depth, 0, pass_, "layer") for each in tokens), strict=True)
+    once = depth * sum(each.stream for each in tokens)
+    if not sum(work):
+        return
+    axes.plot(statistics.mean(naive), place, "D", color=style.COLOURS[1], markerfacecolor="white", markersize=5)
+    axes.plot(statistics.mean(work), place, "s", color=style.COLOURS[2], markersize=5)
+    text = f"×{sum(work) / once:.1f}"
+    axes.annotate(text, (statistics.mean(work), place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Cost of ranking all layers of the base model once, by the pass that measures a metric. Left: seconds of its "
+        f"jobs, loading and starting included, over calibrations ({style.counts([row['n_samples'] for row in data])} "
+        "samples each): mean, its 95 % interval, and each of them in grey. Right: tokens times layers that lamina runs "
+        "(how many forward passes of the model that is stands above) and that evaluating every cut model by itself "
+        "would take, counted along context and gold answer: wrong choices come on top of each pass. An iterative "
+        "selector pays about this much for every layer that it removes."
+    )

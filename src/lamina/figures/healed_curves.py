@@ -1,0 +1,105 @@
+"""Healed and unhealed, as layers go: tasks, and loss of text as a share of guessing [arXiv 2403.17887, fig. 2, 3]."""
+
+from typing import Any
+
+import duckdb
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from lamina.database import rows
+from lamina.figures import style
+
+TITLE = "What healing keeps as layers go"
+PLACE = 66
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
+ABOUT = (
+    "Benchmarks against the share of layers removed, healed (filled, solid) and not (hollow, dotted), one colour per "
+    "selector, with 95 % intervals. Loss of text is divided by the log of the vocabulary: 1 is guessing."
+)
+
+# What was healed, and of the same selectors all that was not; loss over log V stands beside a task's own metric.
+QUERY = """
+WITH shown AS (
+    SELECT * FROM scores WHERE metric <> 'perplexity' AND own
+    UNION ALL SELECT * FROM against_base WHERE metric = 'nll_per_log_vocabulary'
+),
+healed AS (SELECT DISTINCT model, calibration, selector FROM shown WHERE healing <> 'none' AND recovery = 'none')
+SELECT s.*, s.removed / m.n_layers AS share FROM shown AS s
+JOIN models AS m ON m.model = s.model
+JOIN healed AS h ON h.model = s.model AND h.calibration = s.calibration AND h.selector = s.selector
+WHERE s.recovery = 'none' AND s.removed > 0
+ORDER BY s.model, s.calibration, s.metric = 'nll_per_log_vocabulary', s.task, s.selector, s.healing, s.removed
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """One panel per model, calibration and benchmark."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no variant was healed without a repair before it")
+    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
+    styles = style.selector_styles(connection)
+    healings = sorted({row["healing"] for row in data} - {"none"})
+    figure, grid = style.panels(len(groups), 3.3, 2.7, 4)
+    for axes, group in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
+        panel(axes, chosen, styles, healings)
+        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}: {group[2]}"))
+    names = [name for name in styles if any(row["selector"] == name for row in data)]
+    handles: list[Any] = [Patch(facecolor=styles[name]["color"]) for name in names]
+    handles += [Line2D([], [], markersize=4.5, **look("black", healing, healings)) for healing in ["none", *healings]]
+    handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
+    labels = [*names, "not healed", *healings, "base model, 95 %", "guessing"]
+    style.legend_below(figure, handles, labels, 6)
+    return figure
+
+
+def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]], healings: list[str]) -> None:
+    """Lines from the base model on, shifted sideways a little."""
+    first, loss = data[0], data[0]["metric"] == "nll_per_log_vocabulary"
+    base, reach = first["base_value"], style.Z95 * (first["base_stderr"] or 0)
+    axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
+    axes.axhline(base, color="#999999", linewidth=0.8)
+    chance = 1.0 if loss else first["chance"]
+    if chance is not None:
+        axes.axhline(chance, color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
+    ways = list(dict.fromkeys((row["selector"], row["healing"]) for row in data))
+    widest = max(row["share"] for row in data)
+    for place, (selector, healing) in enumerate(ways):
+        points = [row for row in data if (row["selector"], row["healing"]) == (selector, healing)]
+        shift = (place - (len(ways) - 1) / 2) * 0.012 * widest
+        x = [0.0] + [100 * (row["share"] + shift) for row in points]
+        y = [base] + [row["value"] for row in points]
+        error = [0.0] + [style.Z95 * (row["stderr"] or 0) for row in points]
+        form = look(styles[selector]["color"], healing, healings)
+        axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **form)
+    axes.set_xlabel("layers removed (%)")
+    if loss:
+        axes.set_ylabel("loss / log V (1 = guessing)")
+        axes.set_ylim(0, 1.08 * max(1.0, *(row["value"] for row in data)))
+    else:
+        style.metric_scale(axes, first["metric"], [row["value"] for row in data])
+
+
+def look(colour: str, healing: str, healings: list[str]) -> dict[str, Any]:
+    """Colour tells the selector, dashes, markers and filling the healing; unhealed is dotted and hollow."""
+    if healing == "none":
+        return {"color": colour, "linestyle": ":", "marker": "o", "markerfacecolor": "white"}
+    place = healings.index(healing)
+    return {"color": colour, "linestyle": style.DASHES[place], "marker": style.MARKERS[place]}
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "The calibration's own task and the loss of text against the share of layers removed, without a repair: healed "
+        "(filled) and not (hollow). Points are test-set values with 95 % intervals "
+        f"({style.counts([row['n_samples'] for row in data])} test documents per point). Loss is the mean negative "
+        "log-likelihood per token divided by the log of the vocabulary, so that models compare: 1 (dotted) is "
+        "guessing. Grey band: base model."
+    )

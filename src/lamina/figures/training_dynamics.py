@@ -1,0 +1,72 @@
+"""How relevance forms in training: every layer at every checkpoint of one model, by accuracy and by cosine."""
+
+import duckdb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from lamina.database import rows
+from lamina.figures import style
+from lamina.figures.pruning_dynamics import accuracy_labels, heat, scale_bars, scale_of
+
+TITLE = "How relevance forms in training"
+PLACE = 33
+TABLES = ("relevance", "sweeps", "models")
+ABOUT = (
+    "Relevance of every layer at every checkpoint of a training, by accuracy and by cosine. At the right the accuracy "
+    "of the checkpoint on the calibration, with half its 95 % interval. Hatched: the checkpoint is at chance."
+)
+
+QUERY = """
+WITH whole AS (  -- what the checkpoint gets right with all its layers
+    SELECT model, calibration, avg(coalesce(correct_norm, correct)::INT) AS share, count(*) AS n
+    FROM sweeps WHERE selector = 'base' AND removed = 0 AND unit = 'none' AND correct IS NOT NULL GROUP BY ALL
+)
+SELECT m.series, m.step, r.calibration, r.metric, r.layer, r.score, r.ci_low, r.ci_high, r.n_samples, w.share, w.n
+FROM relevance AS r
+JOIN models AS m ON m.model = r.model
+LEFT JOIN whole AS w ON w.model = r.model AND w.calibration = r.calibration
+WHERE m.series IS NOT NULL AND r.selector = 'base' AND r.removed = 0 AND r.component = 'layer'
+    AND r.metric IN ('accuracy', 'cosine')
+ORDER BY m.series, r.calibration, r.metric, m.step, r.layer
+"""
+
+
+def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+    """Checkpoints down, layers across; two panels per series and calibration."""
+    data = rows(connection, QUERY)
+    if not data:
+        return style.empty("no model of this run is a checkpoint of a training (`checkpoints` of a model)")
+    groups = list(dict.fromkeys((row["series"], row["calibration"], row["metric"]) for row in data))
+    depth = 1 + max(row["layer"] for row in data)
+    steps = max(len({row["step"] for row in data if row["series"] == series}) for series, _, _ in groups)
+    width, height = max(3.8, (0.30 if depth <= 16 else 0.18) * depth + 2.0), 0.27 * steps + 0.95
+    figure, grid = style.panels(len(groups), width, height, 2)
+    scales = {metric: scale_of(metric, data) for metric in dict.fromkeys(group[2] for group in groups)}
+    several = len({series for series, _, _ in groups}) > 1
+    for axes, group in zip(grid, groups, strict=True):
+        chosen = [row for row in data if (row["series"], row["calibration"], row["metric"]) == group]
+        found = sorted({row["step"] for row in chosen})
+        lines = [[row for row in chosen if row["step"] == step] for step in found]
+        heat(axes, lines, group[2], scales[group[2]])
+        axes.set_yticks(range(len(found)), [f"{step:,}" for step in found])
+        axes.set(xlabel="layer", ylabel="trained (steps or tokens)")
+        accuracy_labels(axes, [(line[0]["share"], line[0]["n"]) for line in lines])
+        axes.set_title(f"{group[0]}: {group[1]}, {group[2]}" if several else f"{group[1]}, {group[2]}")
+    scale_bars(figure, grid, scales)
+    ring = Line2D([], [], marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black")
+    style.legend_below(figure, [ring], ["95 % interval includes 0"])
+    return figure
+
+
+def caption(connection: duckdb.DuckDBPyConnection) -> str:
+    """What the figure shows and from how many samples; empty where there is nothing to show."""
+    data = rows(connection, QUERY)
+    if not data:
+        return ""
+    return (
+        "Relevance of every layer at every checkpoint of one training "
+        f"({style.counts([row['n_samples'] for row in data])} calibration samples per cell). Left: share of the "
+        "accuracy above chance that is lost without the layer; a ring: its 95 % bootstrap interval includes 0; "
+        "hatched: the checkpoint is at chance, so nothing can be lost. Right: how far the layer turns the residual "
+        "stream. At the edge the accuracy of the whole checkpoint on the calibration, with half its 95 % interval."
+    )

@@ -1,0 +1,58 @@
+"""How many samples a ranking takes: whether two calibrations of a size that share no sample rank units alike.
+
+Both are drawn from one sweep, which holds every sample: no pass is run again.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from lamina.relevance.columns import Columns, Context
+from lamina.relevance.comparison import correlation
+from lamina.relevance.score import ranking
+
+PAIRS = 200  # drawn for each size
+SMALLEST = 32
+
+
+@dataclass(frozen=True)
+class Stability:
+    """Spearman's correlation over units of the scores by two calibrations of `size` samples each that share none.
+
+    `median` is that of the drawn pairs; 95 % of them are between `low` and `high`.
+    """
+
+    size: int
+    median: float
+    low: float
+    high: float
+
+
+def sizes(n_samples: int) -> list[int]:
+    """32, 64 … and half of the samples, the most that two calibrations without a common sample can have."""
+    most = n_samples // 2
+    doubling = [SMALLEST << power for power in range(20) if SMALLEST << power < most]
+    return [*doubling, most] if most >= SMALLEST else []
+
+
+def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[Stability]:
+    """From the sweep of one unpruned model: nothing where the metric is undefined or samples are too few.
+
+    Pairs are left out in which a half is at chance or scores all units alike.
+    """
+    generator = np.random.default_rng(seed)
+    for size in sizes(columns.n_samples):
+        weights = np.zeros((2 * PAIRS, columns.n_samples))
+        for pair in range(PAIRS):
+            drawn = generator.permutation(columns.n_samples)
+            weights[2 * pair, drawn[:size]] = weights[2 * pair + 1, drawn[size : 2 * size]] = 1 / size
+        scores = ranking(columns, metric, context, weights).draws
+        if not np.isfinite(scores).any():
+            return
+        halves = [rankdata(scores[start::2].round(12), axis=-1) for start in (0, 1)]
+        rho = correlation(halves[0], halves[1])[np.isfinite(scores).all(axis=-1).reshape(-1, 2).all(axis=-1)]
+        if np.isfinite(rho).any():
+            low, median, high = np.nanpercentile(rho, [2.5, 50, 97.5])
+            yield Stability(size, float(median), float(low), float(high))

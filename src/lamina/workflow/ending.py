@@ -1,0 +1,42 @@
+"""The last three lines of a run that ended well: the best variant, the report, the database.
+
+`python -m lamina.workflow.ending` writes them from the tables under the current folder's `results/`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from lamina import database
+from lamina.errors import explained
+from lamina.variant import Variant
+
+QUERY = "sql/queries/largest_removal_that_keeps_95_percent.sql"
+
+
+def lines(results: str | Path = "results", views: str | Path = database.VIEWS, query: str | Path = QUERY) -> list[str]:
+    """What to look at first; of several tasks the variant that lacks most, one that is certain to keep 95 % before."""
+    with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
+        found = database.rows(connection, Path(query).read_text(encoding="utf-8"))
+    made = [row for row in found if row["removed"]]
+    best = max(made, key=lambda row: (row["certain"], row["removed"], row["kept"]), default=None)
+    said = _best(best) if best else "none keeps 95 % of its calibration's task"
+    return [
+        f"best variant  {said}",
+        f"report        {results}/report.html",
+        f"database      {results}/lamina.duckdb (make sql, make query)",
+    ]
+
+
+def _best(row: dict[str, Any]) -> str:
+    margin, units = 196 * row["kept_stderr"], row["units"].split()
+    kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
+    sure = "" if row["certain"] else ", not certainly 95 %"
+    return (
+        f"{Variant.of(row)} keeps {100 * row['kept']:.1f} ± {margin:.1f} % of {row['task']} "
+        f"({row['n_samples']} documents) without {len(units)} of its {kind}{sure}"
+    )
+
+
+if __name__ == "__main__":
+    with explained():
+        print("\n".join(lines()))

@@ -1,0 +1,66 @@
+"""Variants that are asked for by name: what of the name is unknown, and the nearest that is known."""
+
+from collections.abc import Iterable, Sequence
+
+from lamina.config.configuration import Configuration
+from lamina.config.explain import nearest
+from lamina.errors import LaminaError
+from lamina.variant import Variant
+from lamina.workflow import paths, studies
+
+
+def asked_for(arguments: Iterable[str]) -> list[str]:
+    """The variants among the targets on Snakemake's command line, as text."""
+    folder = paths.export("")
+    return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
+
+
+def check(config: Configuration, variant: Variant) -> None:
+    """Refuse a variant that nothing in the configuration makes.
+
+    Raises
+    ------
+    LaminaError
+        Naming the first part that is unknown, and the nearest valid one.
+    """
+    v, where = variant, f"the variant {variant}"
+    for part, section, known in (
+        (v.model, "models", list(config.models)),
+        (v.calibration, "calibrations", list(config.calibrations)),
+        (v.selector, "selectors", list(config.selectors)),
+        (v.recovery, "recoveries", ["none", *config.recoveries]),
+        (v.healing, "healings", ["none", *config.healings]),
+    ):
+        if part not in known:
+            raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}")
+    _check_size(config, variant, where)
+
+
+def _check_size(config: Configuration, v: Variant, where: str) -> None:
+    selector, layers = config.selectors[v.selector], config.models[v.model].layers
+    largest = selector.largest_removal(layers) if layers is not None else None
+    if v.is_base:
+        raise LaminaError(f"{where}: removed=0 is the unpruned model, its own checkpoint. Write removed=1 or more.")
+    if largest is not None and v.removed > largest:
+        raise LaminaError(
+            f"{where}: selector '{v.selector}' can remove at most {largest} of the {layers} layers of '{v.model}', not "
+            f"{v.removed}. Write removed={largest} or less."
+        )
+    searched = studies.searches(config).get((v.model, v.calibration, v.selector), [])
+    if selector.SEARCHES and v.removed not in searched:
+        raise LaminaError(
+            f"{where}: no study searches '{v.selector}' for {v.removed} units. Add {v.removed} to `removed` of a study"
+            f"{_or_write(v.removed, searched)}."
+        )
+    fitted = studies.sizes(config, v.model, v.calibration, v.selector, v.recovery)
+    if v.recovery != "none" and v.removed not in fitted:
+        raise LaminaError(
+            f"{where}: no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
+            f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study"
+            f"{_or_write(v.removed, fitted)}."
+        )
+
+
+def _or_write(removed: int, sizes: Sequence[int]) -> str:
+    near = min(sizes, key=lambda size: abs(size - removed), default=None)
+    return "" if near is None else f", or write removed={near}"

@@ -1,0 +1,181 @@
+"""How far a run is: jobs done of all, the stage, the time left, and nothing else unless something goes wrong.
+
+Snakemake's logger plugin `lamina` (`snakemake --logger lamina`, as `make run` does). On a terminal one line is written
+over and over; in a pipe there is a line a minute and a line for each tenth of the run, without control codes.
+"""
+
+import logging
+import shutil
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+from snakemake.logging import DefaultFilter, DefaultFormatter
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+from snakemake_interface_logger_plugins.common import LogEvent
+
+# Snakemake's own talk of a run that goes well; whatever else it says is shown.
+_COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
+_SILENT = {*_COUNTED, LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.SHELLCMD}
+_TALK = (
+    "Building DAG of jobs",
+    "Select jobs to execute",
+    "Using shell: ",
+    "Conda environments: ignored",
+    "Singularity containers: ignored",
+    "Group jobs: inactive",
+    "Removing temporary output",
+    "Assuming unrestricted shared filesystem",
+    "Config file ",
+    "host: ",
+)
+_SECONDS = 60.0  # between two lines in a pipe, at most
+
+
+@dataclass
+class Progress:
+    """What is known of a run. Times are seconds on any one clock."""
+
+    stages: Counter[str] = field(default_factory=Counter)  # jobs of each rule
+    total: int = 0
+    done: int = 0
+    finished: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)  # of the finished jobs of each rule
+    running: dict[int, tuple[str, float]] = field(default_factory=dict)
+    stage: str = ""  # the rule of the last job that started or ended
+    begun: float = 0.0
+
+    def plan(self, stages: dict[str, int], now: float) -> None:
+        """Take the jobs of each rule, with their `total`."""
+        self.stages = Counter({rule: count for rule, count in stages.items() if rule != "total"})
+        self.total, self.begun = stages["total"], now
+
+    def start(self, job: int, rule: str, now: float) -> None:
+        """A job was started."""
+        self.stage = rule
+        self.running[job] = (rule, now)
+
+    def finish(self, job: int, now: float) -> None:
+        """A job ended well."""
+        rule, started = self.running.pop(job, ("", now))
+        if rule:
+            self.stage = rule
+            self.finished[rule] += 1
+            self.seconds[rule] = self.seconds.get(rule, 0.0) + now - started
+
+    def left(self, now: float) -> tuple[float, bool] | None:
+        """Seconds to the end, and whether every kind of job that is left has been timed; None before any was.
+
+        Jobs that are left take the mean of their rule's, or of all where none has finished, as many side by side as
+        have been on average.
+        """
+        spent, all_finished = sum(self.seconds.values()), self.finished.total()
+        if not spent or now <= self.begun:
+            return None
+        running = Counter(rule for rule, _ in self.running.values())
+        each = {
+            rule: self.seconds[rule] / self.finished[rule] if self.finished[rule] else spent / all_finished
+            for rule in self.stages
+        }
+        waiting = {rule: count - self.finished[rule] - running[rule] for rule, count in self.stages.items()}
+        work = sum(max(0, count) * each[rule] for rule, count in waiting.items())
+        work += sum(max(0.0, each.get(rule, 0.0) - (now - started)) for rule, started in self.running.values())
+        under_way = sum(now - started for _, started in self.running.values())
+        known = all(self.finished[rule] for rule, count in self.stages.items() if count)
+        return work / max(1.0, (spent + under_way) / (now - self.begun)), known
+
+    def line(self, now: float) -> str:
+        """`120 of 400 jobs (30 %), sweep_units 34 of 80, about 4 min left`."""
+        text = f"{self.done} of {self.total} jobs ({self.done / max(1, self.total):.0%})".replace("%", " %")
+        if self.stage:
+            # What most of the running jobs do, the earliest begun among equals.
+            running = Counter(rule for rule, _ in self.running.values())
+            rule = running.most_common(1)[0][0] if running else self.stage
+            text += f", {rule} {self.finished[rule]} of {self.stages[rule]}"
+        left = self.left(now) if self.done < self.total else None
+        if left:
+            text += f", {'about' if left[1] else 'at least'} {spoken(left[0])} left"
+        return text
+
+
+def spoken(seconds: float) -> str:
+    """A time in the unit that a person would use."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+class LogHandler(LogHandlerBase):
+    """Writes progress to standard error, and every warning and failure in Snakemake's own words."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        told = self.common_settings
+        self.stream: TextIO = sys.stdout if told.stdout else sys.stderr
+        self.progress = Progress()
+        self.drawn = ""  # the line that stands on the terminal
+        self.said = (0, 0.0)  # tenth of the run and time of the last line in a pipe
+        self.addFilter(DefaultFilter(told.quiet, told.debug_dag, told.verbose, told.dryrun, told.printshellcmds))
+        self.setFormatter(DefaultFormatter(told.quiet, told.show_failed_logs))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count a record, or show it."""
+        try:
+            if self.common_settings.dryrun or self.common_settings.verbose or self._is_news(record):
+                self._say(self.format(record))
+            elif record.__dict__.get("event") in _COUNTED:
+                self._count(record.__dict__, record.created)
+        except Exception:
+            self.handleError(record)
+
+    def close(self) -> None:
+        """Leave the last state on the terminal."""
+        if self.drawn:
+            self.stream.write("\n")
+            self.drawn = ""
+        super().close()
+
+    def _is_news(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            return True
+        text = str(record.msg or "")
+        return record.__dict__.get("event") not in _SILENT and bool(text.strip()) and not text.startswith(_TALK)
+
+    def _count(self, told: dict[str, Any], now: float) -> None:
+        event, progress = told["event"], self.progress
+        if event == LogEvent.RUN_INFO:
+            progress.plan(told["stats"], now)
+        elif event == LogEvent.JOB_INFO:
+            progress.start(told["jobid"], told["rule_name"], now)
+        elif event == LogEvent.JOB_FINISHED:
+            progress.finish(told["job_id"], now)
+        elif event == LogEvent.PROGRESS:
+            progress.done, progress.total = told["done"], told["total"]
+        if self.stream.isatty():
+            self._draw(progress.line(now))
+        elif event in (LogEvent.RUN_INFO, LogEvent.PROGRESS):
+            tenth = progress.done * 10 // max(1, progress.total)
+            if event == LogEvent.RUN_INFO or tenth > self.said[0] or now - self.said[1] >= _SECONDS:
+                self.said = (tenth, now)
+                self._say(progress.line(now))
+
+    def _draw(self, line: str) -> None:
+        line = line[: shutil.get_terminal_size().columns - 1]
+        self.stream.write("\r" + line.ljust(len(self.drawn)))
+        self.stream.flush()
+        self.drawn = line
+
+    def _say(self, text: str) -> None:
+        if self.drawn:
+            self.stream.write("\r" + " " * len(self.drawn) + "\r")
+        self.stream.write(text + "\n")
+        drawn, self.drawn = self.drawn, ""
+        if drawn:
+            self._draw(drawn)
+        self.stream.flush()

@@ -1,0 +1,28 @@
+"""The last lines of a run name the best variant, the report and the database."""
+
+from pathlib import Path
+
+from lamina.tables import store
+from lamina.workflow import ending
+from tests.unit.configurations import REPOSITORY
+from tests.unit.plausible_tables import write_study, write_tables
+
+VIEWS, QUERY = REPOSITORY / "sql/views.sql", REPOSITORY / ending.QUERY
+
+
+def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:
+    files = write_study(tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
+    best, report, database = ending.lines(tmp_path, VIEWS, QUERY)
+    named = best.split()[2]
+    measured = {
+        f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['recovery']}/{r['healing']}": r
+        for r in store.read(next(file for file in files if file.stem == "benchmarks")).to_pylist()
+    }
+    assert named in measured and measured[named]["removed"] > 0
+    assert " % of " in best and "documents) without" in best and "±" in best
+    assert report.endswith("report.html") and "lamina.duckdb" in database
+
+
+def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
+    write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
+    assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS, QUERY)[0]

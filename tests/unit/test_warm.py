@@ -1,0 +1,186 @@
+"""Jobs that are forks of a parent end, print and die as those of an interpreter of their own."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lamina.tables import store
+from lamina.workflow import commands, warm_client
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENT = [sys.executable, "-I", "-S", warm_client.__file__]
+SCRIPTS = {
+    "speaks": """
+        import os, sys
+        print(sys.argv[1:], os.getcwd(), os.environ["MINE"], __name__, sys.stdin.read(), sys.path[0])
+        print("aside", file=sys.stderr)
+    """,
+    "leaves": "import sys; sys.exit(3)",
+    "explains": "import sys; sys.exit('lamina: no. Write yes.')",
+    "fails": """
+        def divide():
+            return 1 / 0
+        divide()
+    """,
+    "dies": "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+    "waits": """
+        import os, subprocess, sys, time
+        helper = subprocess.Popen(["sleep", "60"])
+        print(os.getpid(), helper.pid, flush=True)
+        time.sleep(60)
+    """,
+    "counts": """
+        import os, numpy, threadpoolctl
+        names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "JE_ARROW_MALLOC_CONF")
+        blas = {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
+        print(len(os.listdir("/proc/self/task")) - 1, blas, [os.environ.get(name) for name in names])
+    """,
+    "computes": "big = bytearray(200_000_000); big[::4096] = b'1' * len(big[::4096]); sum(range(6_000_000))",
+}
+pytestmark = pytest.mark.skipif(not commands.can_be_warm(), reason="forks of a parent are for Linux without a GPU")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("warm")
+    for name, code in SCRIPTS.items():
+        (found / f"{name}.py").write_text(textwrap.dedent(code))
+    return found
+
+
+def driver(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+    """A process that starts parents and lives until it is killed."""
+    code = f"import time; from lamina.workflow import warm; warm.start({address!r}, 'records'); time.sleep(600)"
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": f"{ROOT}/src"})
+    until(lambda: (folder / address).exists())
+    return process
+
+
+def until(reached: Callable[[], bool], seconds: float = 20) -> None:
+    end = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < end, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parent(folder: Path) -> Iterator[None]:
+    process = driver(folder, "address")
+    yield
+    process.kill()
+    process.wait()
+
+
+def start(folder: Path, script: str, *arguments: str, address: str = "address", **more: str) -> "subprocess.Popen[str]":
+    """A job of `script`; a parent answers at `address` if there is one."""
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    environment = {"PATH": os.environ["PATH"], "MINE": "own", **more}
+    return subprocess.Popen(
+        [*CLIENT, address, "heavy", f"{script}.py", *arguments], cwd=folder, env=environment, text=True, **pipes
+    )
+
+
+def run(folder: Path, script: str, *arguments: str, **more: str) -> tuple[int, str, str, list[tuple[str, ...]]]:
+    """Exit code, output, error without its last line on what was used, and that line."""
+    done = start(folder, script, *arguments, **more)
+    output, error = done.communicate("given", timeout=60)
+    used = r"cpu_seconds=(\S+) max_rss_mb=(\S+) shared_mb=(\S+)\n"
+    return done.returncode, output, re.sub(used, "", error), re.findall(used, error)
+
+
+@pytest.mark.parametrize("script", ["speaks", "leaves", "explains", "fails", "dies"])
+def test_a_fork_ends_and_prints_as_an_interpreter_does(folder: Path, script: str) -> None:
+    forked, plain = (run(folder, script, "a b", "é", address=address) for address in ("address", "nobody"))
+    assert forked[:3] == plain[:3]
+    assert len(forked[3]) == (forked[0] == 0)
+    assert not plain[3]
+    assert (folder / "records/light-0.jsonl").is_file()
+
+
+def test_an_environment_is_the_parents_from_its_imports_on(folder: Path) -> None:
+    """Libraries read settings as they are imported: another environment is another parent's."""
+    before = len(list((folder / "records").iterdir()))
+    said = [run(folder, "speaks", MINE=value)[1].split()[2] for value in ("x", "y", "x")]
+    assert said == ["x", "y", "x"]
+    assert len(list((folder / "records").iterdir())) == before + 2
+    cost = json.loads((folder / "records/light-0.jsonl").read_text())
+    assert cost["rule_name"] == "warm_parent"
+    assert cost["cpu_time"] > 0.05
+
+
+@pytest.mark.parametrize("number", ["1", "2"])
+def test_a_fork_has_its_own_number_of_threads_and_begins_with_none(folder: Path, number: str) -> None:
+    code, said, error, _ = run(folder, "counts", OMP_NUM_THREADS=number, OPENBLAS_NUM_THREADS=number)
+    assert code == 0, error
+    assert said == f"{int(number) - 1} {{{number}}} ['{number}', '{number}', None]\n"
+
+
+def test_what_a_fork_used_is_said(folder: Path) -> None:
+    ((cpu, rss, shared),) = run(folder, "computes")[3]
+    assert 0.05 < float(cpu) < 10
+    assert float(shared) + 190 < float(rss) < float(shared) + 400
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_job_and_what_it_started_die_with_its_client(folder: Path, how: signal.Signals) -> None:
+    job = start(folder, "waits")
+    assert job.stdout is not None
+    pids = [int(word) for word in job.stdout.readline().split()]
+    assert all(map(alive, pids))
+    job.send_signal(how)
+    until(lambda: not any(map(alive, pids)), 1)
+    job.communicate()
+
+
+def test_a_job_dies_with_the_shell_that_snakemake_kills(folder: Path) -> None:
+    command = " ".join([*CLIENT, "address", "heavy", "waits.py"])
+    shell = subprocess.Popen(["bash", "-c", f"{command}; true"], cwd=folder, stdout=subprocess.PIPE, text=True)
+    assert shell.stdout is not None
+    pids = [int(word) for word in shell.stdout.readline().split()]
+    shell.terminate()
+    until(lambda: not any(map(alive, pids)), 3)
+
+
+def test_parents_and_jobs_die_with_the_driver_and_later_jobs_run_without(folder: Path) -> None:
+    process = driver(folder, "other")
+    job = start(folder, "waits", address="other")
+    assert job.stdout is not None
+    pids = [int(word) for word in job.stdout.readline().split()]
+    process.kill()
+    process.wait()
+    until(lambda: not any(map(alive, pids)), 2)
+    _, error = job.communicate(timeout=5)
+    assert job.returncode == 1
+    assert "the parent of this job has gone" in error
+    code, _, _, used = run(folder, "speaks", address="other")
+    assert (code, used) == (0, [])
+
+
+def test_the_table_of_jobs_has_what_forks_used(tmp_path: Path) -> None:
+    """Snakemake's record of a fork is that of its client; that of another job is right."""
+    for name, said in (("forked", "host=x\ncpu_seconds=2.5 max_rss_mb=300 shared_mb=200\n"), ("plain", "host=x\n")):
+        for file in (tmp_path / f"jobs/fit/{name}.jsonl", tmp_path / f"logs/fit/{name}.log"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"logs/fit/{name}.log").write_text(said)
+        (tmp_path / f"jobs/fit/{name}.jsonl").write_text('{"s": 4, "cpu_time": 0.1, "max_rss": 12}\n')
+    told = ["--table", "jobs", "--folder", "jobs", "--logs", "logs", "--output", "jobs.parquet"]
+    script = str(ROOT / "workflow/scripts/gather_table.py")
+    subprocess.run([sys.executable, script, *told], cwd=tmp_path, env={"PYTHONPATH": f"{ROOT}/src"}, check=True)
+    rows = store.read(tmp_path / "jobs.parquet").to_pylist()
+    assert [(row["cpu_seconds"], row["max_rss_mb"]) for row in rows] == [(2.5, 300), (0.1, 12)]
