@@ -6,6 +6,8 @@
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
+# make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
+# make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/queries.md)
 # make check  formatting, linting, types
 # CONFIG=config/mine.yaml make run   another study
 PYTHON ?= python3
@@ -26,7 +28,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan export test test-reruns test-slurm resume-slurm check
+.PHONY: run plan export compare sql query test test-reruns test-slurm resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -55,6 +57,16 @@ resume-slurm: .venv/installed
 export: .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
 	LAMINA_EXPORT_FORM=$(FORM) LAMINA_EXPORT_SHARD=$(SHARD) $(SNAKEMAKE) -- $(VARIANT:%=results/exports/%)
+
+compare: .venv/installed
+	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
+	@PYTHONPATH=src $(BIN)/python -m lamina.compare "$(A)" "$(B)"
+
+sql: .venv/installed
+	@PYTHONPATH=src $(BIN)/python -m lamina.shell
+
+query: .venv/installed
+	@PYTHONPATH=src $(BIN)/python -m lamina.shell $(if $(Q),"$(Q)",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from lamina.workflow import arguments, commands, exports, failures, inputs, path
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
-from lamina.workflow.resources import memory, minutes, minutes_of, threads
+from lamina.workflow.resources import drawn_minutes, fit_memory, memory, minutes, minutes_of, threads
 
 # The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.
 gc.disable()

@@ -23,7 +23,12 @@ rule fit_patch:
     threads: lambda _: threads(cores())
     resources:
         gpu=1,
-        mem_mb=memory,
+        mem_mb=lambda w, input, attempt: fit_memory(
+            sum(studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)),
+            bool(CONFIG.recoveries[w.recovery].automatic(w.calibration)),
+            input.manifest,
+            attempt,
+        ),
         runtime=minutes,
     params:
         code=lambda w: code_digest("fit_patch", *arguments.recover_modules(CONFIG, w)),

@@ -5,6 +5,7 @@
 localrules:
     score_relevance,
     gather_table,
+    compare_metrics,
     compare_selectors,
     gather_jobs,
     build_database,
@@ -42,7 +43,7 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(TABLES.keys() - {"jobs", "comparisons"}),
+        table=any_of(TABLES.keys() - {"jobs", "agreements", "comparisons"}),
     conda:
         "../envs/lamina.yaml"
     params:
@@ -54,6 +55,22 @@ rule gather_table:
         "printf '%s\\n' --input {input} > {log}.inputs;"
         ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
         " --output {output} 2> {log}"
+
+
+rule compare_metrics:
+    input:
+        # With the scores among them, the rule also follows an edit to a metric, which is imported by name.
+        [paths.table(table) for table in ("relevance", "sweeps", "calibrations")],
+    output:
+        paths.table("agreements"),
+    log:
+        "logs/compare_metrics.log",
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=code_digest("compare_metrics", *arguments.table_modules(["agreements"])),
+    shell:
+        'python "$SCRIPTS/compare_metrics.py" --tables {input} --output {output} 2> {log}'
 
 
 rule compare_selectors:
@@ -100,8 +117,10 @@ rule build_database:
         "../envs/lamina.yaml"
     params:
         code=code_digest("build_database", *arguments.table_modules(TABLES)),
+        study="+".join(Path(file).stem for file in workflow.configfiles),
     shell:
-        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
+        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --study {params.study:q}'
+        " --output {output} 2> {log}"
 
 
 rule plot_figure:

@@ -26,7 +26,11 @@ rule sweep_units:
     resources:
         gpu=1,
         mem_mb=memory,
-        runtime=minutes,
+        runtime=lambda w, input, attempt: (
+            drawn_minutes(*asked, input.manifest, attempt)
+            if (asked := studies.drawn(CONFIG, w.selector))
+            else minutes(w, input, attempt)
+        ),
     params:
         code=lambda w: code_digest("sweep_units", *arguments.sweep_modules(CONFIG, w)),
         packages=lambda w: package_digest("sweep_units", *arguments.sweep_modules(CONFIG, w)),

@@ -3,7 +3,7 @@
 --
 --   duckdb -init sql/views.sql                          a shell with every view
 --   duckdb results/lamina.duckdb                        the same with every comment, as the pipeline leaves it
---   PYTHONPATH=src python -m lamina.database FILE.sql   the answer of a query, without the duckdb shell
+--   make sql, make query Q=NAME                         the same, and the answer of a query, without the duckdb shell
 --   SELECT * FROM duckdb_columns() WHERE NOT internal;  the data dictionary of results/lamina.duckdb
 --
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
@@ -23,6 +23,7 @@ CREATE OR REPLACE VIEW patches AS SELECT * FROM 'results/tables/patches.parquet'
 CREATE OR REPLACE VIEW training AS SELECT * FROM 'results/tables/training.parquet';
 CREATE OR REPLACE VIEW benchmarks AS SELECT * FROM 'results/tables/benchmarks.parquet';
 CREATE OR REPLACE VIEW benchmark_samples AS SELECT * FROM 'results/tables/benchmark_samples.parquet';
+CREATE OR REPLACE VIEW agreements AS SELECT * FROM 'results/tables/agreements.parquet';
 CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
@@ -266,7 +267,7 @@ WITH bare AS (
 ),
 targets AS (  -- the plan that was made for a task alone; of several calibrations the one that keeps most
     SELECT model, selector, removed, task, metric, calibration AS own_calibration, value AS own_value,
-        coalesce(chance, 0) AS chance
+        stderr AS own_stderr, coalesce(chance, 0) AS chance
     FROM bare WHERE own AND (SELECT count(*) FROM own_tasks AS o
         WHERE o.model = bare.model AND o.calibration = bare.calibration) = 1
     QUALIFY row_number() OVER (PARTITION BY model, selector, removed, task ORDER BY value DESC, calibration) = 1
@@ -275,7 +276,8 @@ ratios AS (
     SELECT b.model, b.selector, b.removed, b.calibration, t.own_calibration, b.task, b.metric, b.value, t.own_value,
         t.chance, (b.value - t.chance) / (t.own_value - t.chance) AS ratio
     FROM bare AS b JOIN targets AS t USING (model, selector, removed, task)
-    WHERE b.calibration <> t.own_calibration AND t.own_value > t.chance
+    -- what guesses itself is no measure
+    WHERE b.calibration <> t.own_calibration AND t.own_value > t.chance + 1.959964 * coalesce(t.own_stderr, 0)
 ),
 spread AS (
     SELECT r.model, r.selector, r.removed, r.calibration, r.task,
@@ -294,7 +296,7 @@ SELECT r.model, r.selector, r.removed, r.calibration, r.own_calibration, r.task,
     CASE WHEN r.ratio >= 0.9 THEN 'good' WHEN r.ratio <= 0.1 THEN 'poor' ELSE 'between' END AS proxy,
     s.stderr IS NOT NULL AND least(abs(r.ratio - 0.9), abs(r.ratio - 0.1)) > 1.959964 * s.stderr AS sure
 FROM ratios AS r LEFT JOIN spread AS s USING (model, selector, removed, calibration, task);
-COMMENT ON VIEW proxies IS 'One row per plan without repair and task of another calibration: what it keeps of what the plan made for that task keeps, above chance [arXiv 2605.14075, E.5].';
+COMMENT ON VIEW proxies IS 'One row per plan without repair and task of another calibration: what it keeps of what the plan made for that task keeps, above chance [arXiv 2605.14075, E.5]. Tasks at chance under their own plan are left out.';
 COMMENT ON COLUMN proxies.own_calibration IS 'Calibration drawn from the task alone, to whose plan by the same selector and of the same size the plan is compared.';
 COMMENT ON COLUMN proxies.own_value IS 'What that plan reaches on the task.';
 COMMENT ON COLUMN proxies.chance IS 'Accuracy of guessing on the task, 0 to 1; 0 where answers are generated.';

@@ -1,11 +1,15 @@
 """The tables of a run in DuckDB: the views of `sql/views.sql` over Parquet files, in memory or as a file.
 
-A file holds views only, so it stays small and is never behind the tables; its paths resolve against the folder from
-which it is opened. `python -m lamina.database QUERY.sql` prints the answer of one of `sql/queries`.
+A file holds views only, over the tables that were there when it was built: they are kept (as links, which take no
+space) under `studies/{study}/{number}/` beside it and never written again, so that a run takes nothing from who reads
+until two more have ended. Its paths resolve against the folder from which it is opened. Schema `main` is the last
+study; every study that the folder holds has its views in a schema of its name, and schema `studies` has those of all,
+told apart by a column `study`.
 """
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -14,11 +18,15 @@ from typing import Any
 
 import duckdb
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError
 from lamina.tables import store
 
 VIEWS = "sql/views.sql"
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
+
+STUDY = "The study: the name of the configuration file that the run was started with."
+
+_TAKEN = ("main", "studies", "information_schema", "pg_catalog")  # schemas that are there already
 
 _TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
 
@@ -57,8 +65,8 @@ def connect(views: str | Path, tables: Iterable[str | Path]) -> duckdb.DuckDBPyC
     return connection
 
 
-def build(views: str | Path, tables: Iterable[str | Path], output: str | Path) -> None:
-    """Write all views with their dictionary into a database file, first under a temporary name.
+def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study") -> None:
+    """Keep the tables as those of `study`, and write the views of all studies into a database file.
 
     Raises
     ------
@@ -72,22 +80,80 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path) -
             f"there is no {', '.join(f'{table}.parquet' for table in sorted(missing))} among the tables. "
             "Gather them first: snakemake report"
         )
-    output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    output, study = Path(output), f"{study}_" if study in _TAKEN else study
+    kept = output.parent / "studies"
+    _keep(files, kept / study)
+    last = {folder.name: _numbers(folder)[-1] for folder in sorted(kept.iterdir()) if _numbers(folder)}
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
             place = str(temporary).replace("'", "''")
             connection.execute(f"ATTACH '{place}' AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
             connection.execute("USE output")
-            for statement in statements(views, files):
-                connection.execute(statement)
+            connection.execute("BEGIN")
+            _create(connection, views, kept / study / str(last[study]))
             describe(connection)
+            for name, number in last.items():
+                connection.execute(f'CREATE SCHEMA "{name}"')
+                connection.execute(f'USE output."{name}"')
+                _create(connection, views, kept / name / str(number))
+            connection.execute("CREATE SCHEMA studies")
+            _unite(connection, last)
+            connection.execute("COMMIT")
             connection.execute("USE memory")
             connection.execute("DETACH output")
         os.replace(temporary, output)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _keep(files: Iterable[Path], folder: Path) -> None:
+    """Link files, or copy them where the disk has no links, into the folder's next number; two numbers stay."""
+    *older, number = [*_numbers(folder), _numbers(folder)[-1] + 1] if _numbers(folder) else [1]
+    place = folder / str(number)
+    place.mkdir(parents=True)
+    for file in files:
+        try:
+            os.link(file, place / file.name)
+        except OSError:
+            shutil.copyfile(file, place / file.name)
+    for old in older[:-1]:
+        shutil.rmtree(folder / str(old))
+
+
+def _numbers(folder: Path) -> list[int]:
+    return sorted(int(part.name) for part in folder.iterdir() if part.name.isdigit()) if folder.is_dir() else []
+
+
+def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Path) -> None:
+    """Views of the tables in a folder; an earlier version may have left out some, and what reads them."""
+    for statement in statements(views, [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]):
+        with suppress(duckdb.CatalogException):
+            connection.execute(statement)
+
+
+def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
+    """In schema `studies`, each view of schema `main` over all studies, with its comments."""
+    known = connection.execute(
+        "SELECT v.schema_name, v.view_name FROM duckdb_views() AS v WHERE v.database_name = 'output' AND NOT internal"
+    ).fetchall()
+    described = connection.execute(
+        """SELECT table_name, column_name, comment FROM duckdb_columns()
+        WHERE database_name = 'output' AND schema_name = 'main' AND NOT internal"""
+    ).fetchall()
+    of_views = connection.execute(
+        """SELECT view_name, comment FROM duckdb_views()
+        WHERE database_name = 'output' AND schema_name = 'main' AND NOT internal"""
+    ).fetchall()
+    for view, grain in of_views:
+        parts = [f"""SELECT '{name}' AS study, * FROM "{name}".{view}""" for name in every if (name, view) in known]
+        united = f"output.studies.{view}"
+        connection.execute(f"CREATE VIEW {united} AS {' UNION ALL BY NAME '.join(parts)}")
+        connection.execute(f"COMMENT ON VIEW {united} IS {_quoted(f'Of every study. {grain}')}")
+        connection.execute(f"COMMENT ON COLUMN {united}.study IS {_quoted(STUDY)}")
+        for table, column, comment in described:
+            if table == view:
+                connection.execute(f'COMMENT ON COLUMN {united}."{column}" IS {_quoted(comment)}')
 
 
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
@@ -127,20 +193,7 @@ def rows(
     return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
 
 
-def main(arguments: list[str]) -> None:
-    """Print the answers of query files, run on the tables of the current folder."""
-    with explained():
-        if not arguments:
-            raise LaminaError("no query given. Write: python -m lamina.database sql/queries/which_layers_matter.sql")
-        files = [Path(f"results/tables/{table}.parquet") for table in store.TABLES]
-        connection = connect(VIEWS, [file for file in files if file.exists()])
-        for path in arguments:
-            try:
-                answer = connection.sql(Path(path).read_text(encoding="utf-8"))
-            except duckdb.CatalogException as error:
-                raise LaminaError(f"{path}: {error}\nIf a table is not there yet: snakemake report") from error
-            answer.show(max_rows=10_000, max_width=10_000)
-
-
 if __name__ == "__main__":
+    from lamina.shell import main
+
     main(sys.argv[1:])

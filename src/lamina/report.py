@@ -113,6 +113,7 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
         sentence
         for sentence in (
             *free_layers(connection),
+            *agreement(connection),
             *contests(connection),
             *repairs(connection),
             *text_repairs(connection),
@@ -148,6 +149,23 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
             f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
         )
     return sentences
+
+
+def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How each metric orders the layers of each model, compared with accuracy."""
+    found = rows(
+        connection,
+        """SELECT model, max(n_calibrations) AS tasks,
+            string_agg(format('{} {:.2f} [{:.2f}, {:.2f}]', metric, value, ci_low, ci_high), '; '
+                ORDER BY value DESC) AS told
+        FROM agreements WHERE statistic = 'spearman' AND component = 'layer' AND isfinite(value)
+        GROUP BY model ORDER BY model""",
+    )
+    return [
+        f"{row['model']}: rank correlation with what single removals cost in accuracy, over the layers and at most "
+        f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
+        for row in found
+    ]
 
 
 def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -1,5 +1,7 @@
 """How metrics agree: against scipy and plain loops, and from the tables of a run."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,6 +9,7 @@ from scipy import stats
 from lamina.relevance import comparison
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.tables import store
+from tests.unit.test_database import script
 
 
 def drawn(seed: int, tasks: int, units: int) -> list[np.ndarray]:
@@ -90,7 +93,7 @@ def test_equals_have_the_deeper_unit_first_in_both() -> None:
     assert comparison.compare([one], [np.array([[3.0, 1, 1.5, 1, 2]] * 3)]).misranked[0] == pytest.approx(2 / 5)
 
 
-def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance() -> None:
+def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance(tmp_path: Path) -> None:
     """Two passes in one table; layers 2 to 5 of eight lose answers in the order of their numbers; one is unswept."""
     rng, rows = np.random.default_rng(3), []
     for task, base in (("good", 0.9), ("better", 0.95), ("guess", 0.5)):
@@ -114,5 +117,16 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
     assert found.spearman[0] < -0.9 and found.misranked[0] == 1
     assert found.pearson[1] <= found.pearson[0] <= found.pearson[2] < 0
+    tables = {"relevance": [{"metric": "taylor", "score": 1.0}], "calibrations": facts}
+    for name, content in tables.items():
+        store.write(tmp_path / f"{name}.parquet", store.from_rows(name, content))
+    store.write(tmp_path / "sweeps.parquet", sweeps)
+    files = [tmp_path / f"{name}.parquet" for name in ("relevance", "sweeps", "calibrations")]
+    done = script("compare_metrics", "--tables", *files, "--output", tmp_path / "agreements.parquet")
+    assert done.returncode == 0, done.stderr
+    agreements = {row["statistic"]: row for row in store.read(tmp_path / "agreements.parquet").to_pylist()}
+    assert agreements["spearman"]["value"] == found.spearman[0]
+    assert [agreements["misranked"][key] for key in ("ci_low", "value", "ci_high")] == [1, 1, 1]
+    assert agreements["variance_ratio"]["p_value"] == found.p_value and agreements["pearson"]["n_samples"] == 200
     text = comparison.told("accuracy", "taylor", found)
     assert "4 units, 2 calibrations" in text and "misranked by taylor: 1.00" in text

@@ -17,7 +17,9 @@ from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, pu
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/config.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "tests/configs/tiny.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
-    "config/llama3-8b.yaml": lambda raw, folder: raw,
+    "config/papers/rethinking-layer-relevance.yaml": lambda raw, folder: raw,
+    "config/papers/deeper-layers.yaml": lambda raw, folder: raw,
+    "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
     "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
@@ -47,7 +49,7 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
 
 
 def test_the_shipped_configurations_are_all_tested() -> None:
-    found = {f"config/{path.name}" for path in (REPOSITORY / "config").glob("*.yaml")}
+    found = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "config").rglob("*.yaml")}
     assert found - {"config/reference.yaml"} <= set(SHIPPED)
 
 

@@ -1,19 +1,22 @@
 """The estimate of a sweep's cost against the work that the engine really does, and against counting by hand."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config import selectors
+from lamina.config import recoveries, selectors
 from lamina.config.metrics import Presence, Shapley
 from lamina.data import lm_tasks
+from lamina.recovery import weighing
 from lamina.relevance import presence, shapley
 from lamina.search import beam
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.trials import Search, Trials
+from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
 from lamina.workflow import cost
@@ -103,3 +106,23 @@ def test_the_table_adds_up() -> None:
     text = cost.table({"sweep": stage, "heal": stage}, rate=1.0)
     last = next(line for line in text.splitlines() if line.startswith("all"))
     assert last.split() == ["all", "4", "2e+06", "7.2", "2", "1e+07", "10"]
+
+
+def test_fits_by_hand() -> None:
+    """Ten layers; 100 tokens of the task and 50 of other text (60 packed); plans of one and of two layers."""
+    read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
+
+    def work(**options: Any) -> float:
+        return cost.fit_work(recoveries.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
+
+    assert work(method="ghost") == 2 * 150 * 10
+    assert work(method="replaceme") == 150 * 10
+    # Run by run: 3 passes for the first of each plan, twice as many models behind it.
+    assert work(method="ghost", refit=True) == (3 + 3 + 6) * 150 * 10
+    # Three runs at the most, 80 % of the tokens in steps and the rest, and all once more, looked at; two layers each.
+    assert work(method="streamline", epochs=4) == pytest.approx(150 * 10 + 3 * (4 * 120 * (3 + 1) + 2 * (5 * 30 + 120)))
+    # 12 tokens held out, on 8 models of nine layers and 8 of eight.
+    weighed = work(method="ghost", data={"own": 1, "other": "auto"})
+    assert weighed == pytest.approx(150 * 10 * (1 + 2) + 12 * 8 * (9 + 8))
+    assert len(weighing.GRID) == cost.WEIGHTS
+    assert sum(sources.split(1000, 0)) / 1000 == pytest.approx(cost.HELD_OUT)

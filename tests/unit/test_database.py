@@ -315,10 +315,12 @@ def test_database_holds_views_only_and_opens_from_the_project_root(study, monkey
         assert connection.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT internal").fetchall() == [(0,)]
         assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
         described = connection.execute(
-            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal"
+            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
         )
         comments = {(table, column): comment for table, column, comment in described.fetchall()}
-        views = connection.execute("SELECT view_name, comment FROM duckdb_views() WHERE NOT internal").fetchall()
+        views = connection.execute(
+            "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal"
+        ).fetchall()
     assert [name for name, comment in [*views, *comments.items()] if not comment] == []
     for table, module in store.TABLES.items():
         assert (table, module.GRAIN) in views

@@ -39,6 +39,19 @@ def test_time_grows_with_the_variants_that_a_benchmark_goes_through(tmp_path: Pa
     assert resources.minutes_of(8, path, 1) == 20 + 6 * 16 * 3
 
 
+def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried(tmp_path: Path) -> None:
+    """C² float32 numbers each, with and without the held-out samples: at C = 4096 67 MB."""
+    path = manifest(tmp_path, hidden_size=4096)
+    assert resources.fit_memory(3, False, path, 1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
+    assert resources.fit_memory(3, True, path, 2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
+
+
+def test_time_grows_with_the_models_that_a_sweep_draws(tmp_path: Path) -> None:
+    path = manifest(tmp_path, n_layers=32)
+    assert resources.drawn_minutes(20, 0, path, 1) == 20 + 21 * (1 + 6 * 16)
+    assert resources.drawn_minutes(0, 64, path, 2) == 2 * (20 + 3 * (1 + 6 * 16))
+
+
 def test_a_model_that_is_not_prepared_is_asked_for_again() -> None:
     with pytest.raises(FileNotFoundError):
         resources.memory(None, SimpleNamespace(manifest="results/models/none/manifest.json"), 1)

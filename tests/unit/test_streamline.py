@@ -12,7 +12,7 @@ from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary
-from lamina.recovery import protocol
+from lamina.recovery import protocol, streamline
 from lamina.recovery.protocol import Fit, Fitted
 from lamina.streams import sources as over
 from tests.unit import tiny
@@ -73,6 +73,36 @@ def test_steps_are_those_of_adam_on_the_mean_squared_error_of_the_stream(family:
         # Where a gradient is next to nothing, Adam takes its sign from rounding.
         assert ((tensor - states[best][name]).abs() < 1e-3).float().mean() > 0.97, name
     assert fit.facts["trained_tokens"] == 3 * sum(len(h[0]) for _, h in seen)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "bloom"])
+def test_streams_that_are_kept_are_those_of_a_new_pass(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For all runs at once, for one at a time, and not at all; layers differ in how they are called."""
+    model, runs = tiny.model(family), [(1, 2), (3, 4)]
+    options = Streamline(epochs=2, learning_rate=0.001, batch=7)
+    found = []
+    for held in (streamline.HELD, 4 * 32 * 3 * tokens(), 0):
+        monkeypatch.setattr(streamline, "HELD", held)
+        found.append(fits(model, options, runs))
+    for other in found[:2]:
+        for run in runs:
+            assert other[run].facts == pytest.approx(found[2][run].facts, rel=1e-3)
+            for name, tensor in other[run].tensors.items():
+                assert ((tensor - found[2][run].tensors[name]).abs() < 1e-4).float().mean() > 0.97, name
+
+
+@pytest.mark.parametrize(("held", "passes"), [(1 << 30, 1), (0, None)])
+def test_the_base_model_runs_once_where_its_streams_are_kept(held: int, passes: int | None, monkeypatch: Any) -> None:
+    model = tiny.model()
+    seen: list[int] = []
+    layers_of(model)[0].mlp.register_forward_hook(lambda module, args, output: seen.append(output[..., 0].numel()))
+    monkeypatch.setattr(streamline, "HELD", held)
+    fits(model, Streamline(epochs=3, batch=8), [RUN, (3, 5)])
+    assert (sum(seen) < 2 * tokens()) == (passes == 1)
+
+
+def tokens() -> int:
+    return sum(map(len, texts()))
 
 
 def leaving(model: Any, ids: list[int]) -> torch.Tensor:

@@ -36,7 +36,9 @@ it is `config.yaml`.
 | `config.yaml` | the embedded reference model on its own tasks: no download, no GPU |
 | `complete.yaml` | every method on the embedded model, at more sizes: what does not fit into a first look |
 | `tinystories.yaml` | a template for models and texts of your own |
-| `llama3-8b.yaml` | LLaMA-3-8B without a quarter of its layers, after arXiv 2605.14075 |
+| `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
+| `papers/deeper-layers.yaml` | those of arXiv 2403.17887: blocks by angle and the deepest layers, healed and not |
+| `papers/ghosted-layers.yaml` | those of arXiv 2605.15491: repairs side by side |
 | `reference.yaml` | how the embedded reference model is trained; not a study |
 
 Names are yours: letters, digits and `_ . + -`. `base` and `none` are taken. Paths count from the folder the run is

@@ -22,7 +22,8 @@ ABOUT = (
 # What was healed, and of the same selectors all that was not; loss over log V stands beside a task's own metric.
 QUERY = """
 WITH shown AS (
-    SELECT * FROM scores WHERE metric <> 'perplexity' AND own
+    SELECT * FROM scores AS s WHERE metric <> 'perplexity' AND (own OR NOT EXISTS (  -- of text, which has none, all
+        FROM own_tasks AS o WHERE o.model = s.model AND o.calibration = s.calibration AND o.chance IS NOT NULL))
     UNION ALL SELECT * FROM against_base WHERE metric = 'nll_per_log_vocabulary'
 ),
 healed AS (SELECT DISTINCT model, calibration, selector FROM shown WHERE healing <> 'none' AND recovery = 'none')

@@ -3,13 +3,13 @@
 from typing import Any
 
 import duckdb
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
 
 from lamina.database import rows
 from lamina.figures import style
@@ -154,8 +154,10 @@ def scale_bars(figure: Figure, grid: list[Axes], scales: dict[str, Normalize]) -
         bar.set_label(label)
         bar.ax.tick_params(labelsize=7)
         bar.outline.set_linewidth(0.4)
-        if not np.isclose(scales[metric].vmin or 0, 0) and metric != "accuracy":
+        if isinstance(scales[metric], LogNorm):
+            bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             bar.ax.xaxis.set_major_formatter("{x:g}")
+            bar.ax.xaxis.set_minor_locator(NullLocator())
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
@@ -167,6 +169,6 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "
         "next; crossed: what is gone; a ring: the 95 % bootstrap interval includes 0. A layer whose colour changes "
-        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, where "
-        "the selector measures it."
+        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, "
+        "where the selector measures it."
     )

@@ -34,7 +34,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     groups = list(dict.fromkeys((row["model"], row["recovery"], row["healing"]) for row in data))
     pairs = list(dict.fromkeys((row["selector"], row["rival"]) for row in data))
     sizes = sorted({row["removed"] for row in data})
-    figure, grid = style.panels(len(groups), 3.6, 0.8 + 0.14 * len(pairs) * (1 + len(sizes)), 3, sharey=True)
+    figure, grid = style.panels(len(groups), 3.6, 0.8 + 0.1 * len(pairs) * (1 + len(sizes)), 3, sharey=True)
     handles: dict[str, Any] = {}
     for axes, group in zip(grid, groups, strict=True):
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)

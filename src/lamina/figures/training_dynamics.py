@@ -49,7 +49,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         lines = [[row for row in chosen if row["step"] == step] for step in found]
         heat(axes, lines, group[2], scales[group[2]])
         axes.set_yticks(range(len(found)), [f"{step:,}" for step in found])
-        axes.set(xlabel="layer", ylabel="trained (steps or tokens)")
+        axes.set(xlabel="layer", ylabel="checkpoint")
         accuracy_labels(axes, [(line[0]["share"], line[0]["n"]) for line in lines])
         axes.set_title(f"{group[0]}: {group[1]}, {group[2]}" if several else f"{group[1]}, {group[2]}")
     scale_bars(figure, grid, scales)

@@ -10,21 +10,25 @@ layer s - 1, and the model that of the plan. The state with the least held-out e
 import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Streamline
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of, text_config
-from lamina.models.variant import Boundary, Patch, Place, own
+from lamina.models.surgery import remove
+from lamina.models.variant import Boundary, Patch, Place, own, share
 from lamina.recovery.protocol import Fit, Source, Tensors
 from lamina.streams import taps
 from lamina.streams.sources import split
 
 TOKENS = 16384  # of a pass; a step of more is taken in several
+HELD = 1 << 30  # bytes of streams that are kept between epochs
 
 Weighed = list[tuple[Sequence[int], float]]
 """Sequences with the weight of a token of each."""
@@ -51,6 +55,9 @@ def collect(
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 
+    The base model runs once, where the streams that are read fit into `HELD` bytes, and else once for each run; only
+    where those of a single run do not fit either, it runs again in every epoch.
+
     Raises
     ------
     LaminaError
@@ -65,7 +72,55 @@ def collect(
     for source in sources:
         for sequence, held in zip(source.sequences, split(len(source.sequences), seed), strict=True):
             (unseen if held else seen).append((sequence, source.weight))
-    return ((boundary, _train(model, seen, unseen, boundary, options, seed)) for boundary in sorted(set(boundaries)))
+    every, sequences = sorted(set(boundaries)), [sequence for sequence, _ in seen + unseen]
+    together = _recalling(model, sequences, every)
+    for boundary in every:
+        run = together or _recalling(model, sequences, [boundary]) or taps.run
+        yield boundary, _train(model, run, seen, unseen, boundary, options, seed)
+
+
+def _recalling(
+    model: PreTrainedModel, sequences: Sequence[Sequence[int]], boundaries: Sequence[Boundary]
+) -> taps.Run | None:
+    """`taps.run` with streams that one pass has left on the device; None if there are too many of them.
+
+    How a layer is called in a batch is seen at the first layer of a model without those before it.
+    """
+    places = sorted({place for start, end in boundaries for place in (start - 1, start, end)})
+    width = int(text_config(model).hidden_size) * torch.empty((), dtype=model.dtype).element_size()
+    if sum(map(len, sequences)) * width * len(places) > HELD:
+        return None
+    held: dict[tuple[int, ...], dict[int, torch.Tensor]] = {}
+    shallow: dict[int, PreTrainedModel] = {}
+
+    def keep(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        for line, number in enumerate(batch.samples):
+            tokens = tuple(sequences[number])
+            held[tokens] = {place: streams[place][line, : len(tokens)].clone() for place in places}
+
+    taps.run(model, sequences, places, keep, TOKENS)
+
+    def run(
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        boundaries: Sequence[int],
+        consumer: taps.Consumer,
+        tokens: int,
+        outputs: Sequence[nn.Module] = (),
+    ) -> None:
+        first = min(boundaries)
+        if first not in shallow:
+            shallow[first] = share(model)
+            remove(shallow[first], [str(layer) for layer in range(first)])
+
+        def give(batch: taps.Batch, _: Mapping[int, torch.Tensor]) -> None:
+            lines = [held[tuple(sequences[number])] for number in batch.samples]
+            streams = {p: pad_sequence([line[p] for line in lines], batch_first=True) for p in boundaries}
+            consumer(replace(batch, called={first: batch.called[0]}), streams)
+
+        taps.run(shallow[first], sequences, [0], give, tokens)
+
+    return run
 
 
 def fit(statistics: Fit, options: Streamline) -> Fit:
@@ -87,7 +142,13 @@ def as_patch(tensors: Tensors) -> Patch | None:
 
 
 def _train(
-    model: PreTrainedModel, seen: Weighed, unseen: Weighed, boundary: Boundary, options: Streamline, seed: int
+    model: PreTrainedModel,
+    run: taps.Run,
+    seen: Weighed,
+    unseen: Weighed,
+    boundary: Boundary,
+    options: Streamline,
+    seed: int,
 ) -> Fit:
     """The layer before one run, trained on the samples that are seen, as it was after the best of the epochs."""
     layer = copy.deepcopy(layers_of(model)[boundary[0] - 1]).float().requires_grad_(True)
@@ -99,15 +160,15 @@ def _train(
             random.Random(f"{seed} {epoch}").shuffle(order)
             for first in range(0, len(order), options.batch):
                 optimiser.zero_grad()
-                _run(model, order[first : first + options.batch], boundary, layer, train=True)
+                _run(model, run, order[first : first + options.batch], boundary, layer, train=True)
                 optimiser.step()
-        found = _errors(model, unseen, boundary, layer, "heldout_error")
+        found = _errors(model, run, unseen, boundary, layer, "heldout_error")
         if not state or found["heldout_error"] < errors["heldout_error"]:
             errors, state = found, {name: weight.detach().clone() for name, weight in layer.named_parameters()}
     layer.load_state_dict(state, strict=False)
     tokens = sum(len(sequence) for sequence, _ in seen)
     facts = {
-        **_errors(model, seen, boundary, layer, "fit_error"),
+        **_errors(model, run, seen, boundary, layer, "fit_error"),
         **errors,
         "parameters": 0,
         "n_samples": len(seen) + len(unseen),
@@ -118,20 +179,22 @@ def _train(
 
 
 def _errors(
-    model: PreTrainedModel, weighed: Weighed, boundary: Boundary, layer: nn.Module, name: str
+    model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, name: str
 ) -> dict[str, float]:
     """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream that the model gives once it is cut."""
-    after, before, norm = _run(model, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
+    after, before, norm = _run(model, run, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
     return {f"{name}_before": before / norm, name: after / norm} if norm > 0 else {f"{name}_before": 0.0, name: 0.0}
 
 
-def _run(model: PreTrainedModel, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool) -> torch.Tensor:
+def _run(
+    model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool
+) -> torch.Tensor:
     """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; to train, also the gradient of the mean error."""
     sums = torch.zeros(3, dtype=torch.float64, device=model.device)
     entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
     places = (boundary[0] - 1, *boundary)
     consumer = partial(_add, sums, layer, places, [weight for _, weight in weighed], 1 / entries if train else None)
-    taps.run(model, [sequence for sequence, _ in weighed], places, consumer, TOKENS)
+    run(model, [sequence for sequence, _ in weighed], places, consumer, TOKENS, ())
     return sums
 
 

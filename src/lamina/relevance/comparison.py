@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
 from scipy.stats import rankdata, wilcoxon
 
 from lamina.config.metrics import METRICS
@@ -49,7 +51,8 @@ class Agreement:
         what surely is, high what may be.
     confusion : (units, units), how often the unit at place i by the first metric is at place j by the second.
     variance_ratio : mean over units of the variance across tasks, of the first metric by the second's; None for one
-        task. Scores are standardised over all units and tasks of a metric.
+        task, or a second metric that does not vary across tasks. Scores are standardised over all units and tasks of a
+        metric.
     p_value : two-sided Wilcoxon signed-rank test of those variances, unit by unit; None for one task.
     """
 
@@ -71,18 +74,25 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreem
     points = [scores[:, 0, ::-1].round(12) for scores in (one, other)]
     places = [rankdata(point, "ordinal", axis=-1)[:, ::-1] - 1 for point in points]
     apart = np.abs(places[0] - places[1])
-    least, most = distances([one, other])
+    least, most, crossed = distances([one, other])
     confusion = np.zeros((one.shape[-1],) * 2, dtype=int)
     np.add.at(confusion, tuple(places), 1)
     ratio, p_value = None, None
     if len(one) > 1:
         spread = [task_variance(scores) for scores in (one, other)]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = _with_interval(spread[0].mean(axis=-1) / spread[1].mean(axis=-1))
-        p_value = float(wilcoxon(spread[0][0], spread[1][0]).pvalue)
+        means = [each.mean(axis=-1) for each in spread]
+        if means[1][0] > TINY:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratio = _with_interval(means[0] / means[1])
+        # scipy warns where two metrics vary alike to the last digit, and then says NaN.
+        if (abs(spread[0][0] - spread[1][0]) > TINY).any():
+            p_value = float(wilcoxon(spread[0][0], spread[1][0]).pvalue)
 
     def share(limit: float) -> tuple[float, float, float]:
-        return float((apart > limit).mean()), float((least > limit).mean()), float((most > limit).mean())
+        surely = (least > limit).sum(axis=1)
+        if not limit:
+            surely = np.maximum(surely, crossed)
+        return float((apart > limit).mean()), float(surely.sum() / apart.size), float((most > limit).mean())
 
     return Agreement(
         len(one),
@@ -96,11 +106,14 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreem
     )
 
 
-def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """How far apart a unit's true places by two metrics are at least and at most, (tasks, units) each.
+def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How far apart a unit's true places by two metrics are at least and at most, (tasks, units) each, and how many
+    units have two different ones at least, (tasks,).
 
     `metrics` are scores of shape (tasks, 1 + draws, units). A pair of units is in order for sure where its difference
-    is more standard errors from 0 than, in all but 5 % of the draws, any difference is from its estimate.
+    is more standard errors from 0 than, in all but 5 % of the draws, any difference is from its estimate. Of two units
+    that the metrics put in opposite orders for sure, one is in another place: so there are as many such units as it
+    takes to have one of every such pair, which is no less than half a matching of the pairs doubled.
     """
     differences = [scores[..., :, None] - scores[..., None, :] for scores in metrics]
     errors = [gap[:, 1:].std(axis=1) for gap in differences]
@@ -110,13 +123,16 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         for gap, error in zip(differences, errors, strict=True)
     ]
     most = np.quantile(np.max(drawn, axis=0), 0.95)
-    bounds = []
-    for gap, error in zip(differences, errors, strict=True):
-        after = gap[:, 0] > np.maximum(most * error, TINY)
-        bounds.append((after.sum(axis=2), after.shape[1] - 1 - after.sum(axis=1)))
-    (low, high), (other_low, other_high) = bounds
+    after, others_after = (
+        gap[:, 0] > np.maximum(most * error, TINY) for gap, error in zip(differences, errors, strict=True)
+    )
+    opposite = after & others_after.swapaxes(1, 2)
+    crossed = [(maximum_bipartite_matching(csr_array(both | both.T)) >= 0).sum() for both in opposite]
+    (low, high), (other_low, other_high) = (
+        (sure.sum(axis=2), sure.shape[1] - 1 - sure.sum(axis=1)) for sure in (after, others_after)
+    )
     least = np.maximum(0, np.maximum(low - other_high, other_low - high))
-    return least, np.maximum(high - other_low, other_high - low)
+    return least, np.maximum(high - other_low, other_high - low), -(-np.array(crossed) // 2)
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:

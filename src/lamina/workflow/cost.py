@@ -21,6 +21,8 @@ from lamina.workflow import studies
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
 TRAINING = 3
+HELD_OUT = 0.2  # of the samples of a fit
+WEIGHTS = 7  # that `auto` tries
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
 RATE = 100.0
 
@@ -112,6 +114,39 @@ def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tu
     return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
 
 
+def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
+    """Layer-tokens of one fit of a recovery for plans of several sizes, with as many runs in each as may be.
+
+    Parameters
+    ----------
+    options
+        The recovery's entry.
+    own
+        The calibration of the variants.
+    read
+        Tokens of the calibrations that it is fitted on, by name.
+    depth
+        Layers of the model.
+    sizes
+        Removed layers of each plan.
+    """
+    stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
+    if options.method == "streamline":
+        # One pass. Then each run's layer, and the one that shows how it is called, in steps and on what is held out.
+        steps = options.epochs * (TRAINING + 1) * (1 - HELD_OUT)
+        looks = 2 * ((options.epochs + 1) * HELD_OUT + 1 - HELD_OUT)
+        return stream * (depth + sum(sizes) * (steps + looks))
+    if getattr(options, "refit", False):
+        # For each run two passes and that for the absolute errors, after the first run behind a cut model too.
+        return stream * depth * sum(3 + 6 * (size - 1) for size in sizes)
+    if weighed := options.automatic(own):
+        # Gram matrices, errors of each chosen weight, and all plans with all weights and none on what is held out.
+        tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
+        return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
+    # One pass for the Gram matrices, one for the absolute errors of what is a linear map.
+    return stream * depth * (2 if options.LINEAR else 1)
+
+
 def estimate(
     config: Configuration,
     models: Mapping[str, Mapping[str, Any]],
@@ -148,9 +183,9 @@ def estimate(
         else:
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
         if (recovery := studies.looped(config, selector)) != "none":
-            # One pass for the Gram matrices of the patches.
-            read = studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)
-            fitting = float(sum(calibrations[model, name].stream for name in read) * depth[model])
+            # One pass for the Gram matrices of the patches, over what is scored as well.
+            seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
+            fitting = float(sum(calibrations[model, name].stream for name in seen) * depth[model])
             work, naive = work + fitting, naive + fitting
         stage.add(work, naive, flops(model, tokens))
     for (model, calibration, selector), sizes in studies.searches(config).items():
@@ -161,14 +196,14 @@ def estimate(
         stage.jobs += 1
         stage.add(*search_work(tokens, depth[model], tried), flops(model, tokens))
     variants = studies.variants(config)
-    for place in sorted({(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}):
-        model, own, _, recovery = place
+    for model, own, selector, recovery in sorted(
+        {(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}
+    ):
+        read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, recovery)}
+        removed_sizes = studies.sizes(config, model, own, selector, recovery)
+        work = fit_work(config.recoveries[recovery], own, read, depth[model], removed_sizes)
         stages["recover"].jobs += 1
-        for calibration in studies.fitted_on(config, own, recovery):
-            tokens = calibrations[model, calibration]
-            # One pass for the Gram matrices, one for the absolute errors.
-            work = 2.0 * tokens.stream * depth[model]
-            stages["recover"].add(work, work, flops(model, tokens))
+        stages["recover"].add(work, work, flops(model, calibrations[model, own]))
     for variant in (v for v in variants if v.healing != "none"):
         settings: Any = config.healings[variant.healing]  # every method trains for epochs
         stage = stages["heal"]

@@ -43,6 +43,27 @@ def memory(wildcards: Any, input: Any, attempt: int) -> int:
     return round(attempt * (3000 + 2000 * weights_gb(input.manifest)))
 
 
+def fit_memory(runs: int, automatic: bool, manifest: str | Path, attempt: int) -> int:
+    """The same of a fit, which holds its maps until it is done: two of each run, and of `auto` two for each weight.
+
+    Parameters
+    ----------
+    runs
+        The most runs of removed layers that its plans have together.
+    automatic
+        Whether it tries the seven weights of `lamina.recovery.weighing.GRID`.
+    """
+    width = json.loads(Path(manifest).read_text(encoding="utf-8"))["hidden_size"]
+    maps = 2 * (7 if automatic else 1) * runs * width**2 * _BYTES["float32"] / 1e6
+    return round(attempt * (3000 + 2000 * weights_gb(manifest) + maps))
+
+
+def drawn_minutes(orders: int, drawn: int, manifest: str | Path, attempt: int) -> int:
+    """Time limit of passes over random cut models: `orders` of all units, each as long as a sweep, `drawn` by one."""
+    sweeps = orders + drawn / json.loads(Path(manifest).read_text(encoding="utf-8"))["n_layers"]
+    return round(attempt * (20 + (1 + sweeps) * (1 + 6 * weights_gb(manifest))))
+
+
 def minutes(wildcards: Any, input: Any, attempt: int) -> int:
     """Time limit: loading and measuring grow with the weights, benchmarks with the files of their variants."""
     return minutes_of(len(input.get("variants", [])), input.manifest, attempt)

@@ -173,6 +173,15 @@ def sweep_blocks(config: Configuration, selector: str) -> int:
     return 1 if budget != "full" or pass_ in MODULES else config.sweep.blocks
 
 
+def drawn(config: Configuration, selector: str) -> tuple[int, int] | None:
+    """Orders of all units, and single models, that the sweeps under a selector draw; None where they draw none."""
+    pass_ = sweep_settings(config, selector)[0]
+    if pass_ not in DRAWN:
+        return None
+    options = getattr(config.metrics, pass_)
+    return getattr(options, "permutations", 0), getattr(options, "draws", 0)
+
+
 def metric_pass(metric: str) -> str:
     """The cheapest pass that measures a metric."""
     return METRICS[metric].pass_

@@ -1,0 +1,23 @@
+-- How does each metric agree with what removals cost in accuracy?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/how_metrics_agree.sql
+--
+-- One row per model, kind of unit and metric, best rank correlation with accuracy relevance first.
+-- spearman, ci_low, ci_high      over all units and calibrations, with its 95 % interval
+-- pearson                        the same of the scores themselves
+-- misranked, surely, badly       share of units in another place than by accuracy, what surely is (95 %), and share of
+--                                those that are more than a quarter of the units away
+-- variance_ratio, wilcoxon_p     variance across calibrations, accuracy's by the metric's, and the test of no difference
+SELECT model, component, metric,
+    any_value(value) FILTER (statistic = 'spearman') AS spearman,
+    any_value(ci_low) FILTER (statistic = 'spearman') AS ci_low,
+    any_value(ci_high) FILTER (statistic = 'spearman') AS ci_high,
+    any_value(value) FILTER (statistic = 'pearson') AS pearson,
+    any_value(value) FILTER (statistic = 'misranked') AS misranked,
+    any_value(ci_low) FILTER (statistic = 'misranked') AS surely,
+    any_value(value) FILTER (statistic = 'badly_misranked') AS badly,
+    any_value(value) FILTER (statistic = 'variance_ratio') AS variance_ratio,
+    any_value(p_value) FILTER (statistic = 'variance_ratio') AS wilcoxon_p,
+    any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations, any_value(n_samples) AS n_samples
+FROM agreements GROUP BY model, component, metric
+ORDER BY model, component, spearman DESC NULLS LAST, metric;

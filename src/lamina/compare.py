@@ -1,0 +1,260 @@
+"""Which numbers of two results folders differ by more than their error.
+
+`python -m lamina.compare A B --output results/compare` prints them and writes OUTPUT.csv, OUTPUT.svg and OUTPUT.html.
+Benchmarks of the same documents are compared document by document, everything else by the errors of both numbers as if
+independent, which is on the safe side where they share samples. p values are corrected for the number of comparisons of
+their table by Holm's method: that anything of a table is called moved where nothing has is less likely than 1 in 20.
+"""
+
+import argparse
+import csv
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from matplotlib.figure import Figure
+from scipy.stats import norm
+
+from lamina.database import rows
+from lamina.errors import LaminaError, explained
+from lamina.evaluation.comparisons import holm, tested
+from lamina.figures import style
+from lamina.tables import store
+
+LEVEL = 0.05
+VARIANT = ("model", "calibration", "selector", "removed", "recovery", "healing")
+COLUMNS = (
+    *("table", "number", "metric", "a", "b", "difference", "ci_low", "ci_high", "p_value", "p_holm", "moved", "better"),
+    *("paired", "n_samples"),
+)
+_SAME = "concat_ws('/', model, calibration, selector, 'removed=' || removed, recovery, healing{})"
+
+# Of every table what a number is called, the number, its standard error, and which way is better.
+NUMBERS = {
+    "benchmarks": f"""
+        SELECT {_SAME.format(", task")} AS number, metric, value, stderr, n_samples, higher_is_better, task,
+            task_version || ' ' || n_shot AS made, {", ".join(VARIANT)}
+        FROM benchmarks AS m
+        -- a text's perplexity is exp of its nll, which is compared document by document
+        WHERE metric <> 'nll_per_log_vocabulary' AND NOT (metric = 'perplexity' AND EXISTS (
+            FROM benchmarks AS o WHERE o.model = m.model AND o.task = m.task AND o.metric = 'nll'))""",
+    "relevance": """
+        SELECT concat_ws('/', model, calibration, component, unit) AS number, metric, score AS value,
+            (ci_high - ci_low) / (2 * 1.959964) AS stderr, n_samples, NULL AS higher_is_better
+        FROM relevance WHERE selector = 'base' AND removed = 0 AND score IS NOT NULL""",
+    "efficiency": f"""
+        SELECT {_SAME.format("")} AS number, unnest(['latency_ratio', 'tokens_per_second_ratio']) AS metric,
+            unnest([latency_ratio, tokens_per_second_ratio]) AS value,
+            unnest([latency_ratio_stderr, tokens_per_second_ratio_stderr]) AS stderr, repeats AS n_samples,
+            unnest([false, true]) AS higher_is_better
+        FROM efficiency WHERE removed > 0""",
+}
+PAIRS = """
+    SELECT {keys}, list(b.value - a.value) AS differences
+    FROM '{a}' AS a JOIN '{b}' AS b USING ({keys}, sample)
+    WHERE isfinite(a.value) AND isfinite(b.value) GROUP BY ALL"""
+
+
+def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
+    """One row per number that both folders hold with an error, those that moved first; `COLUMNS` are its keys.
+
+    Raises
+    ------
+    LaminaError
+        If a folder holds no tables, or nothing is in both.
+    """
+    folders = [_tables(Path(folder)) for folder in (a, b)]
+    found: list[dict[str, Any]] = []
+    for table in NUMBERS:
+        one, other = ({(row["number"], row["metric"]): row for row in _numbers(tables, table)} for tables in folders)
+        pairs = _pairs(*folders) if table == "benchmarks" else {}
+        both = [(table, one[key], other[key], pairs.get(key)) for key in one if key in other]
+        judged = [row for row in map(_row, both) if row]
+        for row, corrected in zip(judged, holm([row["p_value"] for row in judged]), strict=True):
+            better = None if row["up"] is None else (row["difference"] > 0) == row["up"]
+            moved = corrected < LEVEL
+            found.append(row | {"p_holm": corrected, "moved": moved, "better": better if moved else None})
+    if not found:
+        raise LaminaError(f"{a} and {b} hold no number in common. Compare two runs that share variants.")
+    found.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
+    return [{name: row[name] for name in COLUMNS} for row in found]
+
+
+def _tables(folder: Path) -> Path:
+    tables = folder / "tables" if (folder / "tables").is_dir() else folder
+    if not (tables / "benchmarks.parquet").is_file() and not (tables / "relevance.parquet").is_file():
+        raise LaminaError(f"{folder} holds no tables/*.parquet. Write a results folder: make compare A=results B=...")
+    return tables
+
+
+def _numbers(tables: Path, table: str) -> list[dict[str, Any]]:
+    file = tables / f"{table}.parquet"
+    if not file.is_file():
+        return []
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE VIEW {table} AS FROM {_quoted(file)}")
+        return rows(connection, NUMBERS[table])
+
+
+def _pairs(one: Path, other: Path) -> dict[tuple[str, str], list[float]]:
+    """b - a of every document by number and metric, where both tested the same documents."""
+    files = [tables / "benchmark_samples.parquet" for tables in (one, other)]
+    if not all(file.is_file() for file in files):
+        return {}
+    keys = ", ".join([*VARIANT, "task", "metric"])
+    with duckdb.connect() as connection:
+        query = PAIRS.format(keys=keys, a=str(files[0]).replace("'", "''"), b=str(files[1]).replace("'", "''"))
+        found = rows(connection, query)
+    same = {task: _same_documents(one, other, task) for task in {row["task"] for row in found}}
+    return {
+        (
+            "/".join([*(f"removed={row[key]}" if key == "removed" else str(row[key]) for key in VARIANT), row["task"]]),
+            row["metric"],
+        ): row["differences"]
+        for row in found
+        if same[row["task"]]
+    }
+
+
+def _same_documents(one: Path, other: Path, task: str) -> bool:
+    """As their hashes say; where a folder holds tables alone, a document is known by its number."""
+    files = [tables.parent / "tasks" / f"{task}.parquet" for tables in (one, other)]
+    return not all(file.is_file() for file in files) or store.read(files[0]).equals(store.read(files[1]))
+
+
+def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Sequence[float] | None]) -> dict[str, Any] | None:
+    """A comparison; None where an error is not known."""
+    table, one, other, differences = both
+    found = {
+        "table": table,
+        "number": one["number"],
+        "metric": one["metric"],
+        "a": one["value"],
+        "b": other["value"],
+        "up": one["higher_is_better"],
+    }
+    whole = differences is not None and len(differences) == one["n_samples"] == other["n_samples"]
+    if differences and whole and one.get("made") == other.get("made"):
+        return found | {"paired": True} | tested([differences])
+    errors = [_error(row) for row in (one, other)]
+    if None in errors:
+        return None
+    difference, error = other["value"] - one["value"], sum(e**2 for e in errors if e) ** 0.5
+    return found | {
+        "difference": difference,
+        "ci_low": difference - style.Z95 * error,
+        "ci_high": difference + style.Z95 * error,
+        "p_value": float(2 * norm.sf(abs(difference) / error)) if difference else 1.0,
+        "paired": False,
+        "n_samples": min(one["n_samples"], other["n_samples"]),
+    }
+
+
+def _error(row: Mapping[str, Any]) -> float | None:
+    """Standard error of a number; where all samples agree, as if one more might not have."""
+    if row["stderr"] is None or not row["n_samples"] or not abs(row["value"]) < float("inf"):
+        return None
+    return float(row["stderr"]) or 1 / (row["n_samples"] + 1)
+
+
+def _quoted(file: Path) -> str:
+    return "'" + str(file).replace("'", "''") + "'"
+
+
+def headline(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """How many numbers were compared and how many moved, table by table."""
+    for table in NUMBERS:
+        there = [row for row in found if row["table"] == table]
+        moved = [row for row in there if row["moved"]]
+        better, worse = (sum(row["better"] is way for row in moved) for way in (True, False))
+        ways = f" ({better} better, {worse} worse)" if better or worse else ""
+        if there:
+            paired = sum(row["paired"] for row in there)
+            yield f"{table}: {len(moved)} of {len(there)} numbers moved{ways}; {paired} were compared by document"
+
+
+def line(row: Mapping[str, Any]) -> str:
+    """A comparison in words."""
+    return (
+        f"{row['number']} {row['metric']}: {row['a']:.4g} -> {row['b']:.4g}, {row['difference']:+.4g} "
+        f"[{row['ci_low']:+.4g}, {row['ci_high']:+.4g}], p {row['p_holm']:.2g}, n = {row['n_samples']}"
+    )
+
+
+def draw(found: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
+    """Differences with 95 % intervals, a panel per table and metric: those that moved, or else the likeliest."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in found:
+        groups.setdefault((row["table"], row["metric"]), []).append(row)
+    ranked = sorted(groups.items(), key=lambda group: group[1][0]["p_holm"])[:8]
+    shown = {key: ([row for row in group if row["moved"]] or group[:3])[:most] for key, group in ranked}
+    figure = Figure(figsize=(9, sum(0.9 + 0.22 * len(group) for group in shown.values()) + 0.3), layout="constrained")
+    heights = [0.9 + 0.22 * len(group) for group in shown.values()]
+    panels = figure.subplots(len(shown), 1, squeeze=False, height_ratios=heights).ravel()
+    for axes, ((table, metric), group) in zip(panels, shown.items(), strict=True):
+        for place, row in enumerate(reversed(group)):
+            colour = {True: style.COLOURS[2], False: style.COLOURS[1], None: style.COLOURS[0]}[row["better"]]
+            colour = colour if row["moved"] else "#9a9a9a"
+            axes.plot([row["ci_low"], row["ci_high"]], [place, place], color=colour, linewidth=1.6)
+            axes.plot(row["difference"], place, style.MARKERS[0 if row["moved"] else 1], color=colour, markersize=5)
+        axes.axvline(0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(group)), [f"{row['number']}  n = {row['n_samples']}" for row in reversed(group)])
+        axes.set_ylim(-0.6, len(group) - 0.4)
+        moved = sum(row["moved"] for row in groups[table, metric])
+        axes.set_title(f"{table}, {metric}: {moved} of {len(groups[table, metric])} moved", loc="right")
+        axes.set_xlabel("B - A, with 95 % interval")
+    return figure
+
+
+def page(found: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
+    """The comparison as one HTML file."""
+    shown = [row for row in found if row["moved"]] or found[:20]
+    cells = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_cell(row[name]))}</td>" for name in COLUMNS) + "</tr>\n" for row in shown
+    )
+    said = "".join(f"<p>{html.escape(text)}</p>" for text in headline(found))
+    title = f"{html.escape(b)} against {html.escape(a)}"
+    return f"""<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>body {{font: 15px/1.5 sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em}} svg {{max-width: 100%;
+height: auto}} div {{overflow-x: auto}} td, th {{padding: .2em .6em; border-bottom: 1px solid #ddd; text-align: left;
+white-space: nowrap}} table {{border-collapse: collapse; font-size: 13px}}</style>
+<h1>{title}</h1>{said}
+<p>Green is better, orange worse, blue neither; grey did not move. Intervals are of one number alone; p_holm is
+corrected for all numbers of its table. Every comparison stands in the CSV file beside this page.</p>
+{svg[svg.index("<svg") :]}
+<div><table><tr>{"".join(f"<th>{name}</th>" for name in COLUMNS)}</tr>
+{cells}</table></div></html>
+"""
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("a", help="results folder of the earlier run")
+    parser.add_argument("b", help="results folder of the later run")
+    parser.add_argument("--output", default="results/compare", help="path of the files, without their suffix")
+    arguments = parser.parse_args()
+    found = compared(arguments.a, arguments.b)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    svg = style.svg(draw(found), salt="compare")
+    store.write_text(f"{arguments.output}.csv", text.getvalue())
+    store.write_text(f"{arguments.output}.svg", svg)
+    store.write_text(f"{arguments.output}.html", page(found, arguments.a, arguments.b, svg))
+    for text_line in [*headline(found), "", *(line(row) for row in found if row["moved"])]:
+        print(text_line)
+    print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

@@ -1,0 +1,101 @@
+"""Every kind of study of docs/studies.md in a real run, and the papers' configurations in dry ones."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.pipeline.project import ROOT, SHARED, Project, copy_project, parse_jobs
+
+PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers")
+KINDS = ("pruning_dynamics", "training_dynamics", "calibration_size", "cost_of_metrics", "cross_task_graph")
+DEEPER = ("angular_rows", "healed_curves")
+STEPS = (("accuracy", 1), ("base", 0))
+
+
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A run of tests/configs/studies.yaml with two checkpoints of a short training, up to its figures."""
+    project = copy_project(tmp_path_factory.mktemp("studies"), "tests/configs/studies.yaml")
+    settings = yaml.safe_load((ROOT / "config/reference.yaml").read_text())
+    settings["model"] |= {"num_hidden_layers": 3, "hidden_size": 32, "intermediate_size": 32}
+    settings["training"] |= {"tokens": 20_000, "tokens_per_step": 500, "keep": [2, 30], "validate_every": 1000}
+    (project.folder / "training.yaml").write_text(yaml.safe_dump(settings))
+    train(project)
+    trained = {"source": "trained/checkpoints/step{checkpoint}", "checkpoints": [2, 30]}
+    study = {"models": ["trained"], "calibrations": ["recall"], "metrics": ["accuracy", "cosine"]}
+    project.configure({"models": {"trained": trained}, "studies": {"training": study}})
+    project.run("--", *(f"results/figures/{name}.svg" for name in KINDS + DEEPER))
+    return project
+
+
+def train(project: Project) -> None:
+    """As rule train_reference does, with settings of its own."""
+    command = [
+        sys.executable,
+        "workflow/scripts/train_reference.py",
+        "--settings",
+        "training.yaml",
+        "--output",
+        "trained",
+    ]
+    environment = os.environ | {"PYTHONPATH": str(project.folder / "src")}
+    subprocess.run(command, cwd=project.folder, env=environment, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", KINDS + DEEPER)
+def test_every_kind_of_study_gives_its_figure(studied: Project, name: str) -> None:
+    """A figure with nothing to show is a line of text; these hold axes."""
+    assert (studied.folder / f"results/figures/{name}.svg").read_text().count('id="axes_') > 0
+
+
+def test_a_series_of_checkpoints_is_a_model_each_in_order_of_training(studied: Project) -> None:
+    rows = studied.query("SELECT model, series, step FROM models ORDER BY step NULLS FIRST")
+    assert rows == [("reference", None, None), ("trained-2", "trained", 2), ("trained-30", "trained", 30)]
+    seen = studied.query("SELECT DISTINCT model FROM relevance WHERE metric = 'cosine' AND score > 0")
+    assert {model for (model,) in seen} == {"reference", "trained-2", "trained-30"}
+
+
+def test_what_pruning_dynamics_shows_was_measured_at_every_step(studied: Project) -> None:
+    rows = studied.query(
+        "SELECT calibration, selector, removed, count(*) FROM relevance WHERE metric = 'accuracy' "
+        "AND model = 'reference' GROUP BY ALL ORDER BY ALL"
+    )
+    assert rows == [(name, way, gone, 12 - gone) for name in ("addition", "recall") for way, gone in STEPS]
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_papers_study_can_be_planned_without_a_network(name: str, tmp_path: Path) -> None:
+    project = copy_project(tmp_path, f"config/papers/{name}.yaml")
+    jobs = {job.rule for job in parse_jobs(project.run("-n").stdout)}
+    assert {"prepare_model", "capture_activations", "prune_step", "benchmark_task", "render_report"} <= jobs
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real beside the project")
+def test_studies_of_models_that_others_trained(tmp_path: Path) -> None:
+    """Two models, one real text: relevance at every step, sizes of calibrations, angles, loss over log V."""
+    project = copy_project(tmp_path, "tests/configs/studies.yaml")
+    config: dict[str, Any] = yaml.safe_load(project.config.read_text())
+    names = {"tiny1m": "tiny1m-llama", "stories260k": "stories260K-llama"}
+    for folder in names.values():
+        shutil.copytree(SHARED / "models" / folder, project.folder / "models" / folder)
+    config["models"] = {name: {"source": f"models/{folder}"} for name, folder in names.items()}
+    text = {"text": str(SHARED / "data/tinystories_1000.json")}
+    config["calibrations"] = {"recall": {**text, "documents": "0:64", "length": 64}}
+    config["selectors"]["accuracy"] = {"metric": "perplexity"}
+    config["benchmarks"] = {"perplexity": {"held_out": {**text, "documents": "500:540", "window": 64}}}
+    del config["studies"]["cross_task"]
+    config["studies"]["maps"] |= {"calibrations": ["recall"], "metrics": ["perplexity", "cosine"]}
+    config["studies"]["deeper"]["selectors"] = ["accuracy", "angular"]
+    for study in config["studies"].values():
+        study["models"] = list(names)
+    project.config.write_text(yaml.safe_dump(config))
+    shown = ("pruning_dynamics", "calibration_size", *DEEPER)
+    project.run("--", *(f"results/figures/{name}.svg" for name in shown))
+    for name in shown:
+        assert (project.folder / f"results/figures/{name}.svg").read_text().count('id="axes_') > 0, name

@@ -1,0 +1,43 @@
+"""Compare every metric with accuracy relevance, over the units of unpruned models and their calibrations."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from lamina.errors import explained
+from lamina.relevance.comparison import comparisons
+from lamina.tables import store
+
+
+def rows(scores: pa.Table, sweeps: pa.Table, calibrations: pa.Table) -> Iterator[dict[str, Any]]:
+    """Rows of table `agreements`, for the metrics that table `relevance` has scores of."""
+    described = calibrations.to_pylist()
+    samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
+    measured = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
+    for metric in sorted(measured - {"accuracy"}):
+        for model, kind, names, found in comparisons(described, sweeps, "accuracy", metric):
+            counts = {"n_units": len(found.confusion), "n_calibrations": len(names)}
+            counts["n_samples"] = sum(samples[model, name] for name in names)
+            for statistic, interval in (
+                ("pearson", found.pearson),
+                ("spearman", found.spearman),
+                ("misranked", found.misranked),
+                ("badly_misranked", found.badly),
+                ("variance_ratio", found.variance_ratio),
+            ):
+                if interval:
+                    told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+                    told["p_value"] = found.p_value if statistic == "variance_ratio" else None
+                    yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | told | counts
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", type=Path, nargs=3, required=True, help="relevance, sweeps, calibrations")
+    parser.add_argument("--output", type=Path, required=True)
+    args = parser.parse_args()
+    with explained():
+        store.write(args.output, store.from_rows("agreements", rows(*map(store.read, args.tables))))
