@@ -34,6 +34,7 @@ with failures.refused():
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
+TITLES = declared("lamina.figures", "TITLE")
 ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own report
 BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
 BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"

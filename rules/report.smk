@@ -1,5 +1,6 @@
 # Needs: everything that the studies measured. Gives: the relevance of every sweep by every metric, results/tables/{table}.parquet,
-# results/lamina.duckdb, results/figures/{figure}.svg and results/report.html. Nothing here imports torch or needs a GPU.
+# results/lamina.duckdb, results/figures/{figure}.svg and .csv, results/report.html. Nothing here imports torch or needs
+# a GPU.
 
 
 localrules:
@@ -129,7 +130,18 @@ rule plot_figure:
         # Only these: a reader that opened others would find one gone while it is made anew.
         tables=lambda w: [paths.table(table) for table in FIGURES[w.figure]],
     output:
-        report(paths.figure("{figure}"), caption="../workflow/report/figure.rst", category="Figures"),
+        svg=report(
+            paths.figure("{figure}"),
+            caption="../workflow/report/figure.rst",
+            category="Figures",
+            labels=lambda w: {"figure": TITLES[w.figure], "shown as": "picture"},
+        ),
+        data=report(
+            paths.figure_data("{figure}"),
+            caption="../workflow/report/figure.rst",
+            category="Figures",
+            labels=lambda w: {"figure": TITLES[w.figure], "shown as": "numbers"},
+        ),
     log:
         "logs/plot_figure/{figure}.log",
     conda:
@@ -139,7 +151,7 @@ rule plot_figure:
         about=lambda w: ABOUT[w.figure],
     shell:
         'python "$SCRIPTS/plot_figure.py" --figure {wildcards.figure} --tables {input.tables} --views {input.views}'
-        " --output {output} 2> {log}"
+        " --output {output.svg} --data {output.data} 2> {log}"
 
 
 rule collect_facts:
@@ -164,6 +176,7 @@ rule collect_facts:
 rule render_report:
     input:
         template="workflow/report/report.html.j2",
+        included=["workflow/report/report.css", "workflow/report/report.js"],
         views="sql/views.sql",
         queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
         facts="results/facts.json",
@@ -171,16 +184,22 @@ rule render_report:
         tables=[paths.table(table) for table in TABLES],
         figures=[paths.figure(figure) for figure in FIGURES],
     output:
-        report("results/report.html", caption="../workflow/report/report.rst", category="Report"),
+        report(
+            "results/report.html",
+            caption="../workflow/report/report.rst",
+            category="Report",
+            labels={"figure": "Everything in one page"},
+        ),
     log:
         "logs/render_report.log",
     conda:
         "../envs/lamina.yaml"
     params:
         code=code_digest("render_report"),
+        asked=arguments.recommend(CONFIG),
     shell:
         'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
-        " --template {input.template} --facts {input.facts} --output {output} 2> {log}"
+        " --template {input.template} --facts {input.facts} {params.asked} --output {output} 2> {log}"
 
 
 rule check_refusals:

@@ -16,15 +16,29 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
-from lamina import figures as drawn
+from lamina import explorer
+from lamina import figures as figure_modules
 from lamina.database import rows
 from lamina.figures.style import Z95
+from lamina.recommendation import recommendations
 
 DISAGREEMENTS_SHOWN = 15
+CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
+
+DIAGNOSES = """
+FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
+ORDER BY model, calibration, diagnosis, measure
+"""
 
 
 def render(
-    connection: duckdb.DuckDBPyConnection, queries: Path, figures: Path, template: Path, facts: Mapping[str, Any]
+    connection: duckdb.DuckDBPyConnection,
+    queries: Path,
+    figures: Path,
+    template: Path,
+    facts: Mapping[str, Any],
+    keep: float = 0.95,
+    general_text: float | None = None,
 ) -> str:
     """The report as HTML.
 
@@ -34,6 +48,7 @@ def render(
     queries: folder of `sql/queries`; the tables of the report are their answers
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
+    keep, general_text: what a model must keep to be recommended (`lamina.recommendation`)
     """
 
     def answer(query: str) -> list[dict[str, Any]]:
@@ -54,24 +69,31 @@ def render(
             string_agg(DISTINCT model || ' / ' || calibration || ' / ' || selector, ', ') AS plans
         FROM plans WHERE refused IS NOT NULL GROUP BY ALL ORDER BY plans""",
     )
-    keeps = answer("largest_removal_that_keeps_95_percent")
+    found = explorer.variants(connection)
+    drawn = explorer.points(found)
+    specifications = explorer.specifications(drawn, keep)
     return page.render(
         models=rows(connection, "SELECT * FROM models ORDER BY model"),
         calibrations=rows(connection, "SELECT * FROM calibrations ORDER BY model, calibration"),
-        summary=summary(connection, keeps),
+        summary=summary(connection),
+        keep=keep,
+        general_text=general_text,
+        take=recommendations(connection, keep, general_text),
         refused=refused,
         glance=glance(answer("which_layers_matter")),
-        keeps=keeps,
         written=answer("what_is_written"),
         repairs=answer("which_repair_when"),
-        figures=[figure(connection, name, module, figures) for name, module in modules().items()],
+        figures=[each for name, module in modules().items() if (each := figure(name, module, figures))],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
-        variants=rows(
-            connection,
-            """SELECT * FROM variants
-            ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none',
-                recovery, healing""",
-        ),
+        variants=found,
+        choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
+        stills={
+            name: [Markup(explorer.still(each, drawn, model)) for model in dict.fromkeys(row["model"] for row in drawn)]
+            for name, each in specifications.items()
+        },
+        explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
+        scripts=Markup(explorer.scripts()) if specifications else "",
+        diagnoses=rows(connection, DIAGNOSES),
         times=answer("where_the_time_went"),
         facts=flatten(facts),
     )
@@ -79,16 +101,25 @@ def render(
 
 def modules() -> dict[str, ModuleType]:
     """The modules of `lamina.figures` that draw, by name, in the order of the page."""
-    names = [name for _, name, _ in pkgutil.iter_modules(drawn.__path__) if name != "style"]
+    names = [name for _, name, _ in pkgutil.iter_modules(figure_modules.__path__) if name != "style"]
     found = {name: importlib.import_module(f"lamina.figures.{name}") for name in names}
     return dict(sorted(found.items(), key=lambda entry: entry[1].PLACE))
 
 
-def figure(connection: duckdb.DuckDBPyConnection, name: str, module: ModuleType, folder: Path) -> dict[str, Any]:
-    """One figure ready for the page: its SVG inline, and the caption with sample counts."""
+def figure(name: str, module: ModuleType, folder: Path) -> dict[str, Any] | None:
+    """One figure ready for the page: its SVG inline, and its caption; None where it has none and so no data."""
     path = folder / f"{name}.svg"
-    drawing = inline(path.read_text(encoding="utf-8"), name, module.TITLE) if path.exists() else None
-    return {"name": name, "title": module.TITLE, "svg": drawing, "caption": module.caption(connection)}
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    caption = re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL)
+    if caption is None:
+        return None
+    drawing = inline(text.replace(caption[0], ""), name, module.TITLE)
+    return {"name": name, "title": module.TITLE, "svg": drawing, "caption": Markup(caption[1])}
+
+
+def as_json(value: Any) -> str:
+    """JSON that no name in it can end the script element of."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def inline(svg: str, name: str, title: str) -> Markup:
@@ -107,7 +138,7 @@ def inline(svg: str, name: str, title: str) -> Markup:
     return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
 
 
-def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) -> list[str]:
+def summary(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """What came out, in a few plain sentences; poor numbers are told like good ones."""
     return [
         sentence
@@ -118,7 +149,6 @@ def summary(connection: duckdb.DuckDBPyConnection, keeps: list[dict[str, Any]]) 
             *repairs(connection),
             *text_repairs(connection),
             *written(connection),
-            kept_sentence(keeps),
             *replicates(connection),
             not_finite(connection),
         )
@@ -264,25 +294,6 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
         "Left on average of the base model's right choices, and of its right answers to the same questions where it "
         f"writes them itself: {'; '.join(told)}."
     ]
-
-
-def kept_sentence(keeps: list[dict[str, Any]]) -> str:
-    """The largest removals that keep 95 % of a task."""
-    if not keeps:
-        return ""
-    some = [row for row in keeps if row["removed"]]
-    sure = [row for row in some if row["certain"]]
-    none = [row["task"] for row in keeps if not row["removed"] and not row["at_chance"]]
-    guessing = [row["task"] for row in keeps if row["at_chance"]]
-    told = ", ".join(f"{row['removed']} on {row['calibration']}" for row in some)
-    text = f"Most layers removed while 95 % of the own task is kept: {told}. " if some else ""
-    if some:
-        text += f"Certain at 95 %: {len(sure)} of {len(some)}. "
-    if none:
-        text += f"No tested variant keeps 95 % of {', '.join(none)}. "
-    if guessing:
-        text += f"On {', '.join(guessing)} the base model is not above chance, so there is nothing to keep."
-    return text.strip()
 
 
 def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:

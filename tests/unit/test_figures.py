@@ -1,7 +1,9 @@
 """Every figure and the report, on made-up studies of several sizes and on a run that has measured nothing."""
 
 import ast
+import csv
 import functools
+import io
 import os
 import re
 import subprocess
@@ -12,7 +14,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina import database, report
+from lamina import database, explorer, report
 from lamina.figures import relevance_agreement, style
 from tests.unit.plausible_tables import write_study, write_tables
 
@@ -50,9 +52,10 @@ def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
 
 @functools.cache
 def draw(name: str, folder: Path) -> str:
-    return style.svg(FIGURES[name].draw(opened(name, folder)), salt=name)
+    return style.svg(FIGURES[name].draw(opened(name, folder)), name, caption(name, folder))
 
 
+@functools.cache
 def caption(name: str, folder: Path) -> str:
     return FIGURES[name].caption(opened(name, folder))
 
@@ -103,10 +106,44 @@ def test_the_workflow_can_read_what_a_figure_declares_without_importing_matplotl
         assert ast.literal_eval(found[declared]) == getattr(FIGURES[name], declared)
 
 
-def test_every_figure_has_a_place_of_its_own_on_the_page(study):
-    page = rendered(study)
-    at = [page.index(f'<section id="{name}">') for name in FIGURES]
-    assert at == sorted(at) and len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
+def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
+    page = whole(study)
+    at = [page.find(f'<section id="{name}">') for name in FIGURES]
+    assert [place >= 0 for place in at] == [caption(name, study) != "" for name in FIGURES]
+    assert (shown := [place for place in at if place >= 0]) == sorted(shown)
+    assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_a_figure_draws_is_there_as_csv(name, study):
+    found = list(csv.DictReader(io.StringIO(style.data(FIGURES[name], opened(name, study)))))
+    assert bool(found) == (caption(name, study) != "")
+    for row in found:
+        assert any(column.startswith("n_") or column.endswith(("_samples", "repeats", "step")) for column in row)
+
+
+def test_the_hints_of_a_map_are_the_numbers_of_the_database(small):
+    said = re.findall(r"<title>(.*?)</title>", draw("relevance_maps", small))
+    wanted = opened("relevance_maps", small).execute(
+        """SELECT format('{}, layer {}: {} {} [{}, {}], n = {}', calibration, layer, metric,
+            printf(digits, score), printf(digits, ci_low), printf(digits, ci_high), n_samples)
+        FROM (SELECT *, if(metric = 'accuracy', '%.3f', '%.4f') AS digits FROM relevance) WHERE score IS NOT NULL"""
+    )
+    wanted = wanted.fetchall()
+    assert sorted(said) == sorted(text.replace("-", "−") for (text,) in wanted)
+
+
+def test_the_hints_of_curves_stand_on_their_points(small):
+    """Each unseen mark lies where the error bar's point lies, and says its selector, value, interval and n."""
+    connection = opened("pruning_curves", small)
+    axes = FIGURES["pruning_curves"].draw(connection).axes[0]
+    said = {mark.get_gid(): mark.get_ydata()[0] for mark in axes.lines if str(mark.get_gid()).startswith(style.HINT)}
+    for selector, value, stderr, n in connection.execute(
+        """SELECT selector, value, stderr, n_samples FROM scores
+        WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"""
+    ).fetchall():
+        text = f"{style.HINT}{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
+        assert said[text] == value
 
 
 def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
@@ -134,15 +171,22 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     return report.render(database.connect(VIEWS, folder.glob("*.parquet")), QUERIES, figures, TEMPLATE, facts)
 
 
+@functools.cache
+def whole(folder: Path) -> str:
+    return rendered(folder, drawn=tuple(FIGURES))
+
+
 def test_the_report_is_one_file_that_needs_nothing_else(study):
-    page = rendered(study, drawn=tuple(FIGURES))
-    assert "http" not in page
+    page = whole(study)
+    own = page.replace(explorer.scripts(), "")  # names schemas and the editor, which nothing on the page asks for
+    assert "http" not in own and len(page.encode()) < 5e6
+    page = own
     assert not re.search(r'(src|href)="(?!#|data:)', page)
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     targets = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
     assert targets <= set(ids)
-    assert page.count("<svg") == len(FIGURES)
+    assert page.count('role="img"') == sum(caption(name, study) != "" for name in FIGURES)
     assert "versions · python" in page
 
 

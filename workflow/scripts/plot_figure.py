@@ -1,4 +1,4 @@
-"""Draw one figure from the tables of a run."""
+"""Draw one figure from the tables of a run, and write what it draws."""
 
 import argparse
 import importlib
@@ -16,11 +16,14 @@ def main() -> None:
     parser.add_argument("--tables", type=Path, nargs="+", required=True, help="Parquet files of its TABLES")
     parser.add_argument("--views", type=Path, default=Path(database.VIEWS))
     parser.add_argument("--output", type=Path, required=True, help="SVG")
+    parser.add_argument("--data", type=Path, required=True, help="CSV of what is drawn")
     arguments = parser.parse_args()
     # By name, so that an edit to one figure makes only that figure stale.
     module = importlib.import_module(f"lamina.figures.{arguments.figure}")
     connection = database.connect(arguments.views, arguments.tables)
-    store.write_text(arguments.output, style.svg(module.draw(connection), salt=arguments.figure))
+    caption = module.caption(connection)
+    store.write_text(arguments.data, style.data(module, connection))
+    store.write_text(arguments.output, style.svg(module.draw(connection), arguments.figure, caption))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from lamina.config.jobs import Benchmark, Sweep
 from lamina.config.metrics import MetricOptions
 from lamina.config.models import Model
 from lamina.config.recoveries import Recovery
+from lamina.config.report import Report
 from lamina.config.selectors import Selector
 from lamina.config.studies import Study
 
@@ -33,6 +34,7 @@ class Configuration(Entry):
     metrics: MetricOptions = option("What metrics draw that value random cut models.", MetricOptions())
     sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
     benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
+    report: Report = option("What the report recommends.", Report())
     studies: Named[Study] = option(
         "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
     )

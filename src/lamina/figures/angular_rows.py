@@ -4,8 +4,7 @@ import duckdb
 from matplotlib.figure import Figure
 
 from lamina.database import rows
-from lamina.figures import style
-from lamina.figures.angular_triangle import triangles
+from lamina.figures import angular_triangle, style
 
 TITLE = "Where the best block of every size begins"
 PLACE = 31
@@ -14,11 +13,12 @@ ABOUT = (
     "The angles of the figure above, each row of n layers stretched from 0, its least, to 1, its largest, so that the "
     "best run of every size is seen. The blue dot is that run; white dots cannot be told from it."
 )
+QUERY = angular_triangle.QUERY
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration [arXiv 2403.17887, fig. 4]."""
-    return triangles(connection, by_row=True)
+    return angular_triangle.triangles(connection, by_row=True)
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:

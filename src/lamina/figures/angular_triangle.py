@@ -19,6 +19,10 @@ ABOUT = (
     "blue dot is the run that block pruning removes for each n; its angle and 95 % interval stand at the right."
 )
 
+QUERY = """
+SELECT model, calibration, layer, span, angular_last AS angle, angular_last_stderr AS stderr, n_samples
+FROM activations WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, calibration, span, layer
+"""
 COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
 
 
@@ -29,11 +33,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
 
 def triangles(connection: duckdb.DuckDBPyConnection, by_row: bool) -> Figure:
     """The angles as they are, or each row stretched from 0, its least, to 1, its largest."""
-    data = rows(
-        connection,
-        """SELECT model, calibration, layer, span, angular_last AS angle, angular_last_stderr AS stderr FROM activations
-        WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, calibration, span, layer""",
-    )
+    data = rows(connection, QUERY)
     if not data:
         return style.empty("no activations were captured in this run")
     groups = sorted({(row["model"], row["calibration"]) for row in data})
@@ -120,7 +120,7 @@ def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
     """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, "SELECT n_samples FROM activations WHERE span > 0")
+    data = rows(connection, QUERY)
     if not data:
         return ""
     return (

@@ -1,6 +1,7 @@
 """How many samples a ranking of layers takes: how alike two calibrations of a size rank them, by metric."""
 
 import functools
+from dataclasses import asdict
 from typing import Any
 
 import duckdb
@@ -49,6 +50,16 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     handles = [Line2D([], [], markersize=4, **look(place)) for place in range(len(METRICS))]
     style.legend_below(figure, handles, list(METRICS))
     return figure
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """The points of all panels."""
+    return [
+        dict(model=model, calibration=calibration, metric=metric, **asdict(point))
+        for (model, calibration), metrics in found(connection).items()
+        for metric, points in metrics.items()
+        for point in points
+    ]
 
 
 def look(place: int) -> dict[str, Any]:

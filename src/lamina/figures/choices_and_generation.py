@@ -67,6 +67,11 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
         place = None if row["bare"] else repairs.index((row["recovery"], row["healing"]))
         across, up = (style.Z95 * (row[f"{kind}_kept_stderr"] or 0) for kind in ("choice", "written"))
         axes.errorbar(*at, up, across, linestyle="", markersize=5, elinewidth=0.7, capsize=1.5, **look(place))
+        chosen, written = (
+            style.interval(row[f"{kind}_kept"], row[f"{kind}_kept_stderr"]) for kind in ("choice", "written")
+        )
+        name = f"{row['selector']}, {row['removed']} removed, {repair_name(row['recovery'], row['healing'])}"
+        style.hints(axes, [(*at, f"{name}: choices {chosen}, written {written}, n = {row['n_samples']}")])
         axes.annotate(str(row["removed"]), at, (4, 4), textcoords="offset points", fontsize=6.5)
     top = max(1.08, *(1.05 * row[f"{kind}_kept"] for row in data for kind in ("choice", "written")))
     axes.set(xlim=(0, top), ylim=(-0.03, top), xlabel="choices kept (share of base)", ylabel="written answers kept")

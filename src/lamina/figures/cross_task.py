@@ -14,7 +14,7 @@ from lamina.figures import style
 from lamina.figures.relevance_maps import text_colour
 
 TITLE = "What a plan costs the other tasks"
-PLACE = 60
+PLACE = 46
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models")
 ABOUT = (
     "What plans made for one calibration do to the tasks of the others: change of accuracy against the base model, in "

@@ -12,7 +12,7 @@ from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
 
 TITLE = "What pruning buys"
-PLACE = 70
+PLACE = 90
 TABLES = ("efficiency", "plans", "models")
 ABOUT = (
     "Latency of the prompt, throughput of generation, parameters and memory as ratios to the base model measured in "
@@ -54,7 +54,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         axes.set_title(style.panel_title(connection, model, title))
     handles = [Line2D([], [], linestyle="", markersize=4.5, **looks[name]) for name in names]
     handles.append(Line2D([], [], color="#999999", linestyle="--", linewidth=0.9))
-    style.legend_below(figure, handles, [*names, "base model"], 5)
+    handles.append(Line2D([], [], linestyle="", marker="$2$", color="black", markersize=4))
+    style.legend_below(figure, handles, [*names, "base model", "runs of removed layers"], 6)
     return figure
 
 
@@ -80,6 +81,10 @@ def panel(
                 error = style.Z95 * (row[error_column] or 0) if error_column else 0
                 x, y = size + lane * shift, row[column]
                 axes.errorbar(x, y, error or None, markersize=4, elinewidth=1.2, capsize=3, **look)
+                reach = style.interval(y, row[error_column] if error_column else None)
+                style.hints(
+                    axes, [(x, y, f"{name}, {size} removed in {row['runs']} runs: {reach}, n = {row['repeats']}")]
+                )
                 if len(points) > 1:
                     above: dict[str, Any] = dict(xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6)
                     axes.annotate(str(row["runs"]), (x, y + error), **above)

@@ -71,6 +71,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
         axes.plot(x - 0.2 * step, row["fitted"], **look(place, "white"), zorder=3)
         error = style.Z95 * (row["stderr"] or 0)
         axes.errorbar(x + 0.2 * step, row["unseen"], error, **look(place), elinewidth=0.9, capsize=1.6, zorder=4)
+        reach = style.interval(row["unseen"], row["stderr"])
+        said = f"{row['recovery']}, layers {row['start']} to {row['end'] - 1}: {reach} unseen, n = {row['n_heldout']}"
+        style.hints(axes, [(x + 0.2 * step, row["unseen"], said)])
     names = [str(start) if end == start + 1 else f"{start}–{end - 1}" for start, end in runs]
     axes.set_xticks(range(len(runs)), names, rotation=90 if len(runs) > 12 else 0)
     axes.grid(False, axis="x")

@@ -39,7 +39,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
         spectra(grid[2 * number], chosen, repairs)
         shares(grid[2 * number + 1], chosen, repairs)
-        grid[2 * number].set_title(style.panel_title(connection, model, calibration))
+        for axes, what in ((grid[2 * number], "spectrum"), (grid[2 * number + 1], "anti-symmetry")):
+            axes.set_title(style.panel_title(connection, model, f"{calibration}: {what}"))
     handles = [Line2D([], [], **look(place)) for place in range(len(repairs))]
     style.legend_below(figure, handles, repairs)
     return figure
@@ -73,6 +74,7 @@ def shares(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
     """Anti-symmetric share by run; a matrix of independent entries has one half."""
     runs = list(dict.fromkeys((row["start"], row["end"]) for row in data))
     axes.axhline(0.5, color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
+    axes.text(0.02, 0.52, "independent entries", fontsize=7, color=style.NEUTRAL, transform=axes.get_yaxis_transform())
     for place, name in enumerate(repairs):
         chosen = [row for row in data if row["recovery"] == name]
         spots = [runs.index((row["start"], row["end"])) for row in chosen]

@@ -1,6 +1,10 @@
 """Where accuracy ranks a unit and where every other metric does: confusion of places, over tasks."""
 
+from functools import lru_cache
+from typing import Any
+
 import duckdb
+import numpy as np
 from matplotlib.figure import Figure
 
 from lamina.config.metrics import METRICS
@@ -34,6 +38,22 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
+def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """The cells of all panels, each with its panel's correlation and misranked share and their intervals."""
+    cells = []
+    for title, agreement in found(connection):
+        measured = {
+            f"{name}{end}": number
+            for name in ("spearman", "misranked")
+            for end, number in zip(("", "_low", "_high"), getattr(agreement, name), strict=True)
+        }
+        for (by_accuracy, by_metric), count in np.ndenumerate(agreement.confusion):
+            place = dict(panel=title, place_by_accuracy=by_accuracy + 1, place_by_metric=by_metric + 1, count=count)
+            cells.append(place | measured | dict(n_tasks=agreement.n_tasks))
+    return cells
+
+
+@lru_cache(maxsize=1)  # its bootstrap is long, and picture, caption and numbers all ask for it
 def found(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, Agreement]]:
     """Titles and agreements of all panels."""
     # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.

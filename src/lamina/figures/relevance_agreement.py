@@ -24,6 +24,7 @@ SELECT model, calibration, layer,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, cosine, cosine_low, cosine_high
 FROM disagreements WHERE component = 'layer' ORDER BY model, calibration, layer
 """
+METRICS = ("accuracy", "cosine")
 BOOTSTRAPS = 2000
 
 
@@ -60,6 +61,8 @@ def panel(axes: Axes, data: list[dict[str, Any]]) -> None:
     size = 62 if n <= 16 else 48
     axes.scatter(across[0], up[0], s=size, color="white", edgecolor="#0072B2", linewidth=0.9, zorder=3)
     for row, x, y in zip(data, across[0], up[0], strict=True):
+        said = (f"{name} {row[name]:.3f} [{row[f'{name}_low']:.3f}, {row[f'{name}_high']:.3f}]" for name in METRICS)
+        style.hints(axes, [(x, y, f"layer {row['layer']}: {', '.join(said)}, n = {row['accuracy_samples']}")])
         font = 6 if n <= 16 else 5
         axes.text(x, y, str(row["layer"]), ha="center", va="center_baseline", fontsize=font, zorder=4)
     axes.set(xlim=(0, n + 1), ylim=(0, n + 1), aspect="equal")

@@ -25,38 +25,43 @@ ABOUT = (
     "the layer turns the residual stream."
 )
 
+# Replicated calibrations as one column, their mean.
+QUERY = """
+FROM (
+    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_samples,
+        accuracy_reason, cosine, cosine_low, cosine_high, cosine_samples, 1 AS n_draws, NULL AS accuracy_spread,
+        NULL AS cosine_spread
+    FROM relevance_wide
+    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
+    UNION ALL BY NAME
+    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy') AS accuracy,
+        max(ci_low) FILTER (metric = 'accuracy') AS accuracy_low,
+        max(ci_high) FILTER (metric = 'accuracy') AS accuracy_high,
+        max(n_samples) FILTER (metric = 'accuracy') AS accuracy_samples,
+        max(reason) FILTER (metric = 'accuracy') AS accuracy_reason,
+        max(score) FILTER (metric = 'cosine') AS cosine, max(ci_low) FILTER (metric = 'cosine') AS cosine_low,
+        max(ci_high) FILTER (metric = 'cosine') AS cosine_high,
+        max(n_samples) FILTER (metric = 'cosine') AS cosine_samples, max(n_draws) AS n_draws,
+        max(spread) FILTER (metric = 'accuracy') AS accuracy_spread,
+        max(spread) FILTER (metric = 'cosine') AS cosine_spread
+    FROM relevance_means GROUP BY ALL
+)
+WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
+ORDER BY model, component, calibration, layer
+"""
+
 # White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
 ACCURACY = LinearSegmentedColormap.from_list(
     "accuracy", [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")]
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
-# Replicated calibrations as one column, their mean.
-MAPPED = """
-FROM (
-    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine,
-        accuracy_samples, cosine_samples, 1 AS n_draws, NULL AS accuracy_spread, NULL AS cosine_spread
-    FROM relevance_wide
-    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
-    UNION ALL
-    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy'),
-        max(ci_low) FILTER (metric = 'accuracy'), max(ci_high) FILTER (metric = 'accuracy'),
-        max(reason) FILTER (metric = 'accuracy'), max(score) FILTER (metric = 'cosine'),
-        max(n_samples) FILTER (metric = 'accuracy'), max(n_samples) FILTER (metric = 'cosine'), max(n_draws),
-        max(spread) FILTER (metric = 'accuracy'), max(spread) FILTER (metric = 'cosine')
-    FROM relevance_means GROUP BY ALL
-)"""
 NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    data = rows(
-        connection,
-        f"""{MAPPED}
-        WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
-        ORDER BY model, component, calibration, layer""",
-    )
+    data = rows(connection, QUERY)
     if not data:
         return style.empty(NOTE_MISSING)
     groups = sorted(
@@ -91,7 +96,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
                     accuracy_cell(axes, cell, row)
                 elif row["cosine"] is not None:
                     text = cosine_text(row["cosine"]) + spread_text(row["cosine_spread"], cosine_text)
-                    number_cell(axes, cell, row["cosine"], text, COSINE, scale)
+                    square = number_cell(axes, cell, row["cosine"], text, COSINE, scale)
+                    style.hint(square, told(row, "cosine", 4))
         colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
         note = ", log scale" if isinstance(scale, LogNorm) else ""
         colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
@@ -132,7 +138,7 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
     text = f"{row['accuracy']:.2f}".replace("-", "−")
     text = "0.00" if text == "−0.00" else text
     text += spread_text(row["accuracy_spread"], lambda spread: f"{spread:.2f}")
-    number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE)
+    style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), told(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
         axes.plot(
@@ -142,14 +148,24 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
 
 def number_cell(
     axes: Axes, cell: tuple[int, int], value: float, text: str, colours: Colormap, scale: Normalize
-) -> None:
+) -> Rectangle:
     """Fill a cell with the colour of `value` and write `text` on it."""
     colour = colours(scale(value))
     corner = (cell[0] - 0.5, cell[1] - 0.5)
-    axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
+    square = Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5)
+    axes.add_patch(square)
     axes.text(
         *cell, text, ha="center", va="center_baseline", fontsize=5 if "\n" in text else 6.5, color=text_colour(colour)
     )
+    return square
+
+
+def told(row: dict[str, Any], metric: str, digits: int) -> str:
+    """What a cell says under the pointer."""
+    value, low, high = (f"{row[name] or 0:.{digits}f}" for name in (metric, f"{metric}_low", f"{metric}_high"))
+    reach = f" [{low}, {high}]" if row[f"{metric}_low"] is not None else ""
+    text = f"{row['calibration']}, layer {row['layer']}: {metric} {value}{reach}, n = {row[f'{metric}_samples']}"
+    return text.replace("-", "−")
 
 
 def text_colour(background: tuple[float, ...]) -> str:
@@ -172,7 +188,7 @@ def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
     """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, MAPPED)
+    data = rows(connection, QUERY)
     if not data:
         return ""
     accuracy = style.counts([row["accuracy_samples"] for row in data])

@@ -9,6 +9,7 @@ from matplotlib.patches import Patch
 
 from lamina.database import rows
 from lamina.figures import style
+from lamina.figures.pruning_curves import told
 
 TITLE = "What repair gives back"
 PLACE = 50
@@ -92,7 +93,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             x = spot + (turn - (len(found) - 1) / 2) * width
             fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
             error = style.Z95 * (row["stderr"] or 0)
-            axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
+            bar = axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
+            style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {told(row)}")
         if not found:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
     axes.set_xticks(

@@ -12,7 +12,7 @@ from lamina.database import rows
 from lamina.figures import style
 
 TITLE = "The task against everything else"
-PLACE = 5
+PLACE = 44
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
 ABOUT = (
     "Accuracy on the calibrations' own tasks against perplexity of general text, one panel per size, one point per "
@@ -74,6 +74,11 @@ def panel(
             alpha=0.9,
             **marker(repairs.index((row["recovery"], row["healing"])), colour),
         )
+        repair = " + ".join(part for part in (row["recovery"], row["healing"]) if part != "none") or "no repair"
+        accuracy = style.interval(row["accuracy"], row["accuracy_stderr"])
+        perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
+        text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
+        style.hints(axes, [(row["perplexity"], row["accuracy"], text)])
     best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"])
     axes.plot(*zip(*best, strict=True), color=style.NEUTRAL, linewidth=0.9, zorder=1)
     base = data[0]

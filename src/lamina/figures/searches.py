@@ -9,7 +9,7 @@ from lamina.database import rows
 from lamina.figures import style
 
 TITLE = "What searching whole sets finds"
-PLACE = 35
+PLACE = 85
 TABLES = ("searches", "models")
 ABOUT = (
     "Loss of the sets that a search, greedy and one-shot removal end with, on the samples that they were chosen on and "

@@ -1,17 +1,23 @@
 """What all figures share: fonts, colours for every eye and for grey, panel grids, and how they are saved."""
 
+import csv
+import html
 import io
 import math
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from types import ModuleType
 from typing import Any
 
 import duckdb
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from lamina.database import rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(
@@ -37,6 +43,7 @@ matplotlib.rcParams.update(
     }
 )
 
+HINT = "hint:"  # begins the id of what says something under the pointer
 Z95 = 1.959964  # standard errors on either side of a 95 % interval
 
 # Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
@@ -131,9 +138,45 @@ def metric_label(metric: str) -> str:
     return names.get(metric, metric)
 
 
-def svg(figure: Figure, salt: str) -> str:
-    """The figure as SVG text, the same bytes for the same data: no date, ids derived from `salt`."""
+def svg(figure: Figure, salt: str, caption: str = "") -> str:
+    """The figure as SVG text, the same bytes for the same data: no date, ids derived from `salt`.
+
+    The caption becomes its description, which the report reads; a figure without data has none.
+    """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
-    return re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+    text = re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+    if caption:
+        text = re.sub(r"(<svg[^>]*>)", lambda head: f"{head[0]}\n <desc>{html.escape(caption)}</desc>", text, count=1)
+    return re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
+
+
+def hint(artist: Artist, text: str) -> None:
+    """Say `text` where the pointer rests on `artist` in the SVG."""
+    artist.set_gid(HINT + text)
+
+
+def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
+    """Say a text where the pointer rests near each point (x, y, text): unseen marks, above all that is drawn."""
+    for x, y, text in points:
+        (mark,) = axes.plot(x, y, "o", markersize=size, color="white", markeredgewidth=0, alpha=0, zorder=10)
+        hint(mark, text)
+
+
+def interval(value: float, stderr: float | None, digits: int = 3, unit: str = "") -> str:
+    """A number with its 95 % interval, for hints."""
+    reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
+    return f"{value:.{digits}f}{reach}{unit}".replace("-", "−")
+
+
+def data(module: ModuleType, connection: duckdb.DuckDBPyConnection) -> str:
+    """What a figure draws, as CSV: its `data` where it computes more than its `QUERY` answers; "" without rows."""
+    found = module.data(connection) if hasattr(module, "data") else rows(connection, module.QUERY)
+    if not found:
+        return ""
+    buffer = io.StringIO()
+    table = csv.DictWriter(buffer, found[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(found)
+    return buffer.getvalue()

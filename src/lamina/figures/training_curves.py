@@ -20,7 +20,7 @@ ABOUT = (
 )
 
 QUERY = "SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step"
-BINS = 20
+BINS = 8
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:

@@ -228,3 +228,8 @@ def early_metric(config: Configuration, w: Any) -> Metric | None:
     if pass_ in studies.DRAWN:
         return METRICS[getattr(config.metrics, pass_).value]
     return None if budget == "full" else own_metric(config, w)
+
+
+def recommend(config: Configuration) -> str:
+    """What a model must keep to be recommended in the report."""
+    return command(**{"keep": config.report.keep, "general-text": config.report.general_text})

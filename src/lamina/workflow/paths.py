@@ -138,6 +138,11 @@ def figure(name: str, results: str | Path = RESULTS) -> str:
     return f"{results}/figures/{name}.svg"
 
 
+def figure_data(name: str, results: str | Path = RESULTS) -> str:
+    """What a figure draws."""
+    return f"{results}/figures/{name}.csv"
+
+
 def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
     """Folder of a variant as a checkpoint."""
     return f"{results}/exports/{variant}"

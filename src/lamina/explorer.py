@@ -1,0 +1,251 @@
+"""The figures of the report that answer to its controls, as Vega-Lite specifications over one table of variants.
+
+The same specification is drawn here without a browser, for paper and for pages without scripts, and by the page itself.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+import duckdb
+import vl_convert
+
+from lamina.database import rows
+from lamina.figures.style import COLOURS, NEUTRAL, Z95
+
+VARIANTS = """
+WITH general AS (
+    SELECT model, calibration, selector, removed, recovery, healing, exp(-avg(ln(kept))) AS text_ratio,
+        exp(-avg(ln(kept))) * sqrt(sum((kept_stderr / kept) ** 2)) / count(*) AS text_ratio_stderr,
+        sum(n_samples) AS text_samples
+    FROM scores WHERE metric = 'perplexity' GROUP BY ALL
+)
+SELECT v.*, text_ratio, text_ratio_stderr, text_samples
+FROM variants AS v LEFT JOIN general USING (model, calibration, selector, removed, recovery, healing)
+ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing
+"""
+SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
+POINT_HINTS = {
+    "calibration": "calibration",
+    "selector": "selector",
+    "removed": "units removed",
+    "repair": "repair",
+    "told_kept": "kept of the own task",
+    "n": "n, test documents",
+    "told_text": "general text, × base",
+    "n_texts": "n, texts",
+}
+MEAN_HINTS = {
+    "selector": "selector",
+    "removed": "units removed",
+    "repair": "repair",
+    "told_kept": "kept, mean",
+    "tasks": "tasks in the mean",
+    "n": "n, test documents",
+}
+
+
+def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """Every variant, the base models among them, with `id`, its row on the page, and `repair`, its two repairs."""
+    found = rows(connection, VARIANTS)
+    for number, row in enumerate(found):
+        parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
+        row |= {"id": f"variant-{number}", "repair": " + ".join(parts) or "no repair"}
+    return found
+
+
+def points(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What the figures draw and the controls choose by: pruned variants, each number with the ends of its interval."""
+    drawn = []
+    for row in found:
+        point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repair")}
+        point |= {"n": row["own_samples"], "n_texts": row["text_samples"], "parameters": row["parameters_ratio"]}
+        for name, column, unit in (("kept", "own_kept", 100), ("text", "text_ratio", 1)):
+            if row["removed"] and row[column] is not None:
+                value, reach = row[column] * unit, Z95 * (row[f"{column}_stderr"] or 0) * unit
+                ends = {name: value, f"{name}_low": value - reach, f"{name}_high": value + reach}
+                point |= {key: round(number, 5) for key, number in ends.items()}
+        drawn.append(point)
+    return drawn
+
+
+def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[str, Any]]:
+    """Specification of each figure that has data, by name; they lack the rows themselves, of data set `variants`."""
+    pruned = [row for row in drawn if "kept" in row]
+    found = {"curves": curves(pruned, keep)} if pruned else {}
+    if any("text" in row for row in pruned):
+        found = {"frontier": frontier(pruned, keep)} | found
+    return found
+
+
+def frontier(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
+    """What a variant keeps of its task against what it does to general text."""
+    # Most variants stand near 0, and a few at thousands of percent.
+    across: dict[str, Any] = {
+        "field": "rise",
+        "type": "quantitative",
+        "title": "rise of the perplexity of general text (%)",
+    }
+    across |= {"scale": {"type": "symlog", "constant": 5, "nice": False, "padding": 10}}
+    across |= {
+        "axis": {
+            "values": [-10, 0, 5, 10, 20, 50, 100, 200, 500, 1e3, 1e4, 1e5],
+            "labelExpr": "format(datum.value, ',.0f')",
+        }
+    }
+    up = {"field": "kept", "type": "quantitative", "title": "kept of the own task (%)"}
+    coloured = {"color": colour(pruned)}
+    chosen = {"test": "chosen === datum.id"}
+    point = {"x": across, "y": up, "shape": shape(pruned), "tooltip": hint(POINT_HINTS)} | coloured
+    return base() | {
+        "width": "container",
+        "height": 380,
+        "params": [{"name": "chosen", "value": ""}],
+        "transform": [
+            {"filter": "isValid(datum.kept) && isValid(datum.text)"},
+            *({"calculate": f"100 * (datum.text{end} - 1)", "as": f"rise{end}"} for end in ("", "_low", "_high")),
+            told("kept", ".1f", " %"),
+            told("text", ".3f", ""),
+        ],
+        "layer": [
+            asked(keep),
+            {"mark": {"type": "rule", "opacity": 0.45}, "encoding": interval("x", "rise") | {"y": up} | coloured},
+            {"mark": {"type": "rule", "opacity": 0.45}, "encoding": interval("y", "kept") | {"x": across} | coloured},
+            {
+                "mark": {"type": "point", "filled": True, "opacity": 0.9, "cursor": "pointer"},
+                "encoding": point
+                | {"size": {"condition": chosen | {"value": 320}, "value": 60}}
+                | {"stroke": {"condition": chosen | {"value": "black"}, "value": None}},
+            },
+        ],
+    }
+
+
+def curves(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
+    """What is kept against the number of removed units, a panel per repair, means over the tasks that are shown."""
+    across: dict[str, Any] = {"field": "removed", "type": "quantitative", "title": "units removed"}
+    across |= {"axis": {"tickMinStep": 1, "format": "d"}, "scale": {"zero": False, "padding": 12}}
+    up = {"field": "kept", "type": "quantitative", "title": "kept of the own tasks (%)"}
+    coloured = {"color": colour(pruned)}
+    return base() | {
+        "transform": [
+            {"filter": "isValid(datum.kept)"},
+            {"calculate": "pow((datum.kept_high - datum.kept) / 1.959964, 2)", "as": "variance"},
+            {
+                "aggregate": [
+                    {"op": "mean", "field": "kept", "as": "kept"},
+                    {"op": "sum", "field": "variance", "as": "variance"},
+                    {"op": "sum", "field": "n", "as": "n"},
+                    {"op": "count", "as": "tasks"},
+                ],
+                "groupby": ["model", "selector", "repair", "removed"],
+            },
+            # A mean over fewer tasks is another question, as in the view `frontier`.
+            {"joinaggregate": [{"op": "max", "field": "tasks", "as": "most"}], "groupby": ["model", "removed"]},
+            {"filter": "datum.tasks === datum.most"},
+            {"calculate": "1.959964 * sqrt(datum.variance) / datum.tasks", "as": "reach"},
+            {"calculate": "datum.kept - datum.reach", "as": "kept_low"},
+            {"calculate": "datum.kept + datum.reach", "as": "kept_high"},
+            told("kept", ".1f", " %"),
+        ],
+        "facet": {"field": "repair", "sort": repairs(pruned), "title": None, "header": {"labelFontWeight": "bold"}},
+        "columns": 4,
+        "spec": {
+            "width": 190,
+            "height": 190,
+            "layer": [
+                asked(keep),
+                {"mark": {"type": "line", "opacity": 0.8}, "encoding": {"x": across, "y": up} | coloured},
+                {
+                    "mark": {"type": "rule", "opacity": 0.6},
+                    "encoding": interval("y", "kept") | {"x": across} | coloured,
+                },
+                {
+                    "mark": {"type": "point", "filled": True, "size": 45, "cursor": "pointer"},
+                    "encoding": {
+                        "x": across,
+                        "y": up,
+                        "tooltip": hint(MEAN_HINTS),
+                    }
+                    | coloured,
+                },
+            ],
+        },
+    }
+
+
+def base() -> dict[str, Any]:
+    """What the figures share."""
+    return {
+        "data": {"name": "variants"},
+        "config": {
+            "font": "sans-serif",
+            "view": {"stroke": None},
+            "axis": {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal", "gridColor": "#e3e3e3"},
+            "legend": {"orient": "bottom", "columns": 4, "labelFontSize": 12, "titleFontSize": 12, "symbolLimit": 40},
+            "header": {"labelFontSize": 13},
+        },
+    }
+
+
+def asked(keep: float) -> dict[str, Any]:
+    """The line that says what must be kept."""
+    return {
+        "data": {"values": [{"asked": 100 * keep}]},
+        "mark": {"type": "rule", "strokeDash": [4, 3], "color": NEUTRAL},
+        "encoding": {"y": {"field": "asked", "type": "quantitative"}},
+    }
+
+
+def interval(axis: str, name: str) -> dict[str, Any]:
+    """Both ends of a 95 % interval, along its axis."""
+    return {axis: {"field": f"{name}_low", "type": "quantitative"}, f"{axis}2": {"field": f"{name}_high"}}
+
+
+def selectors(pruned: list[dict[str, Any]]) -> list[str]:
+    """In the order that gives them their colours in every figure."""
+    return sorted({row["selector"] for row in pruned}, key=lambda name: (name != "accuracy", name))
+
+
+def repairs(pruned: list[dict[str, Any]]) -> list[str]:
+    """In the order in which the table has them, none first."""
+    return sorted({row["repair"] for row in pruned}, key=lambda name: (name != "no repair", " + " in name, name))
+
+
+def colour(pruned: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a selector."""
+    names = selectors(pruned)
+    colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
+    return {"field": "selector", "type": "nominal", "scale": {"domain": names, "range": colours}}
+
+
+def shape(pruned: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of a repair."""
+    names = repairs(pruned)
+    shapes = [SHAPES[place % len(SHAPES)] for place in range(len(names))]
+    return {"field": "repair", "type": "nominal", "scale": {"domain": names, "range": shapes}}
+
+
+def told(name: str, form: str, unit: str) -> dict[str, Any]:
+    """A number with its interval, as the hint says it."""
+    number, low, high = (f"format(datum.{key}, '{form}')" for key in (name, f"{name}_low", f"{name}_high"))
+    return {"calculate": f"{number} + '{unit} [' + {low} + ', ' + {high} + ']'", "as": f"told_{name}"}
+
+
+def hint(fields: dict[str, str]) -> list[dict[str, str]]:
+    """What is said of a point under the pointer: fields and their titles."""
+    return [{"field": field, "title": title} for field, title in fields.items()]
+
+
+def still(specification: dict[str, Any], drawn: list[dict[str, Any]], model: str) -> str:
+    """The figure as SVG, for one model."""
+    values = [row for row in drawn if row["model"] == model]
+    width = {"width": 760} if specification.get("width") == "container" else {}
+    text = vl_convert.vegalite_to_svg(specification | width | {"data": {"name": "variants", "values": values}})
+    return re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+
+
+@cache
+def scripts() -> str:
+    """Vega-Lite and what draws it, to stand in the page once."""
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", r"<\/script")
