@@ -63,6 +63,23 @@ def test_a_consumer_gets_the_streams_of_each_sequence_once(family: str) -> None:
             torch.testing.assert_close(stream, plain[place][0], atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_no_layer_behind_the_last_boundary_runs_and_the_model_stays_whole(family: str) -> None:
+    model, (ids, *_) = tiny.model(family), texts(1)
+    plain = tiny.stream(model, torch.tensor([ids]), layers_of(model))
+    layers, config, ran = list(layers_of(model)), model.config.to_dict(), []
+    for number, layer in enumerate(layers):
+        layer.register_forward_hook(lambda *_, number=number: ran.append(number))
+
+    def look(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        torch.testing.assert_close(streams[2], plain[2], atol=1e-5, rtol=1e-5)
+        raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        taps.run(model, [ids], [2], look, tokens=1000)
+    assert ran == [0, 1] and list(layers_of(model)) == layers and model.config.to_dict() == config
+
+
 class Largest(TorchDispatchMode):
     """The largest tensor that any operation makes, in bytes."""
 

@@ -26,7 +26,7 @@ _ASIDE = tuple(
     f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
 )
 # Where a package is imported by another name than it is installed by.
-_INSTALLED_AS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python"}
+_INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
 # What a package brings along that numbers depend on.
 _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
@@ -42,6 +42,7 @@ class _Module(NamedTuple):
     packages: tuple[str, ...]
 
 
+@cache
 def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     """Hash of modules and, transitively, of every module of lamina they import, also inside functions.
 
@@ -58,16 +59,21 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     ModuleNotFoundError
         If one of `modules` does not exist.
     """
-    return _code_digest(modules, root)
+    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
+    reached = _closure(modules, root)
+    return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
 
 
+@cache
 def package_digest(*modules: str, root: Path = _SOURCE) -> str:
     """Hash of the versions in requirements.lock of the packages that modules and what they reach import.
 
     Another version of a package that none of them imports changes nothing. Parameters and errors are those of
     `code_digest`; requirements.lock stands in the folder above `root`.
     """
-    return _package_digest(modules, root)
+    pins, names = _pins(root.parent / "requirements.lock"), packages(*modules, root=root)
+    names |= {brought for name in names for brought in _BRINGS.get(name, ())}
+    return _hashed("\n".join(f"{name} {pins[name]}" for name in sorted(names & pins.keys())))
 
 
 def packages(*modules: str, root: Path = _SOURCE) -> set[str]:
@@ -102,21 +108,6 @@ def family_digest(family: str | None) -> str:
 
 def _default(field: Any) -> Any:
     return field.default_factory() if field.default_factory is not MISSING else field.default
-
-
-@cache
-def _code_digest(modules: tuple[str, ...], root: Path) -> str:
-    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
-    reached = _closure(modules, root)
-    return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
-
-
-@cache
-def _package_digest(modules: tuple[str, ...], root: Path) -> str:
-    pins = _pins(root.parent / "requirements.lock")
-    names = packages(*modules, root=root)
-    names |= {brought for name in names for brought in _BRINGS.get(name, ())}
-    return _hashed("\n".join(f"{name} {pins[name]}" for name in sorted(names & pins.keys())))
 
 
 @cache
