@@ -56,7 +56,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             seconds(left, place, [row["seconds"] for row in chosen])
             layer_tokens(right, place, pass_, chosen)
         for axes in (left, right):
-            axes.set(ylim=(len(found) - 0.5, -0.5), xscale="log")
+            axes.set(ylim=(len(found) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
             axes.set_yticks(range(len(found)), [])
         left.set_yticks(range(len(found)), [label(pass_, chosen) for pass_, chosen in found.items()], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
@@ -93,7 +93,7 @@ def seconds(axes: Axes, place: int, found: list[float]) -> None:
     mean = statistics.mean(found)
     reach = style.Z95 * statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0
     axes.plot(found, [place + 0.22] * len(found), ".", color="#999999", markersize=4)
-    axes.errorbar(mean, place, xerr=[[min(reach, 0.9 * mean)], [reach]], fmt="o", color=style.COLOURS[0], capsize=2.5)
+    axes.errorbar(mean, place, xerr=reach, fmt="o", color=style.COLOURS[0], capsize=2.5)
     axes.annotate(f"{mean:.0f} s", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
 
 

@@ -47,7 +47,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     for axes, group in zip(grid, groups, strict=True):
         chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
         panel(axes, chosen, styles, healings)
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}: {group[2]}"))
+        axes.set_title(style.panel_title(connection, group[0], f"{group[1]} on {group[2]}"))
     names = [name for name in styles if any(row["selector"] == name for row in data)]
     handles: list[Any] = [Patch(facecolor=styles[name]["color"]) for name in names]
     handles += [Line2D([], [], markersize=4.5, **look("black", healing, healings)) for healing in ["none", *healings]]

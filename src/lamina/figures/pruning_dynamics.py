@@ -146,11 +146,12 @@ def accuracy_labels(axes: Axes, shares: list[tuple[float | None, int | None]]) -
 
 def scale_bars(figure: Figure, grid: list[Axes], scales: dict[str, Normalize]) -> None:
     """One colour bar per metric above the panels."""
+    pad = 0.3 / figure.get_figheight()  # so that one's label stands clear of the next
     for metric in sorted(scales, reverse=True):
         lost = "accuracy lost without the layer (share above chance)"
         label = lost if metric == "accuracy" else f"{metric} relevance"
         mappable = ScalarMappable(scales[metric], colours_of(metric))
-        bar = figure.colorbar(mappable, ax=grid, location="top", shrink=0.5, aspect=45, pad=0.015)
+        bar = figure.colorbar(mappable, ax=grid, location="top", shrink=0.5, aspect=45, pad=pad)
         bar.set_label(label)
         bar.ax.tick_params(labelsize=7)
         bar.outline.set_linewidth(0.4)
