@@ -26,7 +26,7 @@ _ASIDE = tuple(
     f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
 )
 # Where a package is imported by another name than it is installed by.
-_INSTALLED_AS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python"}
+_INSTALLED_AS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "sklearn": "scikit-learn"}
 # What a package brings along that numbers depend on.
 _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
