@@ -24,6 +24,7 @@ TITLE = "Made up"
 PLACE = 99
 TABLES = ("models",)
 ABOUT = "Nothing."
+QUERY = "FROM models"
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
