@@ -26,11 +26,7 @@ _ASIDE = tuple(
     f"{_PACKAGE}.{name}" for name in ("config", "errors", "models.families", "tables", "variant", "version", "workflow")
 )
 # Where a package is imported by another name than it is installed by.
-<<<<<<< HEAD
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
-=======
-_INSTALLED_AS = {"yaml": "pyyaml", "vl_convert": "vl-convert-python", "sklearn": "scikit-learn"}
->>>>>>> report
 # What a package brings along that numbers depend on.
 _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
