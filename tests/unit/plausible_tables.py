@@ -148,6 +148,17 @@ def write_study(
     return files
 
 
+def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
+    counts = dict(n_units=4, n_calibrations=n_calibrations, n_samples=40 * n_calibrations)
+    values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
+    return [
+        dict(model=model, component="layer", metric="cosine", statistic=name, value=value, p_value=None)
+        | dict(ci_low=value - 0.1, ci_high=value + 0.1)
+        | counts
+        for name, value in values.items()
+    ]
+
+
 def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> list[float]:
     """Scores of the units of a plan; those that go by a metric and one by one are in the relevance of every step."""
     metric, scores = key["selector"], rng.random(key["removed"]).tolist()
@@ -164,17 +175,6 @@ def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> 
             told |= dict(score=score, ci_low=score - 0.1, ci_high=score + 0.1, n_not_finite=0)
             data["relevance"].append(row | told)
     return scores
-
-
-def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
-    counts = dict(n_units=4, n_calibrations=n_calibrations, n_samples=40 * n_calibrations)
-    values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
-    return [
-        dict(model=model, component="layer", metric="cosine", statistic=name, value=value, p_value=None)
-        | dict(ci_low=value - 0.1, ci_high=value + 0.1)
-        | counts
-        for name, value in values.items()
-    ]
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:

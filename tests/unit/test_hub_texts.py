@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from lamina.config import load as configuration
 from lamina.config.calibrations import Hub, read
@@ -187,3 +189,11 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypa
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
             configuration.load(put(raw, "calibrations.all.mixture", {part: 1}), root)
+
+
+def test_the_examples_of_the_guide_are_calibrations() -> None:
+    guide = (ROOT / "docs/calibrations.md").read_text(encoding="utf-8")
+    examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    entries = [entry for example in examples for entry in example["calibrations"].values()]
+    assert len(entries) == 11
+    assert all(read(entry).options() for entry in entries)

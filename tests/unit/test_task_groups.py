@@ -10,6 +10,7 @@ import yaml
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina import database
 from lamina.config.calibrations import read
@@ -26,6 +27,7 @@ from tests.unit.plausible_tables import write_tables
 from tests.unit.test_calibrations import ENTRY, REFERENCE
 
 ROOT = Path(__file__).parents[2]
+REAL = ROOT.parent / "shared/real"
 SIZES = {"physics": 5, "biology": 12, "history": 23}
 
 
@@ -75,11 +77,16 @@ def exam(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def stock(model: Any, name: str, root: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None) -> dict[str, Any]:
+def stock(
+    model: Any, name: str, root: Path, monkeypatch: pytest.MonkeyPatch, limit: int | None, words: Any = None
+) -> dict[str, Any]:
     """lm-eval as its own users run it."""
     monkeypatch.chdir(root)
+    # It lists every installed package and the last commit for its records, which takes seconds.
+    monkeypatch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)
+    monkeypatch.setattr("lm_eval.evaluator.get_git_commit_hash", lambda: None)
     manager = TaskManager(include_path=str(root / "workflow/tasks"), include_defaults=False)
-    lm = HFLM(pretrained=model, tokenizer=tiny.tokenizer(), batch_size=1)
+    lm = HFLM(pretrained=model, tokenizer=words or tiny.tokenizer(), batch_size=1)
     found: Any = simple_evaluate(model=lm, tasks=[name], limit=limit, task_manager=manager)
     return dict(found)
 
@@ -205,3 +212,32 @@ def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
         ("b", "g", 0.9),
         ("g", None, 0.8),
     ]
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"LOUD: there are no real benchmark files in {REAL}, so none was scored")
+def test_real_benchmarks_score_as_a_group_as_lm_eval_scores_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "workflow/tasks").mkdir(parents=True)
+    names = ["arc_easy", "openbook_qa"]
+    for name in names:
+        task = {
+            "task": f"real_{name}",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(REAL / f"data/{name}.jsonl")}},
+            "test_split": "test",
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{query}}",
+            "doc_to_choice": "{{choices}}",
+            "doc_to_target": "gold",
+        }
+        (tmp_path / f"workflow/tasks/real_{name}.yaml").write_text(yaml.safe_dump(task))
+    group = {"group": "real", "task": [f"real_{name}" for name in names], "aggregate_metric_list": [{"metric": "acc"}]}
+    (tmp_path / "workflow/tasks/real.yaml").write_text(yaml.safe_dump(group))
+    model, words = (
+        kind.from_pretrained(REAL / "models/stories260K-llama") for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
+    ours = TaskBenchmark(lm_tasks.load_task("real", tmp_path), model, words, 6).score(model, "x").metrics
+    theirs = stock(model, "real", tmp_path, monkeypatch, 6, words)["results"]["real"]
+    (own,) = (row for row in ours if row["task"] == "real")
+    assert (own["value"], own["stderr"], own["n_samples"]) == (theirs["acc,none"], theirs["acc_stderr,none"], 12)

@@ -43,6 +43,17 @@ SCRIPTS = {
         names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "JE_ARROW_MALLOC_CONF")
         blas = {pool["num_threads"] for pool in threadpoolctl.threadpool_info()}
         print(len(os.listdir("/proc/self/task")) - 1, blas, [os.environ.get(name) for name in names])
+        assert len(os.listdir(f"/proc/{os.getppid()}/task")) == 1, "threads do not survive a fork"
+    """,
+    # Asks for the libraries of models, as the scripts do that clients are told of.
+    "heavy": """
+        import os, sys
+        assert {"torch", "transformers.modeling_utils", "lm_eval.evaluator", "peft"} <= sys.modules.keys()
+        assert not any(name.startswith("lamina") for name in sys.modules)
+        import torch
+        from lamina.errors import LaminaError
+        assert len(os.listdir(f"/proc/{os.getppid()}/task")) == 1, "threads do not survive a fork"
+        print(torch.get_num_threads(), (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item())
     """,
     "computes": "big = bytearray(200_000_000); big[::4096] = b'1' * len(big[::4096]); sum(range(6_000_000))",
 }
@@ -129,6 +140,12 @@ def test_a_fork_has_its_own_number_of_threads_and_begins_with_none(folder: Path,
     code, said, error, _ = run(folder, "counts", OMP_NUM_THREADS=number, OPENBLAS_NUM_THREADS=number)
     assert code == 0, error
     assert said == f"{int(number) - 1} {{{number}}} ['{number}', '{number}', None]\n"
+
+
+def test_a_fork_has_the_libraries_of_models_and_no_code_of_lamina(folder: Path) -> None:
+    for number in ("1", "2"):
+        code, said, error, _ = run(folder, "heavy", OMP_NUM_THREADS=number, PYTHONPATH=f"{ROOT}/src")
+        assert (code, said) == (0, f"{number} 27000000.0\n"), error
 
 
 def test_what_a_fork_used_is_said(folder: Path) -> None:

@@ -4,7 +4,8 @@ import duckdb
 from matplotlib.figure import Figure
 
 from lamina.database import rows
-from lamina.figures import angular_triangle, style
+from lamina.figures import style
+from lamina.figures.angular_triangle import QUERY, triangles
 
 TITLE = "Where the best block of every size begins"
 PLACE = 31
@@ -13,17 +14,16 @@ ABOUT = (
     "The angles of the figure above, each row of n layers stretched from 0, its least, to 1, its largest, so that the "
     "best run of every size is seen. The blue dot is that run; white dots cannot be told from it."
 )
-QUERY = angular_triangle.QUERY
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration [arXiv 2403.17887, fig. 4]."""
-    return angular_triangle.triangles(connection, by_row=True)
+    return triangles(connection, by_row=True)
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
     """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, "SELECT n_samples FROM activations WHERE span > 0")
+    data = rows(connection, QUERY)
     if not data:
         return ""
     return (

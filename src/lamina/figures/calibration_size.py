@@ -1,7 +1,6 @@
 """How many samples a ranking of layers takes: how alike two calibrations of a size rank them, by metric."""
 
 import functools
-from dataclasses import asdict
 from typing import Any
 
 import duckdb
@@ -52,16 +51,6 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
-def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """The points of all panels."""
-    return [
-        dict(model=model, calibration=calibration, metric=metric, **asdict(point))
-        for (model, calibration), metrics in found(connection).items()
-        for metric, points in metrics.items()
-        for point in points
-    ]
-
-
 def look(place: int) -> dict[str, Any]:
     """Colour, marker and dashes of a metric."""
     return {"color": style.COLOURS[place], "marker": style.MARKERS[place], "linestyle": style.DASHES[place]}
@@ -91,6 +80,17 @@ def found(connection: duckdb.DuckDBPyConnection) -> Found:
         if points:
             data.setdefault((row["model"], row["calibration"]), {})[row["metric"]] = points
     return data
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """The points of all panels; `n_samples` is the size of each calibration of a pair."""
+    return [
+        dict(model=model, calibration=calibration, metric=metric, n_samples=point.size)
+        | dict(median=point.median, low=point.low, high=point.high)
+        for (model, calibration), metrics in found(connection).items()
+        for metric, points in metrics.items()
+        for point in points
+    ]
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:

@@ -25,37 +25,32 @@ ABOUT = (
     "the layer turns the residual stream."
 )
 
-# Replicated calibrations as one column, their mean.
-QUERY = """
-FROM (
-    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_samples,
-        accuracy_reason, cosine, cosine_low, cosine_high, cosine_samples, 1 AS n_draws, NULL AS accuracy_spread,
-        NULL AS cosine_spread
-    FROM relevance_wide
-    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
-    UNION ALL BY NAME
-    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy') AS accuracy,
-        max(ci_low) FILTER (metric = 'accuracy') AS accuracy_low,
-        max(ci_high) FILTER (metric = 'accuracy') AS accuracy_high,
-        max(n_samples) FILTER (metric = 'accuracy') AS accuracy_samples,
-        max(reason) FILTER (metric = 'accuracy') AS accuracy_reason,
-        max(score) FILTER (metric = 'cosine') AS cosine, max(ci_low) FILTER (metric = 'cosine') AS cosine_low,
-        max(ci_high) FILTER (metric = 'cosine') AS cosine_high,
-        max(n_samples) FILTER (metric = 'cosine') AS cosine_samples, max(n_draws) AS n_draws,
-        max(spread) FILTER (metric = 'accuracy') AS accuracy_spread,
-        max(spread) FILTER (metric = 'cosine') AS cosine_spread
-    FROM relevance_means GROUP BY ALL
-)
-WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
-ORDER BY model, component, calibration, layer
-"""
-
 # White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
 ACCURACY = LinearSegmentedColormap.from_list(
     "accuracy", [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")]
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+# Replicated calibrations as one column, their mean.
+QUERY = """
+FROM (
+    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine,
+        cosine_low, cosine_high, accuracy_samples, cosine_samples, 1 AS n_draws,
+        NULL AS accuracy_spread, NULL AS cosine_spread
+    FROM relevance_wide
+    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
+    UNION ALL
+    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy'),
+        max(ci_low) FILTER (metric = 'accuracy'), max(ci_high) FILTER (metric = 'accuracy'),
+        max(reason) FILTER (metric = 'accuracy'), max(score) FILTER (metric = 'cosine'),
+        max(ci_low) FILTER (metric = 'cosine'), max(ci_high) FILTER (metric = 'cosine'),
+        max(n_samples) FILTER (metric = 'accuracy'), max(n_samples) FILTER (metric = 'cosine'), max(n_draws),
+        max(spread) FILTER (metric = 'accuracy'), max(spread) FILTER (metric = 'cosine')
+    FROM relevance_means GROUP BY ALL
+)
+WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
+ORDER BY model, component, calibration, layer
+"""
 NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
 
 

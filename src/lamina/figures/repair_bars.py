@@ -94,7 +94,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
             error = style.Z95 * (row["stderr"] or 0)
             bar = axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
-            style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {told(row)}")
+            style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {told(row, error)}")
         if not found:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
     axes.set_xticks(
