@@ -131,10 +131,17 @@ def _numbers(folder: Path) -> list[int]:
 def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Path) -> None:
     """Views of the tables in a folder, but for those that need a table or column that an earlier version left out."""
     files = [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]
+    lacking = store.TABLES.keys() - {file.stem for file in files}
     for statement in statements(views, files):
-        if not statement.lstrip().startswith("COMMENT"):
-            with suppress(duckdb.CatalogException, duckdb.BinderException):
-                connection.execute(statement)
+        if made := re.search(r"^CREATE OR REPLACE VIEW (\w+).*", statement, re.MULTILINE | re.DOTALL):
+            try:
+                # DuckDB would take a view that is not here from schema main, which is another study's.
+                if lacking.isdisjoint(re.findall(r"\w+", made[0])):
+                    connection.execute(statement)
+                else:
+                    lacking.add(made[1])
+            except (duckdb.CatalogException, duckdb.BinderException):
+                lacking.add(made[1])
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:

@@ -47,6 +47,8 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
         # Derived views too, each from the tables of its own study.
         sizes = connection.execute("SELECT study, max(removed) FROM studies.scores GROUP BY study ORDER BY study")
         assert sizes.fetchall() == [("first", 2), ("second", 1), ("studies_", 2)]
+        views = "SELECT count(*) FROM duckdb_views() WHERE NOT internal AND schema_name = ?"
+        assert len({connection.execute(views, [name]).fetchall()[0] for name in ("main", "first", "studies")}) == 1
         undescribed = connection.execute(
             """SELECT table_name, column_name FROM duckdb_columns()
             WHERE NOT internal AND schema_name IN ('main', 'studies') AND coalesce(comment, '') = ''"""
