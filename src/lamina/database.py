@@ -91,12 +91,15 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
             connection.execute(f"ATTACH '{place}' AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
             connection.execute("USE output")
             connection.execute("BEGIN")
-            _create(connection, views, kept / study / str(last[study]))
+            for statement in statements(views, sorted((kept / study / str(last[study])).iterdir())):
+                connection.execute(statement)
             describe(connection)
+            connection.execute("COMMIT")
             for name, number in last.items():
                 connection.execute(f'CREATE SCHEMA "{name}"')
                 connection.execute(f'USE output."{name}"')
                 _create(connection, views, kept / name / str(number))
+            connection.execute("BEGIN")
             connection.execute("CREATE SCHEMA studies")
             _unite(connection, last)
             connection.execute("COMMIT")
@@ -126,10 +129,19 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Path) -> None:
-    """Views of the tables in a folder; an earlier version may have left out some, and what reads them."""
-    for statement in statements(views, [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]):
-        with suppress(duckdb.CatalogException):
-            connection.execute(statement)
+    """Views of the tables in a folder, but for those that need a table or column that an earlier version left out."""
+    files = [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]
+    lacking = store.TABLES.keys() - {file.stem for file in files}
+    for statement in statements(views, files):
+        if made := re.search(r"^CREATE OR REPLACE VIEW (\w+).*", statement, re.MULTILINE | re.DOTALL):
+            try:
+                # DuckDB would take a view that is not here from schema main, which is another study's.
+                if lacking.isdisjoint(re.findall(r"\w+", made[0])):
+                    connection.execute(statement)
+                else:
+                    lacking.add(made[1])
+            except (duckdb.CatalogException, duckdb.BinderException):
+                lacking.add(made[1])
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
