@@ -146,10 +146,16 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
-    text = re.sub(r"[ \t]+\n", "\n", buffer.getvalue())
+    text = re.sub(r"[ \t]*\n[ \t]*", "\n", buffer.getvalue())
+    # A hundredth of a point is not seen, and every figure stands in the report.
+    text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|translate\([^)]*\)", _rounded, text)
     if caption:
         text = re.sub(r"(<svg[^>]*>)", lambda head: f"{head[0]}\n <desc>{html.escape(caption)}</desc>", text, count=1)
     return re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
+
+
+def _rounded(numbers: re.Match[str]) -> str:
+    return re.sub(r"(\.\d\d)\d+", r"\1", numbers[0])
 
 
 def hint(artist: Artist, text: str) -> None:
