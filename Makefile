@@ -1,7 +1,7 @@
 # make run    the embedded study: results/report.html
 # make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device)
-# make test   all tests but those of reruns and of clusters
-# make test-reruns  what a change makes stale, and changed studies run again beside busy processes
+# make test   all tests but the long ones and those of clusters
+# make test-long  whole studies; what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
@@ -28,7 +28,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan export compare sql query test test-reruns test-slurm resume-slurm check
+.PHONY: run plan export compare sql query test test-long test-slurm resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -40,10 +40,10 @@ plan: .venv/installed
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest -rs -m 'not reruns' tests/pipeline tests/slurm
+	$(BIN)/python -m pytest -rs -m 'not reruns and not studies' tests/pipeline tests/slurm
 
-test-reruns: .venv/installed
-	$(BIN)/python -m pytest -rs -m reruns tests/pipeline
+test-long: .venv/installed
+	$(BIN)/python -m pytest -rs -m 'reruns or studies' tests/pipeline
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install

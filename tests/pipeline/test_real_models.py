@@ -12,9 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.pipeline.project import SHARED, Project, copy_project
 
-pytestmark = pytest.mark.skipif(
-    not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real of models beside the project"
-)
+pytestmark = [
+    pytest.mark.studies,
+    pytest.mark.skipif(
+        not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real of models beside the project"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

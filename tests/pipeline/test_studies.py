@@ -12,6 +12,8 @@ import yaml
 
 from tests.pipeline.project import ROOT, SHARED, Project, copy_project, parse_jobs
 
+pytestmark = pytest.mark.studies
+
 PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers")
 KINDS = ("pruning_dynamics", "training_dynamics", "calibration_size", "cost_of_metrics", "cross_task_graph")
 DEEPER = ("angular_rows", "healed_curves")
