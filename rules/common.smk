@@ -71,8 +71,7 @@ def family(wildcards):
     return family_digest(CONFIG.models[wildcards.model].family)
 
 
-# When the run began, for its wall time in the report; jobs of a cluster read it from the shared folder.
-STARTED = ".snakemake/lamina-started"
+STARTED = ".snakemake/lamina-started"  # when the run began: its wall time; a cluster's jobs read it from the shared folder
 
 
 onstart:

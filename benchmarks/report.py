@@ -1,0 +1,123 @@
+"""What a large study's figures, report and queries cost: made-up tables, the same code and processes as in a run.
+
+    python benchmarks/report.py [--layers 40 --tasks 20 --sizes 2 --sweep-rows 5000000]
+    python benchmarks/report.py --sweep-rows 50000000 --only queries
+
+One JSON line a step: seconds and peak memory of its process. `page` is the report in Chromium, where there is one, till
+it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+from cases import ROOT
+
+sys.path.insert(0, str(ROOT))
+from lamina import database, report
+from tests.unit import chromium
+from tests.unit.plausible_tables import write_study
+
+# The five questions that are asked most.
+QUERIES = (
+    "which_layers_matter",
+    "accuracy_against_removed",
+    "which_repair_when",
+    "which_selector_wins",
+    "largest_removal_that_keeps_95_percent",
+)
+
+
+def study(folder: Path, layers: int, tasks: int, sizes: int, sweep_rows: int) -> list[Path]:
+    """Tables of a made-up study, its sweeps repeated with other sample numbers until they have that many rows."""
+    names = tuple(f"task{number}" for number in range(tasks))
+    files = write_study(folder, layers, names, tuple(range(1, sizes + 1)), sizes, n_test=500)
+    sweeps, calibrations = (next(file for file in files if file.stem == name) for name in ("sweeps", "calibrations"))
+    connection = duckdb.connect()
+    few, samples = connection.execute(f"SELECT count(*), max(sample) + 1 FROM '{sweeps}'").fetchall()[0]
+    turns = max(1, round(sweep_rows / few))
+    every_turn = f"FROM '{sweeps}' AS s, range({turns}) AS t(turn)"
+    _replace(connection, sweeps, f"SELECT s.* REPLACE (sample + {samples} * turn AS sample) {every_turn}")
+    _replace(connection, calibrations, f"SELECT * REPLACE ({turns * samples} AS n_samples) FROM '{calibrations}'")
+    return files
+
+
+def _replace(connection: duckdb.DuckDBPyConnection, file: Path, query: str) -> None:
+    new = file.with_suffix(".new")
+    connection.execute(f"COPY ({query}) TO '{new}' (FORMAT parquet)")
+    new.replace(file)
+
+
+def script(step: str, name: str, *arguments: str | Path) -> dict[str, object]:
+    """Run a script of the workflow as a job does, one thread to a process."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(ROOT / f"workflow/scripts/{name}.py"), *map(str, arguments)]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, env=environment)
+    _, status, used = os.wait4(process.pid, 0)
+    assert status == 0, command
+    return told(step, began, used.ru_maxrss)
+
+
+def told(step: str, began: float, peak_kb: float | None = None) -> dict[str, object]:
+    """A line of the output."""
+    found: dict[str, object] = {"step": step, "seconds": round(time.perf_counter() - began, 2)}
+    return found if peak_kb is None else found | {"peak_mb": round(peak_kb / 1024)}
+
+
+def pages(folder: Path, files: list[Path]) -> Iterator[dict[str, object]]:
+    """Draw every figure, render the report, open it."""
+    figures, page = folder / "figures", folder / "report.html"
+    figures.mkdir()
+    for name, module in report.modules().items():
+        tables = [file for file in files if file.stem in module.TABLES]
+        output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")
+        yield script(f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output)
+    facts = folder / "facts.json"
+    facts.write_text(json.dumps({"seed": 0, "versions": {}, "commit": None}))
+    given = ("--tables", *files, "--figures", figures, "--template", ROOT / "workflow/report/report.html.j2")
+    yield script("report", "render_report", *given, "--facts", facts, "--keep", "0.95", "--output", page)
+    if chromium.BINARY:
+        with chromium.opened(folder / "profile") as browser:
+            seconds = browser.open(page)
+        yield {"step": "page", "seconds": round(seconds, 2), "bytes": page.stat().st_size}
+
+
+def questions(files: list[Path]) -> Iterator[dict[str, object]]:
+    """Ask each main query once, and again with what the first has read in the page cache."""
+    connection = database.connect(ROOT / database.VIEWS, files)
+    for name in QUERIES:
+        text = (ROOT / f"sql/queries/{name}.sql").read_text(encoding="utf-8")
+        for turn in ("", " again"):
+            began = time.perf_counter()
+            rows = len(connection.execute(text).fetchall())
+            yield told(f"query {name}{turn}", began) | {"rows": rows}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=40)
+    parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument(
+        "--sizes", type=int, default=2, help="sizes of plans; each has selectors × repairs variants a task"
+    )
+    parser.add_argument("--sweep-rows", type=int, default=5_000_000)
+    parser.add_argument("--only", choices=("pages", "queries"))
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        tables = study(Path(temporary) / "tables", args.layers, args.tasks, args.sizes, args.sweep_rows)
+        counts = {file.stem: duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchall()[0][0] for file in tables}
+        print(json.dumps({"rows": counts}), flush=True)
+        for part, steps in (("pages", lambda: pages(Path(temporary), tables)), ("queries", lambda: questions(tables))):
+            if args.only in (None, part):
+                for line in steps():
+                    print(json.dumps(line), flush=True)
+        print(json.dumps({"own_peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)}))
