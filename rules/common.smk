@@ -71,7 +71,7 @@ def family(wildcards):
     return family_digest(CONFIG.models[wildcards.model].family)
 
 
-STARTED = ".snakemake/lamina-started"  # when the run began: its wall time; a cluster's jobs read it from the shared folder
+STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; on a cluster in the shared folder
 
 
 onstart:
