@@ -161,7 +161,7 @@ def test_a_job_and_what_it_started_die_with_its_client(folder: Path, how: signal
     pids = [int(word) for word in job.stdout.readline().split()]
     assert all(map(alive, pids))
     job.send_signal(how)
-    until(lambda: not any(map(alive, pids)), 1)
+    until(lambda: not any(map(alive, pids)))
     job.communicate()
 
 
@@ -171,7 +171,7 @@ def test_a_job_dies_with_the_shell_that_snakemake_kills(folder: Path) -> None:
     assert shell.stdout is not None
     pids = [int(word) for word in shell.stdout.readline().split()]
     shell.terminate()
-    until(lambda: not any(map(alive, pids)), 3)
+    until(lambda: not any(map(alive, pids)))
 
 
 def test_parents_and_jobs_die_with_the_driver_and_later_jobs_run_without(folder: Path) -> None:
@@ -181,7 +181,7 @@ def test_parents_and_jobs_die_with_the_driver_and_later_jobs_run_without(folder:
     pids = [int(word) for word in job.stdout.readline().split()]
     process.kill()
     process.wait()
-    until(lambda: not any(map(alive, pids)), 2)
+    until(lambda: not any(map(alive, pids)))
     _, error = job.communicate(timeout=5)
     assert job.returncode == 1
     assert "the parent of this job has gone" in error
