@@ -35,7 +35,7 @@ run: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.ending
 
 plan: .venv/installed
-	$(SNAKEMAKE) --quiet all -- results/cost.json
+	$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@$(BIN)/python -m lamina.workflow.cost results/cost.json $(if $(RATE),--rate $(RATE))
 
 test: .venv/installed

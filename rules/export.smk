@@ -5,6 +5,7 @@
 with failures.refused():
     for asked in exports.asked_for(sys.argv):
         exports.check(CONFIG, Variant.parse(asked))
+        exports.check_form(os.environ)
 
 
 localrules:

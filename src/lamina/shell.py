@@ -114,12 +114,17 @@ def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
 
 def converse(connection: duckdb.DuckDBPyConnection) -> None:
     """Read queries from standard input and answer them, until its end or `.quit`."""
-    print(HELP)
+    at_a_terminal = sys.stdin.isatty()
+    if at_a_terminal:
+        print(HELP)
     begun = ""
     while True:
         try:
-            line = input("     -> " if begun else "lamina> ")
+            line = input(("     -> " if begun else "lamina> ") if at_a_terminal else "")
         except EOFError:
+            # A script may leave out its last semicolon, and ends with its first error.
+            if begun:
+                print(_answer(connection, begun))
             return
         except KeyboardInterrupt:
             begun = ""
@@ -132,6 +137,8 @@ def converse(connection: duckdb.DuckDBPyConnection) -> None:
             try:
                 print(_answer(connection, begun))
             except LaminaError as error:
+                if not at_a_terminal:
+                    raise
                 print(error)
             begun = ""
 

@@ -131,7 +131,7 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
         ("recoveries", '    method: Literal["ghost"] = "ghost"\n'),
         ("healings", '    method: Literal["lora"] = "lora"\n'),
         ("selectors", '    strategy: Literal["iterative"] = "iterative"\n'),
-        ("calibrations", '    task: Filled = option("Name of one lm-eval task.")\n'),
+        ("calibrations", "    split: Split = split_option()\n"),
     ],
 )
 def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str, anchor: str) -> None:

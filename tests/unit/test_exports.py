@@ -51,3 +51,11 @@ def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> Non
 def test_targets_are_told_from_other_arguments() -> None:
     given = ["snakemake", "--cores", "2", "--", "results/exports/a/b/c/removed=1/none/none", "results/report.html"]
     assert exports.asked_for(given) == ["a/b/c/removed=1/none/none"]
+
+
+def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away() -> None:
+    exports.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"})
+    with pytest.raises(LaminaError, match="FORM=codee: .* Did you mean 'code'"):
+        exports.check_form({"LAMINA_EXPORT_FORM": "codee"})
+    with pytest.raises(LaminaError, match="SHARD=2XB is no size.* SHARD=2GB"):
+        exports.check_form({"LAMINA_EXPORT_SHARD": "2XB"})

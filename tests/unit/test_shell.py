@@ -1,6 +1,8 @@
 """Questions are asked by name, answers read well, and the page of questions is what the queries answer."""
 
 import builtins
+import io
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,12 +54,24 @@ def test_the_shell_answers_until_it_is_left_and_survives_mistakes(
 ) -> None:
     typed = iter(["SELECT count(*)", "AS n FROM models;", "SELECT nope;", ".tables", ".query nope", ".help", ".quit"])
     monkeypatch.setattr(builtins, "input", lambda _: next(typed))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(shell, "QUERIES", QUERIES)
     shell.converse(connection)
     said = capsys.readouterr().out
     assert "n\n-\n1\n(1 rows)" in said and '"nope" was not found' in said and "no question 'nope'" in said
     assert "benchmark_samples" in said and said.count(".quit ends") == 2
     assert next(typed, None) is None
+
+
+def test_a_script_gets_answers_alone_and_ends_with_its_first_error(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT count(*) AS n\nFROM models;\nSELECT 2 AS two"))
+    shell.converse(connection)
+    assert capsys.readouterr().out == "n\n-\n1\n(1 rows)\ntwo\n---\n2\n(1 rows)\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT nope;\nSELECT 1;"))
+    with pytest.raises(LaminaError, match="nope"):
+        shell.converse(connection)
 
 
 def test_the_page_holds_every_question_with_its_answer(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import torch
 
 from lamina.errors import LaminaError, explained
 from lamina.evaluation import variants
-from lamina.models.export import FORMS, Source, export
+from lamina.models.export import Source, export
 from lamina.models.load import load_model
 from lamina.tables import store
-from lamina.variant import Variant
+from lamina.variant import EXPORTED_AS, Variant
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--manifest", type=Path, required=True)
     parser.add_argument("--results", type=Path, default=Path("results"), help="where the variant's files are")
     parser.add_argument("--benchmarks", type=Path, nargs="*", default=[], help=".parquet files of table benchmarks")
-    parser.add_argument("--form", choices=FORMS, default="auto")
+    parser.add_argument("--form", choices=EXPORTED_AS, default="auto")
     parser.add_argument("--max-shard-size", default="5GB", help="largest weights file")
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     arguments = parser.parse_args()

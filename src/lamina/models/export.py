@@ -26,10 +26,9 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import kept_layers, parse, runs
 from lamina.models.variant import Boundary, Repairing
-from lamina.variant import Variant
+from lamina.variant import EXPORTED_AS, Variant
 from lamina.version import VERSION
 
-FORMS = ("auto", "stock", "code")
 CODE = "modeling_lamina.py"
 RECORD = "lamina.json"
 AUTO_MAP = {"AutoConfig": "modeling_lamina.LaminaConfig", "AutoModelForCausalLM": "modeling_lamina.LaminaForCausalLM"}
@@ -180,8 +179,8 @@ def _own_source(variant: PreTrainedModel) -> str:
 
 
 def _check(base: PreTrainedModel, form: str, target: Path) -> None:
-    if form not in FORMS:
-        raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(FORMS)}.")
+    if form not in EXPORTED_AS:
+        raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}.")
     if getattr(base.config, "auto_map", None):
         raise LaminaError(
             f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "

@@ -1,11 +1,12 @@
 """Variants that are asked for by name: what of the name is unknown, and the nearest that is known."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from lamina.config.configuration import Configuration
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
-from lamina.variant import Variant
+from lamina.variant import EXPORTED_AS, Variant
 from lamina.workflow import paths, studies
 
 
@@ -13,6 +14,21 @@ def asked_for(arguments: Iterable[str]) -> list[str]:
     """The variants among the targets on Snakemake's command line, as text."""
     folder = paths.export("")
     return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
+
+
+def check_form(environment: Mapping[str, str]) -> None:
+    """Refuse a form or a size of weights files that is none, before an earlier export is taken away.
+
+    Raises
+    ------
+    LaminaError
+        With what may be written.
+    """
+    form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
+    if form and form not in EXPORTED_AS:
+        raise LaminaError(f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}")
+    if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
+        raise LaminaError(f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB.")
 
 
 def check(config: Configuration, variant: Variant) -> None:

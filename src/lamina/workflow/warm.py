@@ -87,6 +87,7 @@ def _wait(address: str, records: Path) -> None:
     """Hand each client to the parent for its libraries and environment, until standard input closes."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(address)
+    own = Path(address).stat().st_ino
     listener.listen(1024)
     parents: dict[Any, socket.socket] = {}
     selector = selectors.DefaultSelector()
@@ -107,6 +108,9 @@ def _wait(address: str, records: Path) -> None:
                 theirs.close()
                 parents[asked] = ours
             socket.send_fds(parents[asked], [b"."], [client.fileno()])
+    # The next run may listen here already.
+    if Path(address).exists() and Path(address).stat().st_ino == own:
+        Path(address).unlink()
 
 
 def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[str, str], record: Path) -> NoReturn:
