@@ -56,14 +56,14 @@ whole AS (  -- a mean over fewer calibrations is another question
     FROM recipes QUALIFY n_calibrations > 1 AND n_calibrations = max(n_calibrations) OVER (PARTITION BY model)
 )
 SELECT 'task' AS question, model, calibration AS name, own_tasks AS tasks, 1 AS n_tasks, selector, removed, recovery,
-    healing, layers, own_kept AS kept, own_kept_stderr AS kept_stderr, own_samples AS n_samples, text_ratio,
+    healing, layers, units, own_kept AS kept, own_kept_stderr AS kept_stderr, own_samples AS n_samples, text_ratio,
     text_ratio_stderr, text_samples, n_others, others_kept, others_kept_stderr, others_samples, parameters_ratio,
     latency_ratio, latency_ratio_stderr, latency_repeats,
     [variant] AS variants, at_chance
 FROM known WHERE own_kept IS NOT NULL
 UNION ALL BY NAME
 SELECT 'model' AS question, model, '' AS name, '' AS tasks, n_tasks, selector, removed, recovery, healing, layers,
-    mean_kept AS kept, mean_kept_stderr AS kept_stderr, all_samples AS n_samples, text_ratio, text_ratio_stderr,
+    units, mean_kept AS kept, mean_kept_stderr AS kept_stderr, all_samples AS n_samples, text_ratio, text_ratio_stderr,
     text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats,
     [variant] AS variants,
     false AS at_chance
