@@ -42,8 +42,8 @@ BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selecto
 # An interpreter that Snakemake deploys must come first on PATH, so that ours stays out of its way.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
 # Where jobs of this machine find the libraries imported; a cluster's, and those on a GPU, import them.
-LOCAL = workflow.local_exec and not workflow.remote_exec
-WARM = ".snakemake/lamina-warm" if LOCAL and not DEPLOYED and commands.can_be_warm() else None
+HERE = not workflow.remote_exec and not DEPLOYED
+WARM = ".snakemake/lamina-warm" if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
 
 
@@ -63,7 +63,7 @@ wildcard_constraints:
 
 def cores():
     """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
-    return workflow.cores if LOCAL else None
+    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
 
 
 def family(wildcards):
