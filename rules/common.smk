@@ -27,7 +27,7 @@ from lamina.workflow.resources import drawn_minutes, fit_memory, memory, minutes
 gc.disable()
 atexit.register(gc.freeze)
 
-with failures.refused():
+with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
         text.check(file)
     CONFIG = load(config, Path.cwd())
