@@ -28,6 +28,11 @@ def command(**values: Any) -> str:
     return " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items())
 
 
+def model(config: Configuration, w: Any) -> str:
+    """What a model's manifest is made from: its entry, less how many devices its jobs ask for."""
+    return as_json({name: value for name, value in config.models[w.model].options().items() if name != "devices"})
+
+
 def keys(w: Any) -> str:
     """The key columns of a sweep, plan or relevance table."""
     selector = studies.planned_for(w.calibration, w.selector)[1].split("/")[0]
