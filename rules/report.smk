@@ -212,10 +212,10 @@ rule render_report:
         "../envs/lamina.yaml"
     params:
         code=code_digest("render_report"),
-        asked=arguments.recommend(CONFIG),
+        told=arguments.report(CONFIG),
     shell:
         'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
-        " --template {input.template} --facts {input.facts} {params.asked} --output {output} 2> {log}"
+        " --template {input.template} --facts {input.facts} {params.told} --output {output} 2> {log}"
 
 
 rule check_refusals:

@@ -49,6 +49,7 @@ def write_study(
     n_test: int = 200,
     models: tuple[str, ...] = ("reference",),
     seed: int = 0,
+    selectors: tuple[str, ...] = SELECTORS,
 ) -> list[Path]:
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
@@ -69,7 +70,7 @@ def write_study(
         timed: set[tuple[int, str, int]] = set()
         for calibration in calibrations:
             _calibration(data, model, calibration, n_layers, calibration == refused, rng)
-            for selector in SELECTORS:
+            for selector in selectors:
                 skill = {"accuracy": 0.04, "random": 0.2, "deepest": 0.16}.get(selector, 0.1)
                 for removed in sizes:
                     key = dict(model=model, calibration=calibration, selector=selector, removed=removed)

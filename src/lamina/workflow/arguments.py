@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
+from lamina.config.glossary import glossary
 from lamina.config.metrics import METRICS, MODULES, Metric
 from lamina.workflow import inputs, studies
 
@@ -235,6 +236,7 @@ def early_metric(config: Configuration, w: Any) -> Metric | None:
     return None if budget == "full" else own_metric(config, w)
 
 
-def recommend(config: Configuration) -> str:
-    """What a model must keep to be recommended in the report."""
-    return command(**{"keep": config.report.keep, "general-text": config.report.general_text})
+def report(config: Configuration) -> str:
+    """What a model must keep to be recommended in the report, and what the names in it mean."""
+    asked = {"keep": config.report.keep, "general-text": config.report.general_text}
+    return command(**asked, names=as_json(glossary(config)))
