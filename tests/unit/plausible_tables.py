@@ -128,7 +128,7 @@ def write_study(
                             )
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
-        data["agreements"] += _agreements(model, len(calibrations))
+        data["agreements"] += _agreements(model, [name for name in calibrations if name != refused], n_layers)
         data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
         for name in calibrations:
             data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
@@ -150,8 +150,9 @@ def write_study(
     return files
 
 
-def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
-    counts = dict(n_units=4, n_calibrations=n_calibrations, n_samples=40 * n_calibrations)
+def _agreements(model: str, calibrations: list[str], n_layers: int) -> list[dict[str, Any]]:
+    counts = dict(n_units=n_layers - 4 * (n_layers >= 8), n_calibrations=len(calibrations))
+    counts |= dict(n_samples=64 * len(calibrations), calibrations=", ".join(calibrations))
     values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
     return [
         dict(model=model, component="layer", metric="cosine", statistic=name, value=value, p_value=None)

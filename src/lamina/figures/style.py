@@ -73,6 +73,14 @@ def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str
     }
 
 
+def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by the values of some columns, in the order of their first ones: those of one panel each."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in data:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A grid of `n` panels of `width` x `height` inches, at most `columns` wide; legends go outside, below."""
     columns = min(columns, n)
