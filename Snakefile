@@ -96,3 +96,6 @@ rule benchmark:
 rule report:
     input:
         "results/report.html",
+
+# Snakemake asks again what a function takes each time that it calls it; told here, it need not look.
+graph.tell_signatures(workflow.rules)

@@ -17,7 +17,7 @@ from lamina.config import text
 from lamina.config.load import load
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
-from lamina.workflow import arguments, commands, exports, failures, gpu_lock, inputs, paths, studies, warm
+from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, paths, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
@@ -71,10 +71,16 @@ HERE_GPUS = len(gpu_lock.devices(os.environ)) if workflow.local_exec else None
 device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
 
 
-def gpus(wildcards, input):
+def gpus_of(wildcards, input):
     """GPUs of a job: those that the weights of its model need."""
-    asked = CONFIG.models[wildcards.model].devices
-    return 1 if asked == 1 else devices(asked, input.manifest, device_gb(), HERE_GPUS)
+    return devices(CONFIG.models[wildcards.model].devices, input.manifest, device_gb(), HERE_GPUS)
+
+
+# A large graph asks each job's functions again and again, so what is the same for all is a number.
+gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
+
+
+THREADS = threads(cores())
 
 
 def family(wildcards):

@@ -23,7 +23,7 @@ rule heal_variant:
         "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: lambda _: threads(cores())
+    threads: THREADS
     resources:
         gpu=gpus,
         mem_mb=memory,
