@@ -132,6 +132,11 @@ class Replay:
         places = [self.full.index[self.unit(candidate)] for candidate in candidates]
         return np.array([1.0 - self.full.correct(places, number, True) for number in numbers]).T
 
+    def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+        """What the model before the removal did; it lacks no unit that the sweep measured."""
+        assert not any(candidate.removed & self.full.index.keys() for candidate in candidates)
+        return self.full.rows([engine.CURRENT])
+
     def unit(self, candidate: Candidate) -> str:
         """The last unit that the candidate lacks, of those that the sweep measured."""
         return next(unit for unit in candidate.removed if unit in self.full.index)
