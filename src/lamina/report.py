@@ -82,6 +82,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         written=answer("what_is_written"),
+        drafts=answer("which_draft_pays"),
         repairs=answer("which_repair_when"),
         figures=[each for name, module in modules().items() if (each := figure(name, module, figures))],
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
