@@ -5,7 +5,6 @@ standard error treats prompts as clusters. Each prompt is written with the base 
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lamina.config.benchmarks import Drafts
 from lamina.data.text import encode
 from lamina.errors import LaminaError
+from lamina.evaluation import speculation
 from lamina.evaluation.efficiency import kv_bytes_per_token
 from lamina.evaluation.speculation import Decoding, Writer, overlap, written
 from lamina.models.context import check_fits, context
@@ -181,10 +181,10 @@ def _timed(writer: Writer, prompt: Sequence[int], count: int) -> float:
     if not writer.held:
         writer.read(prompt, 1)
     wait()
-    start = time.perf_counter()
+    start = speculation.clock()
     writer.read([*prompt, *[prompt[-1]] * count], count)
     wait()
-    seconds = time.perf_counter() - start
+    seconds = speculation.clock() - start
     writer.keep(len(prompt))
     return seconds
 

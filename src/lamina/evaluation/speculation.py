@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 from transformers import DynamicCache, PreTrainedModel
 
+clock = time.perf_counter  # what seconds are counted by
+
 
 @dataclass(frozen=True)
 class Decoding:
@@ -113,7 +115,7 @@ def written(
     random, base = Random(seed), Writer(model)
     first = drawn(shares(base.read(prompt, 1)[0], how.temperature), random.random())
     helper = Writer(draft) if draft is not None else None
-    text, rounds, start = [*prompt, first], 0, time.perf_counter()
+    text, rounds, start = [*prompt, first], 0, clock()
     fresh = {first}
     while len(text) < len(prompt) + how.tokens and not fresh & how.ends:
         known, guesses = len(text), []
@@ -127,7 +129,7 @@ def written(
         if helper:
             helper.keep(len(text) - 1)
         fresh, rounds = set(text[known:]), rounds + 1
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     found = text[len(prompt) : len(prompt) + how.tokens]
     end = next((place for place, token in enumerate(found) if token in how.ends), len(found))
     return Written(found[: end + 1], rounds, len(text) - len(prompt) - 1, seconds)

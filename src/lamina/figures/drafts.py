@@ -1,4 +1,4 @@
-"""Variants as drafts of their own base: how often a drafted token is accepted, and what that makes of decoding's speed."""
+"""Variants as drafts of their own base: how often a drafted token is accepted, and how fast decoding is with them."""
 
 from typing import Any
 

@@ -145,7 +145,7 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
             "Prune the model it was made from, or an export with recovery none."
         )
     for key, words in _TIED.items():
-        if units and getattr(config, key, 0):
+        if units and bool(getattr(config, key, 0)):
             raise LaminaError(
                 f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
                 "Use a model whose layers stand alone."
