@@ -28,6 +28,7 @@ CREATE OR REPLACE VIEW dissociations AS SELECT * FROM 'results/tables/dissociati
 CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
+CREATE OR REPLACE VIEW drafts AS SELECT * FROM 'results/tables/drafts.parquet';
 CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 CREATE OR REPLACE VIEW own_tasks AS

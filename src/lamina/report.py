@@ -94,6 +94,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         written=answer("what_is_written"),
+        drafts=answer("which_draft_pays"),
         repairs=answer("which_repair_when"),
         figures=drawn_figures,
         glyphs=glyphs,

@@ -163,6 +163,11 @@ def _check_benchmark_names(config: Configuration) -> None:
                 f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
                 f"the same files. Rename one, for example '{name}_text'."
             )
+    if (drafts := config.benchmarks.drafts) and drafts.text not in config.benchmarks.perplexity:
+        raise LaminaError(
+            f"benchmarks.drafts.text: '{drafts.text}' is not defined under `benchmarks.perplexity`. "
+            f"{nearest(drafts.text, config.benchmarks.perplexity)} Correct the name, or define it there."
+        )
 
 
 def _check_loops(config: Configuration) -> None:

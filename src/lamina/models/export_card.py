@@ -12,6 +12,7 @@ from lamina.version import VERSION
 # Keys of a base model's card that bind its descendants.
 _LICENCE = ("license", "license_name", "license_link", "extra_gated_prompt")
 _DESCRIPTIVE = ("language",)
+ONWARD = "## Where to go from here"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Facts:
     patched : whether the export applies a patch at each of them.
     zeroed : whether removed halves are still there as zero weights.
     base_card : metadata of the base model's card.
+    predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
     """
 
     variant: Variant
@@ -40,6 +42,7 @@ class Facts:
     patched: bool
     zeroed: bool
     base_card: Mapping[str, Any]
+    predicts_ahead: bool
 
     @property
     def base_name(self) -> str:
@@ -50,7 +53,8 @@ class Facts:
 
 def card(facts: Facts) -> str:
     """The README.md of an export: a Hugging Face model card."""
-    sections = [_metadata(facts), _summary(facts), _loading(facts), _removed(facts), _repairs(facts)]
+    sections = [_metadata(facts), _summary(facts), _loading(facts), _drafting(facts), _onward(facts), _removed(facts)]
+    sections.append(_repairs(facts))
     sections += [_benchmarks(facts), _licence(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -97,6 +101,35 @@ def _loading(facts: Facts) -> str:
             'adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no flag.'
         )
     return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
+
+
+def _drafting(facts: Facts) -> str:
+    trust = ", trust_remote_code=True" if facts.form == "code" else ""
+    return (
+        f"## As a draft\n\nIt can write ahead of `{facts.base_name}`, which then decides every token: the output is "
+        "that model's own, and faster where the draft is right often enough.\n\n```python\n"
+        f'base = AutoModelForCausalLM.from_pretrained("{facts.base_name}", dtype="auto")\n'
+        f'draft = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
+        "base.generate(**inputs, assistant_model=draft, max_new_tokens=64)\n```"
+    )
+
+
+def _onward(facts: Facts) -> str:
+    """Commands for what reads a stock checkpoint; llama.cpp cuts a GGUF of the base itself, repairing nothing."""
+    if facts.form != "stock":
+        return ""
+    draft = '{"model": "FOLDER", "method": "draft_model", "num_speculative_tokens": 4}'
+    found = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+    bare = facts.variant.recovery == facts.variant.healing == "none"
+    # Heads that predict tokens further ahead count as layers of a GGUF.
+    if bare and facts.plan["kind"] == "layer" and not facts.predicts_ahead:
+        gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
+        cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
+        found.append(("The same layers dropped from a GGUF of the base model", cut))
+    found.append(("Served by vLLM", "vllm serve FOLDER"))
+    found.append(("As the draft of its base there", f"vllm serve {facts.base_name} --speculative-config '{draft}'"))
+    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in found)])
 
 
 def _removed(facts: Facts) -> str:

@@ -15,6 +15,12 @@ from lamina.models.structure import family_of, known_families, layers_of, text_c
 
 COMPONENTS = ("layer", "attention", "mlp")
 
+# Keys of a configuration under which layers read what another layer has computed, or has weights outside of the layers.
+_TIED = {
+    "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
+    "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
+}
+
 # Configuration lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
 _NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
 
@@ -138,6 +144,12 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
             "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
             "Prune the model it was made from, or an export with recovery none."
         )
+    for key, words in _TIED.items():
+        if units and bool(getattr(config, key, 0)):
+            raise LaminaError(
+                f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
+                "Use a model whose layers stand alone."
+            )
     if getattr(config, "scale_attn_by_inverse_layer_idx", False):
         raise LaminaError(
             "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
@@ -160,4 +172,9 @@ def _cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> No
         per_layer = isinstance(value, (list, tuple)) and len(value) == depth and not name.endswith(_NOT_PER_LAYER)
         if per_layer:
             setattr(config, name, type(value)(value[layer] for layer in kept))
+    if getattr(config, "first_k_dense_replace", None):
+        config.first_k_dense_replace = sum(layer < config.first_k_dense_replace for layer in kept)
+    # Heads that predict several tokens ahead stand behind the layers; transformers does not load them.
+    if getattr(config, "num_nextn_predict_layers", None):
+        config.num_nextn_predict_layers = 0
     config.num_hidden_layers = len(kept)

@@ -193,6 +193,14 @@ def generation(config: Configuration, w: Any) -> str:
     return f"{benchmark(config, w)} {command(generate=written and as_json(written.options()))}"
 
 
+def drafts(config: Configuration) -> str:
+    """How drafts are measured, and the text that their prompts begin; empty where none are."""
+    if (asked := config.benchmarks.drafts) is None:
+        return ""
+    options = asked.model_copy(update={"removed": 1}).options()  # which variants there are is said beside
+    return command(options=as_json(options), text=as_json(config.benchmarks.perplexity[asked.text].options()))
+
+
 def _data(files: Mapping[str, str]) -> str:
     added = [f"{name}={file}" for name, file in files.items()]
     return " ".join([" --data", *map(shlex.quote, added)]) if added else ""

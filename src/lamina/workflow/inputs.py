@@ -122,6 +122,13 @@ def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[
     return [paths.overlap(w.model, name, w.task) for name in sorted({w.calibration, *seen})]
 
 
+def draft_gates(config: Configuration, model: str) -> list[str]:
+    """What says that nothing that a model's drafts were made from holds their prompts."""
+    drafts, listed = config.benchmarks.drafts, studies.draft_variants(config, model)
+    seen = {name for v in listed for name in (v.calibration, *studies.read_by(config, v))}
+    return [paths.overlap(model, name, drafts.text) for name in sorted(seen)] if drafts else []
+
+
 def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     """The calibrations that a recovery is fitted on beside the job's own, by name."""
     if recovery == "none":
@@ -191,6 +198,8 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
         case "efficiency":
             return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
+        case "drafts":
+            return [paths.drafts(model) for model in config.models if studies.draft_variants(config, model)]
         case "diagnoses":
             return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
     raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.workflow.inputs.")

@@ -261,6 +261,13 @@ def structures(config: Configuration, model: str) -> int:
     return len({(config.selectors[v.selector].units, v.removed, v.recovery) for v in listed})
 
 
+def draft_variants(config: Configuration, model: str) -> list[Variant]:
+    """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
+    drafts = config.benchmarks.drafts
+    mine = [variant for variant in variants(config) if variant.model == model and drafts]
+    return [v for v in mine if drafts and v.removed >= removed_count(drafts.removed, layers(config, model))]
+
+
 def _pruning(config: Configuration) -> list[Prune]:
     return [study for study in config.studies.values() if isinstance(study, Prune)]
 
