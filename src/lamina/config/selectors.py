@@ -21,6 +21,7 @@ _LACKING: Mapping[str, Any] = {
     "recovery": None,
     "also": {},
     "combine": "mean",
+    "donors": (),
 }
 Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
 Combine = Literal["mean", "worst"]
@@ -70,6 +71,16 @@ def also_option() -> Any:
 def combine_option() -> Any:
     """The key `combine`."""
     return option("Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean")
+
+
+def donors_option() -> Any:
+    """The key `donors`."""
+    return option(
+        "Siblings (names under `donors`) whose layers may take the places of layers that stay. `removed` counts what "
+        "is dropped.",
+        [],
+        shown_default="none",
+    )
 
 
 def _adds(metric: Metric) -> bool:
@@ -128,6 +139,8 @@ class Selector(ByValue):
         def also(self) -> Mapping[str, float]: ...
         @property
         def combine(self) -> str: ...
+        @property
+        def donors(self) -> Sequence[str]: ...
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -187,6 +200,30 @@ class Selector(ByValue):
         return self
 
     @model_validator(mode="after")
+    def _check_donors(self) -> Self:
+        if not self.donors:
+            return self
+        if self.units != "layer":
+            raise wrong(
+                f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
+                "`donors` out.",
+                "donors",
+            )
+        if self.metric and METRICS[self.metric].pass_ != "removal":
+            raise wrong(
+                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
+                f"{those(lambda metric: metric.pass_ == 'removal')}, or leave `donors` out.",
+                "metric",
+            )
+        if self.budget != "full":
+            raise wrong(
+                f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
+                "full, or leave `donors` out.",
+                "budget",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_searched(self) -> Self:
         if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
             raise wrong(
@@ -221,6 +258,9 @@ class Iterative(Selector):
     was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List
     the recovery under the study's `recoveries` as well to have the finished plan repaired. Protected layers are then
     not scored, and the sweep of the unpruned model is not shared with other selectors.
+
+    With `donors`, a step also scores every layer replaced by each donor's; beside the layer that goes, the best of them
+    takes its place if the model is better with it.
     """
 
     strategy: Literal["iterative"] = "iterative"
@@ -242,6 +282,7 @@ class Iterative(Selector):
     recovery: Filled | None = recovery_option()
     also: Weights = also_option()
     combine: Combine = combine_option()
+    donors: list[Filled] = donors_option()
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:

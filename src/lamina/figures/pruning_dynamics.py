@@ -28,7 +28,8 @@ ABOUT = (
 # Which metric a selector goes by is the one whose scores its plan repeats at every step.
 QUERY = """
 WITH longest AS (
-    SELECT * FROM plans WHERE unit IS NOT NULL
+    SELECT * REPLACE (row_number() OVER plan AS position) FROM plans WHERE unit IS NOT NULL AND donor IS NULL
+    WINDOW plan AS (PARTITION BY model, calibration, selector, removed ORDER BY position)
     QUALIFY removed = max(removed) OVER (PARTITION BY model, calibration, selector)
 ),
 steps AS (

@@ -279,7 +279,7 @@ def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) ->
     names = {"attention": (str(family.attention),), "mlp": family.mlp}
     found: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):
-        if layer in kept:
+        if layer in kept and component in names:
             found.setdefault(layer, []).extend(f"{name}." for name in names[component])
     return found
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from lamina.variant import Variant
+from lamina.variant import DONOR, Variant
 from lamina.version import VERSION
 
 # Keys of a base model's card that bind its descendants.
@@ -45,6 +45,12 @@ class Facts:
     predicts_ahead: bool
 
     @property
+    def donated(self) -> dict[int, str]:
+        """The donors of layers that stay, by layer."""
+        swaps = (unit.partition(f".{DONOR}") for unit in self.plan["units"] if f".{DONOR}" in unit)
+        return {int(layer): name for layer, _, name in swaps}
+
+    @property
     def base_name(self) -> str:
         """The base model as one may publish it: a hub id, or the last part of a folder's path."""
         source = str(self.manifest["source"])
@@ -54,8 +60,7 @@ class Facts:
 def card(facts: Facts) -> str:
     """The README.md of an export: a Hugging Face model card."""
     sections = [_metadata(facts), _summary(facts), _loading(facts), _drafting(facts), _onward(facts), _removed(facts)]
-    sections.append(_repairs(facts))
-    sections += [_benchmarks(facts), _licence(facts)]
+    sections += [_donors(facts), _repairs(facts), _benchmarks(facts), _licence(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -73,7 +78,8 @@ def _summary(facts: Facts) -> str:
     share = facts.parameters[1] / facts.parameters[0]
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
-    title = f"# {facts.base_name} without {len(plan['units'])} {kinds[plan['kind']]}"
+    gone = sum(f".{DONOR}" not in unit for unit in plan["units"])
+    title = f"# {facts.base_name} without {gone} {kinds[plan['kind']]}"
     text = (
         f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
         f"{facts.parameters[0]:,} parameters ({share:.1%}). "
@@ -154,6 +160,33 @@ def _removed(facts: Facts) -> str:
     )
 
 
+def _donors(facts: Facts) -> str:
+    """Whose layers stand in the places of the base model's; empty where none do."""
+    told = []
+    for layer, name in sorted(facts.donated.items()):
+        record = facts.plan["donors"][name]
+        if "of" in record:
+            made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
+        else:
+            made = "as it is"
+        told.append(f"- Layer {layer}: `{name}`, {made}.")
+    if not told:
+        return ""
+    for name, record in facts.plan["donors"].items():
+        if "of" not in record:
+            told.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+    return (
+        "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
+        "licences hold for this model too.\n\n" + "\n".join(told)
+    )
+
+
+def _named(model: Mapping[str, Any]) -> str:
+    """A model as one may publish it: a hub id with its revision, or the last part of a folder's path."""
+    source = str(model["source"])
+    return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
+
+
 def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str:
     value = values[number] if values and len(values) == size else None
     return "–" if value is None else f"{value:.4g}"
@@ -228,14 +261,20 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     kept : base numbers of the layers that stay.
     silenced : by layer, name parts of the weights of its removed halves, which the recipe scales to zero.
     """
-    source = str(facts.manifest["source"])
-    model = f"{source}@{facts.manifest['revision']}" if facts.manifest.get("revision") else source
     slices: list[dict[str, Any]] = []
+    merged = []
     for layer in kept:
-        filters = list(silenced.get(layer, ()))
-        last = slices[-1]["sources"][0]["layer_range"] if slices else None
-        if not filters and last and last[1] == layer and "parameters" not in slices[-1]["sources"][0]:
-            last[1] = layer + 1
+        filters, of = list(silenced.get(layer, ())), facts.manifest
+        if layer in facts.donated:
+            of = facts.plan["donors"][facts.donated[layer]]
+            if "of" in of:
+                merged.append(layer)
+                of = facts.manifest
+        model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
+        last = slices[-1]["sources"][0] if slices else {}
+        joins = last.get("model") == model and last["layer_range"][1] == layer
+        if not filters and joins and "parameters" not in last:
+            last["layer_range"][1] = layer + 1
             continue
         part: dict[str, Any] = {"model": model, "layer_range": [layer, layer + 1]}
         if filters:
@@ -247,5 +286,7 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
     if facts.patched or facts.variant.healing != "none":
         notes.append("It makes the cut alone. This export also holds what repairs it, which mergekit does not know.")
+    if merged:
+        notes.append(f"Layers {', '.join(map(str, merged))} of the export are merged; here they are the base model's.")
     notes.append("mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json.")
     return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(recipe, sort_keys=False)

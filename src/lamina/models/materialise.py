@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import modeling_lamina
+from lamina.models import donors, modeling_lamina
 from lamina.models.adaptable import paths
 from lamina.models.surgery import kept_layers, remove
 from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, share
@@ -33,7 +33,7 @@ def materialise(
     Parameters
     ----------
     model : the unpruned base model.
-    plan : a plan with its `units`; None gives the base model itself (shared).
+    plan : a plan with its `units`, and what its `donors` are; None gives the base model itself (shared).
     patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
     adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches, with trained patches, or both. The
         one is merged into copies of the weights it changes, the others take the place of those given.
@@ -48,6 +48,8 @@ def materialise(
         return variant
     if plan.get("refused") or not plan["units"]:
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
+    if plan.get("donors"):
+        donors.replace(variant, model, plan)
     remove(variant, plan["units"])
     if patches is not None:
         check_boundaries(model, plan["units"], patches)

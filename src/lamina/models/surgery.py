@@ -1,6 +1,7 @@
 """Taking units out of a model for good: layers leave the list, sub-layers leave a module that adds nothing.
 
-Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves.
+Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves. `"7.@math"` takes nothing
+out: the layer of a donor takes its place (`lamina.models.donors`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from lamina.errors import LaminaError
 from lamina.models.families import Family
 from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
 from lamina.models.structure import family_of, known_families, layers_of, text_config
+from lamina.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
 
@@ -38,7 +40,7 @@ def parse(unit: str) -> tuple[int, str]:
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or component not in COMPONENTS:
+    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(DONOR)):
         raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
     return int(number), component
 
@@ -132,7 +134,7 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     for layer, component in parsed:
         if layer >= depth:
             raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
-        if component != "layer" and (family.attention is None or not family.mlp):
+        if component in ("attention", "mlp") and (family.attention is None or not family.mlp):
             raise LaminaError(
                 f"removing the {component} of a layer is not known for the model family '{family.name}'. "
                 f"Use units: layer, or a model of: {', '.join(known_families())}."

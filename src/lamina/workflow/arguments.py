@@ -56,6 +56,7 @@ def sweep(config: Configuration, w: Any) -> str:
         budget=early and as_json(early),
         drawn=drawn(config, w),
         recovery=loop(config, w),
+        donors=donors(config, w),
         block=w.block,
         blocks=studies.sweep_blocks(config, w.selector),
         tokens=config.sweep.tokens,
@@ -71,6 +72,17 @@ def drawn(config: Configuration, w: Any) -> str | None:
         return None
     options, score = getattr(config.metrics, pass_).options(), config.calibrations[w.calibration].score
     return as_json({"options": options, "score": score, "seed": config.seed})
+
+
+def donors(config: Configuration, w: Any) -> str | None:
+    """Whose layers may take the places of the model's own; None for nobody's."""
+    siblings = inputs.donors(config, w)
+    if not siblings:
+        return None
+    selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+    merged = {name: config.donors[name].model_dump() for name in selector.donors if name not in siblings}
+    names, protect = list(selector.donors), list(selector.protect)
+    return as_json({"names": names, "protect": protect, "records": siblings | merged})
 
 
 def loop(config: Configuration, w: Any) -> str | None:
@@ -93,6 +105,7 @@ def sweep_modules(config: Configuration, w: Any) -> list[str]:
         drawn = [f"lamina.relevance.{pass_}"] if pass_ in studies.DRAWN else []
         return [MODULES[pass_], *drawn]
     early = [] if budget == "full" else [f"lamina.search.{budget}"]
+    early += ["lamina.search.donors", "lamina.models.donors"] if inputs.donors(config, w) else []
     name = studies.looped(config, w.selector)
     return early + (
         ["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name != "none" else []
@@ -126,6 +139,7 @@ def prune(config: Configuration, w: Any) -> str:
         keys=keys(w),
         score=config.calibrations[w.calibration].score,
         **inputs.step_evidence(config, w),
+        donors=donors(config, w),
         also=as_json(also) if also else None,
     )
 
@@ -135,7 +149,8 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
     selector = config.selectors[w.selector]
     metric = [f"lamina.relevance.{selector.metric}"] if selector.metric else []
     mixture = ["lamina.search.mixture"] if studies.beside(config, w.calibration, w.selector) else []
-    return [f"lamina.search.{selector.strategy}", *metric, *mixture]
+    given = ["lamina.search.donors"] if inputs.donors(config, w) else []
+    return [f"lamina.search.{selector.strategy}", *metric, *mixture, *given]
 
 
 def search(config: Configuration, w: Any) -> str:

@@ -182,6 +182,11 @@ def estimate(
             work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
         else:
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if given := studies.donors(config, selector):
+            # Every layer that is there again, replaced by each donor's; so many models more, naively.
+            left = depth[model] - removed
+            work += len(given) * tokens.packed * left * (left + 1) / 2
+            naive += len(given) * tokens.rows * left * left
         if (recovery := studies.looped(config, selector)) != "none":
             # One pass for the Gram matrices of the patches, over what is scored as well.
             seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}

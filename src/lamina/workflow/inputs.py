@@ -137,6 +137,13 @@ def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     return {name: paths.calibration(w.model, name) for name in read if name != w.calibration}
 
 
+def donors(config: Configuration, w: Any) -> dict[str, str]:
+    """The manifests of the siblings whose layers a job may put into its model, by name."""
+    listed = studies.donors(config, w.selector)
+    names = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
+    return {name: paths.manifest(name) for name in sorted(names)}
+
+
 def healing_data(config: Configuration, w: Any) -> dict[str, str]:
     """The calibrations that a healing trains on beside the variant's own, by name."""
     names = studies.trained_on(config, w.calibration, w.healing)
@@ -172,7 +179,9 @@ def table_parts(config: Configuration, table: str) -> list[str]:
     """The files that one table is gathered from: exactly those that the configuration asks for."""
     match table:
         case "models":
-            return [paths.manifest(model) for model in config.models]
+            studied = {model for study in config.studies.values() for model in study.models}
+            # A donor is no model of the report unless a study lists it.
+            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
         case "calibrations":
             return [paths.calibration(*place) for place in studies.calibrations(config)]
         case "activations":

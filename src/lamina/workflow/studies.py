@@ -132,7 +132,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
 def starts_shared(config: Configuration, selector: str) -> bool:
     """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
     entry = config.selectors[selector]
-    return entry.budget == "full" and entry.recovery is None
+    return entry.budget == "full" and entry.recovery is None and not entry.donors
 
 
 def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
@@ -155,6 +155,11 @@ def looped(config: Configuration, selector: str) -> str:
     if selector.startswith("base/"):
         return "none"
     return config.selectors[planned_for("", selector)[1]].recovery or "none"
+
+
+def donors(config: Configuration, selector: str) -> list[str]:
+    """The donors of the sweeps under a selector, which may be `base/{pass}/{units}`."""
+    return [] if selector.startswith("base/") else list(config.selectors[planned_for("", selector)[1]].donors)
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
