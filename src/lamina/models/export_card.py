@@ -129,7 +129,7 @@ def _onward(facts: Facts) -> str:
     found = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
     bare = facts.variant.recovery == facts.variant.healing == "none"
     # Heads that predict tokens further ahead count as layers of a GGUF.
-    if bare and facts.plan["kind"] == "layer" and not facts.predicts_ahead:
+    if bare and facts.plan["kind"] == "layer" and not (facts.predicts_ahead or facts.donated):
         gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
         cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
         found.append(("The same layers dropped from a GGUF of the base model", cut))
