@@ -67,8 +67,7 @@ class VariantLM(EncodingLM):
             super().loglikelihood(requests, disable_tqdm=True)
             self._encoded[key], self._recorded = self._recorded, None
             longest = max(len(context) + len(continuation) for _, context, continuation in self._encoded[key])
-            fitting = _LOGITS_BYTES // (8 * longest * self.config.get_text_config(decoder=True).vocab_size)
-            self.batch_size_per_gpu = max(1, min(_LARGEST_BATCH, fitting))
+            self.batch_size_per_gpu = lines(longest, self.config.get_text_config(decoder=True).vocab_size)
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: list[_Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
@@ -90,6 +89,11 @@ class VariantLM(EncodingLM):
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         watch = LogitsProcessorList([_RefuseNaN(self.name)])
         return super()._model_generate(*args, logits_processor=watch, **kwargs)
+
+
+def lines(longest: int, vocabulary: int) -> int:
+    """Requests of at most `longest` tokens in one batch."""
+    return max(1, min(_LARGEST_BATCH, _LOGITS_BYTES // (8 * longest * vocabulary)))
 
 
 class _RefuseNaN(LogitsProcessor):
