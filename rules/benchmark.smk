@@ -25,7 +25,7 @@ rule benchmark_task:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=minutes,
     params:
@@ -35,7 +35,7 @@ rule benchmark_task:
         options=lambda w: arguments.benchmark(CONFIG, w),
         variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
     shell:
-        'on_gpu python "$SCRIPTS/{rule}.py" --manifest {input.manifest} --task {wildcards.task}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" --manifest {input.manifest} --task {wildcards.task}'
         " --variants {params.variants} {params.options}"
         " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
 
@@ -82,7 +82,7 @@ rule benchmark_efficiency:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores(), alone=True)
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=lambda w, input, attempt: minutes_of(studies.structures(CONFIG, w.model), input.manifest, attempt),
     params:
@@ -92,5 +92,5 @@ rule benchmark_efficiency:
         options=arguments.as_json(CONFIG.benchmarks.efficiency.options() if CONFIG.benchmarks.efficiency else {}),
         variants=lambda w: list(map(str, studies.efficiency_variants(CONFIG, w.model))),
     shell:
-        'on_gpu python "$SCRIPTS/benchmark_efficiency.py" --manifest {input.manifest} --variants {params.variants}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_efficiency.py" --manifest {input.manifest} --variants {params.variants}'
         " --options {params.options:q} --code {params.code} --output {output} 2> {log}"

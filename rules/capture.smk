@@ -16,7 +16,7 @@ rule capture_activations:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=minutes,
     params:
@@ -25,5 +25,5 @@ rule capture_activations:
         family=family,
         tokens=CONFIG.sweep.tokens,
     shell:
-        'on_gpu python "$SCRIPTS/capture_activations.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/capture_activations.py" --manifest {input.manifest} --calibration {input.calibration}'
         " --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"

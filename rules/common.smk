@@ -17,17 +17,17 @@ from lamina.config import text
 from lamina.config.load import load
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
-from lamina.workflow import arguments, commands, exports, failures, inputs, paths, studies, warm
+from lamina.workflow import arguments, commands, exports, failures, gpu_lock, inputs, paths, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
-from lamina.workflow.resources import drawn_minutes, fit_memory, memory, minutes, minutes_of, threads
+from lamina.workflow.resources import devices, drawn_minutes, fit_memory, memory, minutes, minutes_of, threads
 
 # The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.
 gc.disable()
 atexit.register(gc.freeze)
 
-with failures.refused():
+with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
         text.check(file)
     CONFIG = load(config, Path.cwd())
@@ -64,6 +64,17 @@ wildcard_constraints:
 def cores():
     """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
     return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
+
+
+# GPUs that a job here can have at most, and the memory of one; a cluster's jobs have what they ask for.
+HERE_GPUS = len(gpu_lock.devices(os.environ)) if workflow.local_exec else None
+device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
+
+
+def gpus(wildcards, input):
+    """GPUs of a job: those that the weights of its model need."""
+    asked = CONFIG.models[wildcards.model].devices
+    return 1 if asked == 1 else devices(asked, input.manifest, device_gb(), HERE_GPUS)
 
 
 def family(wildcards):

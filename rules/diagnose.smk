@@ -16,7 +16,7 @@ rule diagnose_layers:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=minutes,
     params:
@@ -27,6 +27,6 @@ rule diagnose_layers:
         tokens=CONFIG.sweep.tokens,
         names=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
     shell:
-        'on_gpu python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --given {input.given}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --given {input.given}'
         " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.names:q}"
         " --code {params.code} --output {output} 2> {log}"

@@ -21,7 +21,7 @@ rule prepare_model:
         "../envs/lamina.yaml"
     params:
         code=code_digest("prepare_model"),
-        entry=lambda w: arguments.as_json(CONFIG.models[w.model].options()),
+        entry=lambda w: arguments.model(CONFIG, w),
         # Touching weights changes nothing, editing them does.
         fingerprint=lambda w: fingerprint(Path(CONFIG.models[w.model].source)),
     shell:

@@ -22,7 +22,7 @@ rule fit_patch:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=lambda w, input, attempt: fit_memory(
             sum(studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)),
             bool(CONFIG.recoveries[w.recovery].automatic(w.calibration)),
@@ -36,6 +36,6 @@ rule fit_patch:
         family=family,
         arguments=lambda w: arguments.recover(CONFIG, w),
     shell:
-        'on_gpu python "$SCRIPTS/fit_patch.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/fit_patch.py" --manifest {input.manifest} --calibration {input.calibration}'
         " --plans {input.plans} {params.arguments}"
         " --code {params.code} --output {output.patch} --table {output.table} 2> {log}"

@@ -25,7 +25,7 @@ rule search_plans:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         # It tries some hundred sets.
         runtime=lambda _, input, attempt: minutes_of(100, input.manifest, attempt),
@@ -36,7 +36,7 @@ rule search_plans:
         metric=lambda w: entry_digest(arguments.own_metric(CONFIG, w)),
         arguments=lambda w: arguments.search(CONFIG, w),
     shell:
-        'on_gpu python "$SCRIPTS/search_plans.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/search_plans.py" --manifest {input.manifest} --calibration {input.calibration}'
         " {params.arguments} --code {params.code} --plans {output.plans} --output {output.table} 2> {log}"
 
 

@@ -24,7 +24,7 @@ rule sweep_units:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=lambda w, input, attempt: (
             drawn_minutes(*asked, input.manifest, attempt)
@@ -38,7 +38,7 @@ rule sweep_units:
         metric=lambda w: entry_digest(arguments.early_metric(CONFIG, w)),
         arguments=lambda w: arguments.sweep(CONFIG, w),
     shell:
-        'on_gpu python "$SCRIPTS/sweep_units.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/sweep_units.py" --manifest {input.manifest} --calibration {input.calibration}'
         " {params.arguments} --code {params.code} --output {output} 2> {log}"
 
 

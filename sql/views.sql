@@ -24,6 +24,7 @@ CREATE OR REPLACE VIEW training AS SELECT * FROM 'results/tables/training.parque
 CREATE OR REPLACE VIEW benchmarks AS SELECT * FROM 'results/tables/benchmarks.parquet';
 CREATE OR REPLACE VIEW benchmark_samples AS SELECT * FROM 'results/tables/benchmark_samples.parquet';
 CREATE OR REPLACE VIEW agreements AS SELECT * FROM 'results/tables/agreements.parquet';
+CREATE OR REPLACE VIEW dissociations AS SELECT * FROM 'results/tables/dissociations.parquet';
 CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';

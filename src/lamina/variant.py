@@ -43,7 +43,7 @@ class Variant:
         """
         match = _TEXT.fullmatch(text.strip("/"))
         if match is None:
-            raise LaminaError(f"'{text}' is not a variant. Write {FORM}.")
+            raise LaminaError(f"'{text}' is not a variant: {_malformed(text)}. Write {FORM}.")
         model, calibration, selector, removed, recovery, healing = match.groups()
         return cls(model, calibration, selector, int(removed), recovery, healing)
 
@@ -68,3 +68,12 @@ class Variant:
     def row(self) -> dict[str, Any]:
         """The key columns of the tables."""
         return asdict(self)
+
+
+def _malformed(text: str) -> str:
+    parts, wanted = text.strip("/").split("/"), FORM.split("/")
+    if len(parts) != len(wanted):
+        return f"it has {len(parts)} part{'s' if len(parts) > 1 else ''}, not {len(wanted)}"
+    if "" in parts:
+        return f"its {wanted[parts.index('')]} is empty"
+    return f"its part '{parts[3]}' is not removed=n, with a number for n"

@@ -27,6 +27,7 @@ GRAINS = {
     "benchmarks": "model, calibration, selector, removed, recovery, healing, task, metric",
     "benchmark_samples": "model, calibration, selector, removed, recovery, healing, task, metric, sample",
     "agreements": "model, component, metric, statistic",
+    "dissociations": "model, calibration, rival, unit",
     "comparisons": "model, calibration, task, removed, recovery, healing, selector, rival",
     "efficiency": "model, calibration, selector, removed, recovery, healing",
 }

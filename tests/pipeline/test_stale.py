@@ -8,7 +8,7 @@ pytestmark = pytest.mark.reruns
 
 # What follows from any new row, and from what is drawn and written of it.
 REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
-COMPARING = {"compare_metrics", "compare_selectors"}
+COMPARING = {"compare_metrics", "compare_tasks", "compare_selectors"}
 GATHERING = REPORTING | COMPARING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
 LOADING = {
     *("capture_activations", "sweep_units", "fit_patch", "heal_variant"),
@@ -172,7 +172,7 @@ def test_a_new_column_reruns_its_table_and_the_report(restored: Project, table: 
 
 def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
     restored.add("sql/views.sql", "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n")
-    assert rules(restored.stale()) == GATHERING - {"gather_table", "compare_metrics"}
+    assert rules(restored.stale()) == GATHERING - {"gather_table", "compare_metrics", "compare_tasks"}
 
 
 def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:

@@ -49,6 +49,7 @@ def write_study(
     n_test: int = 200,
     models: tuple[str, ...] = ("reference",),
     seed: int = 0,
+    selectors: tuple[str, ...] = SELECTORS,
 ) -> list[Path]:
     """Write every table of a study in which the last calibration is refused if there are more than three."""
     rng = np.random.default_rng(seed)
@@ -69,7 +70,7 @@ def write_study(
         timed: set[tuple[int, str, int]] = set()
         for calibration in calibrations:
             _calibration(data, model, calibration, n_layers, calibration == refused, rng)
-            for selector in SELECTORS:
+            for selector in selectors:
                 skill = {"accuracy": 0.04, "random": 0.2, "deepest": 0.16}.get(selector, 0.1)
                 for removed in sizes:
                     key = dict(model=model, calibration=calibration, selector=selector, removed=removed)
@@ -128,6 +129,7 @@ def write_study(
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
         data["agreements"] += _agreements(model, len(calibrations))
+        data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
         for name in calibrations:
             data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
     data["jobs"] = [
@@ -156,6 +158,18 @@ def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
         | dict(ci_low=value - 0.1, ci_high=value + 0.1)
         | counts
         for name, value in values.items()
+    ]
+
+
+def _dissociations(model: str, calibrations: tuple[str, ...], n_layers: int, rng: Any) -> list[dict[str, Any]]:
+    return [
+        dict(model=model, component="layer", calibration=one, rival=other, unit=str(layer), layer=layer)
+        | dict(difference=value, ci_low=value - 0.1, ci_high=value + 0.1, p_value=0.01, q_value=0.02)
+        | dict(null_low=-0.2, null_high=0.2, sure=abs(value) > 0.2, n_samples=500, n_rival=500)
+        for one, other in itertools.combinations_with_replacement(calibrations, 2)
+        if one != other or len(calibrations) == 1
+        for layer in range(n_layers)
+        for value in [rng.uniform(-0.6, 0.6)]
     ]
 
 

@@ -41,7 +41,7 @@ def test_gpu_stages_stay_off_the_network_and_others_do_not(tmp_path: Path, form:
     code = "import os; print(os.environ.get('HF_HUB_OFFLINE'))"
     (tmp_path / "script.py").write_text(code)
     ask = f'python -c "{code}"' if form == "-c" else f"python {tmp_path}/script.py"
-    assert run(SOURCE.parent, Path(sys.executable), f"on_gpu {ask} 2> /dev/null", warm) == "1"
+    assert run(SOURCE.parent, Path(sys.executable), f"on_gpu 1 {ask} 2> /dev/null", warm) == "1"
     assert run(SOURCE.parent, Path(sys.executable), ask, warm) == "None"
 
 

@@ -30,9 +30,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def start(**environment: str) -> subprocess.Popen[str]:
-    source = str(Path(gpu_lock.__file__).parents[1])
-    command = [sys.executable, "-m", "lamina.workflow.gpu_lock", sys.executable, "-c", JOB]
+def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
+    source = str(Path(gpu_lock.__file__).parents[2])
+    command = [sys.executable, "-m", "lamina.workflow.gpu_lock", str(count), sys.executable, "-c", JOB]
     everything = os.environ | {"PYTHONPATH": source} | environment
     return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -79,6 +79,19 @@ def test_an_allocation_of_several_devices_is_shared_out(place: Path) -> None:
     assert (place / "lamina-gpus-7").is_dir()
 
 
+def test_jobs_that_need_two_devices_never_wait_for_each_other(place: Path) -> None:
+    outputs = [job.communicate(timeout=60)[0].split() for job in [start(2, CUDA_VISIBLE_DEVICES="0,1") for _ in "abc"]]
+    assert [seen for seen, _, _ in outputs] == 3 * ["0,1"]
+    times = sorted((float(begin), float(end)) for _, begin, end in outputs)
+    assert all(before[1] <= after[0] for before, after in zip(times, times[1:], strict=False))
+
+
+def test_under_a_scheduler_a_job_keeps_the_devices_that_it_asked_for(place: Path) -> None:
+    given = {"CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_ID": "7"}
+    assert gpu_lock.assign(given, 2) == gpu_lock.assign(given, 0) == given
+    assert list(place.iterdir()) == []
+
+
 @pytest.mark.parametrize("environment", [{}, {"CUDA_VISIBLE_DEVICES": ""}])
 def test_without_a_gpu_a_job_simply_starts(place: Path, environment: dict[str, str]) -> None:
     assert gpu_lock.assign(environment) == environment
@@ -104,7 +117,7 @@ def test_numbers_and_identifiers_of_one_device_are_one_lock(place: Path) -> None
 
 def test_make_run_counts_the_visible_devices(place: Path) -> None:
     command = [sys.executable, "-m", "lamina.workflow.gpu_lock", "--count"]
-    source = str(Path(gpu_lock.__file__).parents[1])
+    source = str(Path(gpu_lock.__file__).parents[2])
     for visible, count in (("0,1,2", "3"), ("", "0")):
         environment = {"PYTHONPATH": source, "CUDA_VISIBLE_DEVICES": visible}
         assert subprocess.check_output(command, env=environment, text=True).strip() == count

@@ -27,6 +27,12 @@ def test_weights_count_in_the_type_they_are_loaded_with(tmp_path: Path, dtype: s
     assert resources.weights_gb(manifest(tmp_path, dtype=dtype, weights_bytes=7_000_000_000)) == gb
 
 
+def test_a_job_asks_for_the_devices_that_hold_the_weights(tmp_path: Path) -> None:
+    path = manifest(tmp_path)  # 16 GB
+    assert [resources.devices("auto", path, size, None) for size in (80, 24, 16, 8)] == [1, 1, 2, 3]
+    assert [resources.devices(4, path, 80, here) for here in (None, 8, 2, 0)] == [4, 4, 2, 1]
+
+
 def test_a_later_attempt_asks_for_more(tmp_path: Path) -> None:
     inputs = Inputs(manifest=manifest(tmp_path))
     assert [resources.memory(None, inputs, attempt) for attempt in (1, 2)] == [35_000, 70_000]

@@ -27,6 +27,12 @@ class Model(Entry):
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
         "Number format the weights are loaded in; `auto` takes the checkpoint's own.", "auto"
     )
+    devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
+        "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as its weights need. What "
+        "finds no room is read from the checkpoint in every pass.",
+        1,
+        allowed="a number of GPUs, or auto",
+    )
     trust_remote_code: bool = option("Whether Python code in the model's folder may run.", False)
     chat_template: bool = option("Whether task prompts are wrapped in the tokenizer's chat template.", False)
     checkpoints: list[Checkpoint] | None = option(

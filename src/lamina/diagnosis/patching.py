@@ -180,7 +180,7 @@ def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> It
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         entering = args[0] if args else kwargs["hidden_states"]
-        mixed = torch.where(where[..., None], stream, entering)
+        mixed = torch.where(where[..., None].to(entering.device), stream.to(entering.device), entering)
         return ((mixed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": mixed})
 
     handle = layer.register_forward_pre_hook(hook, with_kwargs=True)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, 
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
+from lamina.models import devices
 
 transformers_logging.disable_progress_bar()
 
@@ -21,16 +22,20 @@ def device() -> torch.device:
 
 
 def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreTrainedModel:
-    """The model in evaluation mode on `on` (default: `device()`), in the manifest's dtype, from safetensors only.
+    """The model in evaluation mode on `on`, in the manifest's dtype, from safetensors only.
+
+    By default it has all devices of the job, see `lamina.models.devices`.
 
     Raises
     ------
     LaminaError
-        If transformers cannot build the model from its folder.
+        If transformers cannot build the model from its folder, or the devices are too small.
     """
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
-    torch.nn.Module.to(model, on if on is not None else device())
-    return model.eval()
+    if on is None:
+        return devices.spread(model, devices.visible())
+    torch.nn.Module.to(model, on)
+    return model
 
 
 def load_folder(

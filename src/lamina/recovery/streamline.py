@@ -7,7 +7,6 @@ model. So a plan of n layers leaves L - n, as with every other repair, and befor
 layer s - 1, and the model that of the plan. The state with the least held-out error is kept, which that one can be.
 """
 
-import copy
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Streamline
 from lamina.errors import LaminaError
+from lamina.models.devices import alone
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
 from lamina.models.variant import Boundary, Patch, Place, own, share
@@ -151,7 +151,7 @@ def _train(
     seed: int,
 ) -> Fit:
     """The layer before one run, trained on the samples that are seen, as it was after the best of the epochs."""
-    layer = copy.deepcopy(layers_of(model)[boundary[0] - 1]).float().requires_grad_(True)
+    layer = alone(layers_of(model)[boundary[0] - 1], model.device).float().requires_grad_(True)
     optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
     errors: dict[str, float] = {}
     state: dict[str, torch.Tensor] = {}

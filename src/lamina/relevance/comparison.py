@@ -181,20 +181,29 @@ def comparisons(
 
     `calibrations` are the rows of that table.
     """
+    for model, kind, tables in base_sweeps(calibrations, sweeps):
+        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for row, table in tables:
+            context = Context(row["chance_accuracy"], score)
+            pair = [draws_of(table, metric, context, row["n_samples"]) for metric in (first, second)]
+            if pair[0] and pair[1] and pair[0][0] == pair[1][0]:
+                found[row["calibration"]] = pair[0][1], pair[1][1]
+        if found:
+            agreement = compare([one for one, _ in found.values()], [other for _, other in found.values()])
+            yield model, kind, list(found), agreement
+
+
+def base_sweeps(
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table
+) -> Iterator[tuple[str, str, list[tuple[Mapping[str, Any], pa.Table]]]]:
+    """(model, kind of unit, (row of a calibration, its rows of `sweeps`)), of the unpruned models."""
     sweeps = sweeps.filter(pc.and_(pc.equal(sweeps["selector"], "base"), pc.equal(sweeps["removed"], 0)))
     for model in sorted({row["model"] for row in calibrations}):
         for kind, pattern in (("layer", r"^\d+$"), ("attention", "attention$"), ("mlp", "mlp$")):
-            found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-            for row in (row for row in calibrations if row["model"] == model):
-                mine = pc.and_(pc.equal(sweeps["model"], model), pc.equal(sweeps["calibration"], row["calibration"]))
-                units = pc.or_(pc.match_substring_regex(sweeps["unit"], pattern), pc.equal(sweeps["unit"], "none"))
-                table, context = sweeps.filter(pc.and_(mine, units)), Context(row["chance_accuracy"], score)
-                pair = [draws_of(table, metric, context, row["n_samples"]) for metric in (first, second)]
-                if pair[0] and pair[1] and pair[0][0] == pair[1][0]:
-                    found[row["calibration"]] = pair[0][1], pair[1][1]
-            if found:
-                agreement = compare([one for one, _ in found.values()], [other for _, other in found.values()])
-                yield model, kind, list(found), agreement
+            units = pc.or_(pc.match_substring_regex(sweeps["unit"], pattern), pc.equal(sweeps["unit"], "none"))
+            mine = sweeps.filter(pc.and_(pc.equal(sweeps["model"], model), units))
+            rows = [row for row in calibrations if row["model"] == model]
+            yield model, kind, [(row, mine.filter(pc.equal(mine["calibration"], row["calibration"]))) for row in rows]
 
 
 def told(first: str, second: str, agreement: Agreement) -> str:

@@ -66,7 +66,11 @@ def run(
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
-    with _ending_at(model, wanted), tapped(model, wanted) as (streams, called), _listening(outputs) as given:
+    with (
+        _ending_at(model, wanted),
+        tapped(model, wanted) as (streams, called),
+        _listening(outputs, model.device) as given,
+    ):
         for samples in by_length(
             [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
         ):
@@ -134,23 +138,23 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[No
 
 @contextmanager
 def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
-    """While open, every forward pass puts the stream at each boundary into a mapping, and into another how to call a
-    layer there.
+    """While open, every forward pass puts the stream at each boundary into a mapping, on the model's first device, and
+    into another how to call a layer there.
     """
-    layers = layers_of(model)
+    layers, on = layers_of(model), model.device
     streams: dict[int, torch.Tensor] = {}
     called: dict[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
 
     def entering(boundary: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            streams[boundary] = args[0] if args else kwargs["hidden_states"]
+            streams[boundary] = (args[0] if args else kwargs["hidden_states"]).to(on)
             others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
             called[boundary] = lambda layer, stream: _stream(layer(stream, *args[1:], **others))
 
         return hook
 
     def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        streams[len(layers)] = _stream(output)
+        streams[len(layers)] = _stream(output).to(on)
 
     handles = [
         layers[boundary].register_forward_pre_hook(entering(boundary), with_kwargs=True)
@@ -172,14 +176,14 @@ def _stream(output: Any) -> torch.Tensor:
 
 
 @contextmanager
-def _listening(modules: Sequence[nn.Module]) -> Iterator[dict[int, torch.Tensor]]:
+def _listening(modules: Sequence[nn.Module], on: torch.device) -> Iterator[dict[int, torch.Tensor]]:
     """While open, every forward pass puts what each of the modules gives out into the mapping, by its number."""
     given: dict[int, torch.Tensor] = {}
 
     def giving(number: int) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
             # A copy, since a layer may add to it in place.
-            given[number] = output.clone()
+            given[number] = output.to(on, copy=True)
 
         return hook
 

@@ -238,7 +238,9 @@ class Session:
         line_of = torch.tensor([number for number, _ in places], device=batch.tokens.device)
         position = torch.tensor([at for _, at in places], device=batch.tokens.device)
         streams = 1 + max(tree.leaves)
-        self.head.choose = lambda hidden: hidden.unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
+        self.head.choose = lambda hidden: (
+            hidden.to(position.device).unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
+        )
         mask = None if self.own_mask else (batch.segments >= 0).long()
         positions = batch.positions if self.own_mask else None
         try:

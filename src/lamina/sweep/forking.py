@@ -16,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models.devices import place_of
 from lamina.models.families import Family
 from lamina.models.modeling_lamina import patch_dtype, repair
 from lamina.models.structure import family_of, layers_of
@@ -61,6 +62,7 @@ class ForkingLayer(nn.Module):
         super().__init__()
         self.layer = layer
         self.number = number
+        self.place = place_of(layer)
         # The last module of a sub-layer is the one whose output is its contribution.
         self.parts: dict[str, nn.Module] = {}
         if family.attention and family.mlp:
@@ -86,7 +88,8 @@ class ForkingLayer(nn.Module):
             output = self.layer(hidden, *args, **kwargs)
             self.returns_tuple = isinstance(output, tuple)
             return output
-        levels = self.state.tree.levels
+        # Streams that pass a layer by stay beside those that run.
+        hidden, levels = hidden.to(self.place), self.state.tree.levels
         hidden = self._advance(levels[self.number], hidden, args, kwargs)
         if self.number == len(levels) - 2:
             # Behind the last layer there may be one more patch.

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
+from lamina.config.glossary import glossary
 from lamina.config.metrics import METRICS, MODULES, Metric
 from lamina.workflow import inputs, studies
 
@@ -26,6 +27,11 @@ def command(**values: Any) -> str:
     """Command-line options, quoted; those without a value are left out. One string per job keeps large runs quick."""
     given = {name: str(value) for name, value in values.items() if value is not None}
     return " ".join(f"--{name} {shlex.quote(value)}" for name, value in given.items())
+
+
+def model(config: Configuration, w: Any) -> str:
+    """What a model's manifest is made from: its entry, less how many devices its jobs ask for."""
+    return as_json({name: value for name, value in config.models[w.model].options().items() if name != "devices"})
 
 
 def keys(w: Any) -> str:
@@ -230,6 +236,7 @@ def early_metric(config: Configuration, w: Any) -> Metric | None:
     return None if budget == "full" else own_metric(config, w)
 
 
-def recommend(config: Configuration) -> str:
-    """What a model must keep to be recommended in the report."""
-    return command(**{"keep": config.report.keep, "general-text": config.report.general_text})
+def report(config: Configuration) -> str:
+    """What a model must keep to be recommended in the report, and what the names in it mean."""
+    asked = {"keep": config.report.keep, "general-text": config.report.general_text}
+    return command(**asked, names=as_json(glossary(config)))

@@ -23,7 +23,7 @@ def prefix(root: Path, interpreter: Path | None, warm: str | None = None) -> str
     """What every command of a rule begins with, for `shell.prefix`, whose braces are doubled.
 
     Commands find the library without its being installed, scripts as `$SCRIPTS`, and GPU stages, which stay off the
-    network, begin with `on_gpu`: they start on a device of their own.
+    network, begin with `on_gpu COUNT`: they start on devices of their own.
 
     Parameters
     ----------
@@ -50,5 +50,5 @@ def _forked(root: Path, address: str) -> list[str]:
     client = shlex.join(["-I", "-S", warm_client.__file__, address, heavy])
     return [
         f'python() {{ case "${{1-}}" in *.py) command python {client} "$@" ;; *) command python "$@" ;; esac; }}',
-        f'on_gpu() {{ echo "host=$HOSTNAME" >&2; {_OFFLINE} "$@"; }}',
+        f'on_gpu() {{ shift; echo "host=$HOSTNAME" >&2; {_OFFLINE} "$@"; }}',
     ]

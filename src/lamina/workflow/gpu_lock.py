@@ -1,12 +1,14 @@
-"""Run a command on a GPU that no other job of this machine has: `python -m lamina.workflow.gpu_lock COMMAND …`.
+"""Run a command on GPUs that no other job has: `python -m lamina.workflow.gpu_lock COUNT COMMAND …`.
 
 Snakemake counts the GPUs of a machine but assigns none, so that two jobs at a time would both use the first. Here each
-device has a lock file; the command starts once it holds one, sees only that device, and gives it back when it ends,
-however it ends. Where a scheduler gave the job its one device, or where there is no GPU, the command simply starts.
+device has a lock file; the command starts once it holds COUNT of them, sees only those devices, and gives them back
+when it ends, however it ends. Where a scheduler gave the job its devices, or where there is no GPU, the command simply
+starts. A COUNT of 0 takes what the scheduler gave, or one.
 """
 
 import fcntl
 import os
+import random
 import re
 import socket
 import subprocess
@@ -17,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _WAIT_S = 0.5
+UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
 
 
 def installed() -> list[str]:
@@ -35,6 +38,19 @@ def installed() -> list[str]:
     return [device for whole, *parts in found for device in parts or [whole]]
 
 
+def memory_gb(environment: Mapping[str, str]) -> float:
+    """Gigabytes of one device: what LAMINA_DEVICE_GB says, else what the driver says of the smallest here, else 80."""
+    if told := environment.get("LAMINA_DEVICE_GB"):
+        return float(told)
+    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        listing = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    except FileNotFoundError:
+        listing = []
+    found = [int(size) * (1 << 20) / 1e9 for size in listing if size.isdigit()]
+    return min(found) if found else UNKNOWN_GB
+
+
 def devices(environment: Mapping[str, str]) -> list[str]:
     """Devices that jobs here may use, as CUDA_VISIBLE_DEVICES names them.
 
@@ -49,24 +65,39 @@ def devices(environment: Mapping[str, str]) -> list[str]:
     return [every[int(name)] if name.isdigit() and int(name) < len(every) else name for name in named]
 
 
-def take(candidates: Sequence[str], folder: Path) -> str:
-    """Wait until one of `candidates` is free and hold it until this process and the programs it becomes have ended."""
+def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
+    """Wait until `count` of `candidates` are free and hold them until this process and what it becomes have ended.
+
+    All at once or none, so that two jobs never wait for each other.
+    """
     folder.mkdir(exist_ok=True)
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o1777)
     files = {device: _open(folder / f"{device.replace('/', '_')}.lock") for device in candidates}
     while True:
+        held: list[str] = []
         for device, file in files.items():
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
-            os.set_inheritable(file, True)
-            for other in files.values():
-                if other != file:
-                    os.close(other)
-            return device
-        time.sleep(_WAIT_S)
+            if len(held) < count and _locked(file):
+                held.append(device)
+        if len(held) == count:
+            for device, file in files.items():
+                if device in held:
+                    os.set_inheritable(file, True)
+                else:
+                    os.close(file)
+            return held
+        for device in held:
+            fcntl.flock(files[device], fcntl.LOCK_UN)
+        time.sleep(_WAIT_S * random.uniform(0.5, 1.5))
+
+
+def _locked(file: int) -> bool:
+    """Whether an open file is locked now, and was not before."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _open(path: Path) -> int:
@@ -79,16 +110,16 @@ def _open(path: Path) -> int:
         return file
 
 
-def assign(environment: Mapping[str, str]) -> dict[str, str]:
-    """`environment` with the one device that the command shall see; returns when that device is free."""
+def assign(environment: Mapping[str, str], count: int = 1) -> dict[str, str]:
+    """`environment` with the `count` devices that the command shall see; returns once they are free."""
     assigned = dict(environment)
     candidates = devices(environment)
     job = environment.get("SLURM_JOB_ID")
-    if not candidates or (job and len(candidates) == 1):
+    if not candidates or (job and (count == 0 or len(candidates) <= count)):
         return assigned
     # Inside an allocation of several GPUs, numbers may stand for other devices than in the allocation beside it.
     folder = Path(tempfile.gettempdir()) / (f"lamina-gpus-{job}" if job else "lamina-gpus")
-    assigned["CUDA_VISIBLE_DEVICES"] = take(candidates, folder)
+    assigned["CUDA_VISIBLE_DEVICES"] = ",".join(take(candidates, folder, min(max(1, count), len(candidates))))
     return assigned
 
 
@@ -102,6 +133,6 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--count"]:
         print(len(devices(os.environ)))
     else:
-        environment = assign(os.environ)
+        environment = assign(os.environ, int(sys.argv[1]))
         print(describe(environment), file=sys.stderr, flush=True)
-        os.execvpe(sys.argv[1], sys.argv[1:], environment)
+        os.execvpe(sys.argv[2], sys.argv[2:], environment)

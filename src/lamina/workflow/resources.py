@@ -1,10 +1,13 @@
 """Threads, memory and time of jobs, from the model's manifest and the attempt."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
+
+WEIGHTS_SHARE = 0.75  # of a device's memory
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -36,6 +39,20 @@ def weights_gb(manifest: str | Path) -> float:
     model = json.loads(Path(manifest).read_text(encoding="utf-8"))
     size = _BYTES.get(model["dtype"])
     return float(model["parameters"] * size if size else model["weights_bytes"]) / 1e9
+
+
+def devices(asked: int | str, manifest: str | Path, device_gb: float, here: int | None) -> int:
+    """GPUs of a job: the number `asked` for, or for `auto` those that hold the weights.
+
+    Parameters
+    ----------
+    device_gb
+        Memory of one, of which weights have WEIGHTS_SHARE and passes the rest.
+    here
+        GPUs of the machine, if it is this one; None on a cluster.
+    """
+    count = math.ceil(weights_gb(manifest) / (WEIGHTS_SHARE * device_gb)) if asked == "auto" else int(asked)
+    return max(1, count if here is None else min(count, here))
 
 
 def memory(wildcards: Any, input: Any, attempt: int) -> int:
