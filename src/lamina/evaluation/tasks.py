@@ -21,6 +21,7 @@ from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
 from lamina.models.variant import assert_finite
+from lamina.streams.batches import logit_positions
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
@@ -29,8 +30,6 @@ logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 _BOOTSTRAP = 100_000
 _LARGEST_BATCH = 64
-# Logits of a batch, and their log-softmax, stay below this.
-_LOGITS_BYTES = 4 << 30
 
 
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
@@ -93,7 +92,7 @@ class VariantLM(EncodingLM):
 
 def lines(longest: int, vocabulary: int) -> int:
     """Requests of at most `longest` tokens in one batch."""
-    return max(1, min(_LARGEST_BATCH, _LOGITS_BYTES // (8 * longest * vocabulary)))
+    return max(1, min(_LARGEST_BATCH, logit_positions(vocabulary) // longest))
 
 
 class _RefuseNaN(LogitsProcessor):

@@ -54,7 +54,10 @@ def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
     """Of `streams.capture`: the streams at all boundaries, and three numbers for every pair of them and sample."""
     count = shape.layers + 1
     held = _batch(positions(tokens, count), line, lines)
-    return held * count * shape.stream() + max(held * shape.passing(line), 16 * _STREAMS) + 3 * DOUBLE * lines * count**2
+    numbers = held * count * shape.channels
+    # Of a chunk, what is gathered, stacked, and its magnitudes in float64.
+    similarities = (2 * FLOAT + DOUBLE) * min(numbers, _STREAMS)
+    return numbers * shape.size + max(held * shape.passing(line), similarities) + 3 * DOUBLE * lines * count**2
 
 
 def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> int:

@@ -10,8 +10,6 @@ from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import Presence
-from lamina.streams import footprint
-from lamina.streams.footprint import Shape
 from lamina.workflow import studies
 from lamina.workflow.plan import STAGES, Stage
 from lamina.workflow.tokens import Tokens

@@ -1,7 +1,7 @@
 """What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
 
-`python -m lamina.workflow.plan FILE` prints what rule `estimate_cost` wrote, in hours of a device of so many TFLOP/s, or
-of this machine once `lamina.workflow.calibrate` has measured it. `--jobs` compares that with a run that is over.
+`python -m lamina.workflow.plan FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
+this machine once `lamina.workflow.calibrate` has measured it. `--jobs` compares that with a run that is over.
 """
 
 import argparse
