@@ -129,9 +129,10 @@ if __name__ == "__main__":
     parser.add_argument("--model", type=Path, help="folder of a model; by default the embedded one")
     parser.add_argument("--text", type=Path, help="with --model: documents, of which half are for calibration")
     parser.add_argument("--sizes", nargs="+", type=int, default=[5, 6, 7, 8])
-    parser.add_argument("--prompts", type=int, default=40)
+    parser.add_argument("--selectors", nargs="+", choices=SELECTORS, default=list(SELECTORS))
+    parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--prompt", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--draft", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -147,7 +148,7 @@ if __name__ == "__main__":
     samples = text_samples(seen[:DOCUMENTS], tokenizer, WINDOW)
     options = Drafts(text="-", prompts=args.prompts, prompt=args.prompt, tokens=args.tokens, draft=args.draft)
     asked = drafts.prompts(unseen, tokenizer, options)
-    for selector in SELECTORS:
+    for selector in args.selectors:
         done = {row["removed"] for row in rows if row["selector"] == selector}
         if done >= set(args.sizes):
             continue
