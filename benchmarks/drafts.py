@@ -4,9 +4,9 @@
     python benchmarks/drafts.py --output FILE --model MODEL --text FILE      a model on disk and its kind of text
     python benchmarks/drafts.py --output FILE --summary                      the table in markdown of what is there
 
-Layers are chosen and patches fitted on 200 documents; prompts are the beginnings of others. Seconds are those of the
-processor in one thread, since whatever else runs would be counted too; passes of models as small as these
-cost mostly what calling a layer costs. What the file holds is not measured again.
+Layers are chosen and patches fitted on the same documents, prompts are the beginnings of others. Seconds are those of
+the processor in one thread, since whatever else runs would be counted too; passes of models as small as these cost
+mostly what calling a layer costs. What the file holds is not measured again.
 """
 
 import argparse
@@ -42,7 +42,7 @@ from lamina.sweep.candidates import Candidate
 from lamina.tables import store
 
 SELECTORS = {"accuracy": ("accuracy", False), "acceptance": ("acceptance", False), "looped": ("acceptance", True)}
-DOCUMENTS, SEED = 200, 0
+SEED = 0
 
 
 def every_run(depth: int, largest: int) -> list[Boundary]:
@@ -129,9 +129,11 @@ if __name__ == "__main__":
     parser.add_argument("--model", type=Path, help="folder of a model; by default the embedded one")
     parser.add_argument("--text", type=Path, help="with --model: documents, of which half are for calibration")
     parser.add_argument("--sizes", nargs="+", type=int, default=[5, 6, 7, 8])
+    parser.add_argument("--selectors", nargs="+", choices=SELECTORS, default=list(SELECTORS))
+    parser.add_argument("--documents", type=int, default=200, help="to choose layers and fit patches on")
     parser.add_argument("--prompts", type=int, default=40)
     parser.add_argument("--prompt", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--draft", type=int, default=4)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -144,10 +146,10 @@ if __name__ == "__main__":
     documents = read_documents(args.text) if args.text else []
     half = len(documents) // 2
     seen, unseen = (documents[:half], documents[half:]) if documents else (corpus("validation"), corpus("test"))
-    samples = text_samples(seen[:DOCUMENTS], tokenizer, WINDOW)
+    samples = text_samples(seen[: args.documents], tokenizer, WINDOW)
     options = Drafts(text="-", prompts=args.prompts, prompt=args.prompt, tokens=args.tokens, draft=args.draft)
     asked = drafts.prompts(unseen, tokenizer, options)
-    for selector in SELECTORS:
+    for selector in args.selectors:
         done = {row["removed"] for row in rows if row["selector"] == selector}
         if done >= set(args.sizes):
             continue

@@ -1,11 +1,13 @@
 """What is measured of variants as drafts: acceptance, tokens of a round, costs, and where speculation pays."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from lamina.config.benchmarks import Drafts
+from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.evaluation import drafts
 from lamina.evaluation.speculation import Decoding, written
@@ -13,7 +15,9 @@ from lamina.models.materialise import materialise
 from lamina.models.variant import Patch
 from lamina.tables import store
 from lamina.variant import Variant
+from lamina.workflow import inputs, studies
 from tests.unit import tiny
+from tests.unit.configurations import minimal, put, workplace
 
 OPTIONS = Drafts(text="words", prompts=4, prompt=5, tokens=6, draft=2)
 ASKED = [row.tolist() for row in tiny.tokens(4, 5)]
@@ -84,3 +88,35 @@ def test_drafts_longer_than_the_context_are_refused() -> None:
     base = tiny.model("gpt2", n_positions=12)
     with pytest.raises(LaminaError, match=r"benchmarks.drafts .*: 13 tokens are more than the context"):
         drafts.measure(base, [], ASKED, OPTIONS)
+
+
+def test_a_study_measures_its_deep_cuts_as_drafts_on_prompts_that_nothing_has_seen(tmp_path: Path) -> None:
+    raw, root = minimal(), workplace(tmp_path)
+    put(raw, "studies.prune.removed", [1, 2, 3])
+    assert studies.draft_variants(load(raw, root), "small") == []
+    config = load(put(raw, "benchmarks.drafts", {"text": "corpus_test", "removed": "25%"}), root)
+    listed = studies.draft_variants(config, "small")
+    assert {v.removed for v in listed} == {2, 3} and set(listed) < set(studies.variants(config))
+    gates = {f"results/overlap/small/{v.calibration}/corpus_test.json" for v in listed}
+    assert gates <= set(inputs.draft_gates(config, "small"))
+    assert inputs.table_parts(config, "drafts") == ["results/drafts/small.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("drafts", "message"),
+    [
+        ({"text": "corpus_tast"}, "benchmarks.drafts.text: 'corpus_tast' is not defined under `benchmarks.perplexity`"),
+        (
+            {"text": "corpus_test", "prompt": 20, "tokens": 41},
+            r"benchmarks.drafts \(prompt \+ tokens \+ draft\): 65 tokens are more than the context of model",
+        ),
+    ],
+)
+def test_prompts_that_are_not_there_or_do_not_fit_are_refused(drafts: dict, message: str, tmp_path: Path) -> None:
+    raw = put(minimal(), "benchmarks.drafts", drafts)
+    put(raw, "benchmarks.perplexity.corpus_test.window", 64)
+    raw["benchmarks"].pop("efficiency", None)
+    workplace(tmp_path)
+    (tmp_path / "small/config.json").write_text('{"num_hidden_layers": 8, "n_positions": 64}')
+    with pytest.raises(LaminaError, match=message):
+        load(raw, tmp_path)

@@ -41,9 +41,12 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     for place, axes in enumerate(grid):
         group, (column, label) = groups[place // 2], MEASURES[place % 2]
         mine = [row for row in data if (row["model"], row["calibration"], row["decoding"]) == group]
-        for line, look in _lines(mine, selectors, repairs):
+        lines = _lines(mine, selectors, repairs)
+        for number, (line, look) in enumerate(lines):
             reach = [style.Z95 * (row[f"{column}_stderr"] or 0) for row in line]
-            places, values = [100 * row["share"] for row in line], [row[column] for row in line]
+            # Lines stand beside each other, or equal ones would hide all but one.
+            shift = 0.4 * (number - (len(lines) - 1) / 2)
+            places, values = [100 * row["share"] + shift for row in line], [row[column] for row in line]
             axes.errorbar(places, values, reach, markersize=4.5, elinewidth=1, capsize=2, **look)
             style.hints(axes, [(x, row[column], _hint(row)) for x, row in zip(places, line, strict=True)])
         if column == "acceptance":
