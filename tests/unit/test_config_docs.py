@@ -20,6 +20,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/papers/rethinking-layer-relevance.yaml": lambda raw, folder: raw,
     "config/papers/deeper-layers.yaml": lambda raw, folder: raw,
     "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
+    "config/papers/minitron.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(

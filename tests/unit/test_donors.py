@@ -1,5 +1,6 @@
 """Layers of siblings: in a pass as in a built variant, merged, chosen, refused."""
 
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 from transformers import PreTrainedModel
 
 from lamina.config.load import load
+from lamina.config.selectors import Beam, Evolutionary
 from lamina.errors import LaminaError
 from lamina.models import donors
 from lamina.models.materialise import materialise
@@ -17,6 +19,7 @@ from lamina.models.structure import layers_of
 from lamina.recovery import report
 from lamina.search import donors as steps
 from lamina.search.plans import Plan, Request, Step
+from lamina.search.trials import Search, Trials
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from tests.unit import tiny
@@ -157,3 +160,33 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
     ):
         with pytest.raises(LaminaError, match=words):
             load(raw | {section: raw[section] | {name: change}}, REPOSITORY)
+
+
+def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
+    """Dropping layer l costs 1 + l; a's layer 2 gains .5 and its layer 3 .25, b's lose. Dropped after it was replaced,
+    a layer costs what it always does."""
+    gains = {"2.@a": -0.5, "3.@a": -0.25}
+    cost = {str(layer): 1.0 + layer for layer in range(5)}
+    sums = [sum((cost | gains).get(unit, 0.1) for unit in one.removed) for one in candidates]
+    return np.repeat(np.array(sums)[:, None], len(list(numbers)), axis=1)
+
+
+class Summed:
+    """What measures: a function of sets."""
+
+    def losses(self, candidates: Any, numbers: Any) -> np.ndarray:
+        return losses(list(candidates), numbers)
+
+
+@pytest.mark.parametrize("options", [Beam(metric="accuracy", width=2), Evolutionary(metric="accuracy", generations=60)])
+def test_searches_find_the_best_replacements_beside_the_best_removals(options: Any) -> None:
+    options = options.model_copy(update={"donors": ["a", "b"]})
+    module = importlib.import_module(f"lamina.search.{options.strategy}")
+    search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
+    found = module.find(search, [str(layer) for layer in range(5)], [1, 2], options)
+    assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
+    assert len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
+    for row in search.rows:
+        layers = [unit.split(".")[0] for unit in row["units"]]
+        assert len(set(layers)) == len(layers), "a layer is dropped, or has one donor"
+        assert row["removed"] == sum("@" not in unit for unit in row["units"])

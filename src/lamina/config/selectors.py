@@ -151,7 +151,8 @@ class Beam(Selector):
     Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
     on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
     winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
-    samples. `recovery` repairs what is compared, as for `iterative`.
+    samples. `recovery` repairs what is compared, as for `iterative`. With `donors`, the kept sets of each size also
+    compete with themselves with one layer more replaced; the rivals have none.
     """
 
     SEARCHES = True
@@ -163,10 +164,13 @@ class Beam(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+    donors: list[Filled] = donors_option()
 
     def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
         """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
-        return {size: units if size == 1 else self.width * (units - size + 1) for size in range(1, max(sizes) + 1)}
+        wide = {size: 1 if size == 1 else self.width for size in range(1, max(sizes) + 1)}
+        given = self.width * len(self.donors)
+        return {size: width * (units - size + 1) + given * (units - size) for size, width in wide.items()}
 
 
 class Evolutionary(Selector):
@@ -194,6 +198,7 @@ class Evolutionary(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+    donors: list[Filled] = donors_option()
 
     def lasts(self, size: int, units: int) -> int:
         """Generations in which `size` of `units` are removed."""

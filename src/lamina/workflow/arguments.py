@@ -160,6 +160,7 @@ def search(config: Configuration, w: Any) -> str:
         sizes=json.dumps(studies.searches(config).get((w.model, w.calibration, w.selector), [])),
         score=config.calibrations[w.calibration].score,
         recovery=loop(config, w),
+        donors=donors(config, w),
         tokens=config.sweep.tokens,
         keys=as_json({"model": w.model, "calibration": w.calibration, "selector": w.selector}),
     )
@@ -170,7 +171,8 @@ def search_modules(config: Configuration, w: Any) -> list[str]:
     """What a search imports by name: its strategy, its metric, the repair in the loop."""
     name = studies.looped(config, w.selector)
     looped = [] if name == "none" else ["lamina.search.growing", f"lamina.recovery.{config.recoveries[name].method}"]
-    return [*prune_modules(config, w), *looped]
+    given = ["lamina.models.donors"] if inputs.donors(config, w) else []
+    return [*prune_modules(config, w), *looped, *given]
 
 
 def recover(config: Configuration, w: Any) -> str:
