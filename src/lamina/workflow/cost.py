@@ -205,6 +205,6 @@ def estimate(
             # The likeliest answer and the samples, as long as the right ones.
             work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
-    for variants in (studies.efficiency_variants, studies.draft_variants):
-        stages["benchmark"].jobs += sum(bool(variants(config, model)) for model in config.models)
+    for chosen in (studies.efficiency_variants, studies.draft_variants):
+        stages["benchmark"].jobs += sum(bool(chosen(config, model)) for model in config.models)
     return stages
