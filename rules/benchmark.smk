@@ -111,7 +111,7 @@ rule benchmark_drafts:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores(), alone=True)
     resources:
-        gpu=1,
+        gpu=gpus,
         mem_mb=memory,
         runtime=minutes,
     params:
@@ -121,5 +121,5 @@ rule benchmark_drafts:
         options=arguments.drafts(CONFIG),
         variants=lambda w: list(map(str, studies.draft_variants(CONFIG, w.model))),
     shell:
-        'on_gpu python "$SCRIPTS/benchmark_drafts.py" --manifest {input.manifest} --variants {params.variants}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_drafts.py" --manifest {input.manifest} --variants {params.variants}'
         " {params.options} --code {params.code} --output {output} 2> {log}"
