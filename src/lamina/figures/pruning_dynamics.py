@@ -112,7 +112,11 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
         for row in line:
             if row["score"] is None:
                 corner = (row["layer"] - 0.5, y - 0.5)
-                axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch="////", lw=0))
+                hatch = "" if row["at_least"] is not None and depth <= 16 else "////"
+                axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch=hatch, lw=0))
+                if not hatch:
+                    bound = f"≥{row['at_least']:.2f}".replace("0.", ".")
+                    axes.text(row["layer"], y, bound, ha="center", va="center_baseline", fontsize=5, color="black")
                 continue
             colour = colours_of(metric)(scale(row["score"]))
             axes.add_patch(Rectangle((row["layer"] - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.5))
@@ -171,6 +175,7 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "
         "next; crossed: what is gone; a ring: the 95 % bootstrap interval includes 0. A layer whose colour changes "
-        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, "
+        "down its column depends on what went before. Grey: undefined, or, with ≥, what it is at least where budget "
+        "exact let the layer leave early. Right: accuracy on the calibration, with half its 95 % interval, "
         "where the selector measures it."
     )

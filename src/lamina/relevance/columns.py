@@ -21,12 +21,14 @@ class Context:
     score : `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
     removed : number of units that the current model lacks.
     seed : of what a metric draws.
+    hard_first : whether units that left the sweep early saw the hardest samples (budget `exact`), not random ones.
     """
 
     chance: float = 0.0
     score: str = "acc_norm"
     removed: int = 0
     seed: int = 0
+    hard_first: bool = False
 
 
 @dataclass(frozen=True)

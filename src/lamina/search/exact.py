@@ -13,7 +13,8 @@ and one that is not becomes the minimum.
 What a unit lost that left so is no sample of its losses: it bounds their sum from below and tells no mean.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -52,18 +53,19 @@ def run(
     count, loss = evaluator.count, evaluator.loss
     values = {candidate: np.full(count, np.nan) for candidate in candidates}
 
-    def measure(those: Iterable[Candidate], numbers: Iterable[int]) -> None:
+    def measure(those: Sequence[Candidate], numbers: list[int]) -> None:
         """Those who lack a sample share its pass."""
-        groups: dict[tuple[Candidate, ...], list[int]] = {}
-        for number in numbers:
-            lacking = tuple(candidate for candidate in those if np.isnan(values[candidate][number]))
-            groups.setdefault(lacking, []).append(number)
-        for group, mine in groups.items():
-            for candidate, found in zip(group, evaluator.losses(group, mine), strict=True):
-                values[candidate][mine] = found
+        lacking = np.isnan([values[one][numbers] for one in those])
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for number, pattern in zip(numbers, lacking.T.tolist(), strict=True):
+            groups.setdefault(tuple(pattern), []).append(number)
+        for pattern, mine in groups.items():
+            group = list(compress(those, pattern))
+            for one, found in zip(group, evaluator.losses(group, mine), strict=True):
+                values[one][mine] = found
 
-    def total(candidate: Candidate) -> float:
-        return float(np.nansum(values[candidate]))
+    def total(one: Candidate) -> float:
+        return float(np.nansum(values[one]))
 
     drawn = np.random.default_rng(budget["seed"]).permutation(count).tolist()
     at, ahead = 0, list(candidates)
@@ -77,13 +79,14 @@ def run(
     at_chance = loss.metric == "accuracy" and 1 - total(leader) / count <= chance
     hard_first = _hard_first(evaluator, candidates, values[leader]) if len(candidates) > 1 else []
     while True:
-        known = {one: bool(np.isnan(values[one]).sum() == 0) for one in candidates}
+        known = {one: not np.isnan(values[one]).any() for one in candidates}
         least = min(total(one) for one in candidates if known[one]) * (1 + ROUNDING) + ROUNDING
         possible = [one for one in candidates if at_chance or total(one) <= least]
         back = [one for one in possible if not known[one]]
         if not back:
             return possible[0] if len(possible) == 1 and not at_chance else None
-        lacking = [number for number in hard_first if any(np.isnan(values[one][number]) for one in back)]
+        lacked = np.any([np.isnan(values[one]) for one in back], axis=0).tolist()
+        lacking = [number for number in hard_first if lacked[number]]
         # With fewer samples nobody could leave.
         needed = 0 if loss.largest is None else int((least - max(map(total, back))) / loss.largest) + 1
         size = max(FIRST, (count - len(lacking)) // GROWTH, needed)

@@ -114,7 +114,9 @@ def sweep_modules(config: Configuration, w: Any) -> list[str]:
 
 def score(config: Configuration, w: Any) -> str:
     """How a sweep is turned into scores of every metric that it measures."""
+    budget = studies.sweep_settings(config, w.selector)[2]
     return command(
+        budget="exact" if budget == "exact" else None,  # elsewhere who left early saw samples like any other's
         score=config.calibrations[w.calibration].score,
         seed=config.seed,
         metrics=",".join(metric.name for metric in measured(config, w)),
