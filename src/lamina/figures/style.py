@@ -14,6 +14,7 @@ import duckdb
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -153,6 +154,11 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         buffer = io.StringIO()
+        # Laid out here: saving would draw everything once more for it.
+        FigureCanvasSVG(figure)
+        if figure.axes and (engine := figure.get_layout_engine()):
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", buffer.getvalue())
     # A hundredth of a point is not seen, and every figure stands in the report.

@@ -80,6 +80,7 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     Infinite where a value that is drawn is.
     """
     there, finite = ~np.isnan(values), np.isfinite(values)
+    infinite = there & ~finite
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
-    return np.where(weights @ (there & ~finite).T.astype(float) > 0, np.inf, means)
+    return np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
