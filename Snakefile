@@ -97,5 +97,6 @@ rule report:
     input:
         "results/report.html",
 
+
 # Snakemake asks again what a function takes each time that it calls it; told here, it need not look.
 graph.tell_signatures(workflow.rules)
