@@ -23,7 +23,7 @@ rule benchmark_task:
         task=any_of(CONFIG.benchmarks.tasks),
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,
@@ -80,7 +80,7 @@ rule benchmark_efficiency:
         "results/jobs/benchmark_efficiency/{model}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: threads(cores(), alone=True)
+    threads: lambda _: threads(cores(), alone=True)
     resources:
         gpu=gpus,
         mem_mb=memory,

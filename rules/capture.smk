@@ -14,7 +14,7 @@ rule capture_activations:
         "results/jobs/capture_activations/{model}/{calibration}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,

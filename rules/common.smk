@@ -66,21 +66,19 @@ def cores():
     return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
 
 
-# GPUs that a job here can have at most, and the memory of one; a cluster's jobs have what they ask for.
-HERE_GPUS = len(gpu_lock.devices(os.environ)) if workflow.local_exec else None
+# GPUs here, and the memory of one.
+here_gpus = cache(lambda: len(gpu_lock.devices(os.environ)))
 device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
 
 
 def gpus_of(wildcards, input):
-    """GPUs of a job: those that the weights of its model need."""
-    return devices(CONFIG.models[wildcards.model].devices, input.manifest, device_gb(), HERE_GPUS)
+    """GPUs of a job: those that the weights of its model need. A cluster's jobs have what they ask for."""
+    most = here_gpus() if workflow.local_exec and not workflow.remote_exec else None
+    return devices(CONFIG.models[wildcards.model].devices, input.manifest, device_gb(), most)
 
 
-# A large graph asks each job's functions again and again, so what is the same for all is a number.
+# A large graph asks the functions of each job, so what is the same for all is a number.
 gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
-
-
-THREADS = threads(cores())
 
 
 def family(wildcards):

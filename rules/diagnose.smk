@@ -14,7 +14,7 @@ rule diagnose_layers:
         "results/jobs/diagnose_layers/{model}/{calibration}/{diagnosis}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,

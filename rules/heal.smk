@@ -23,7 +23,7 @@ rule heal_variant:
         "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,

@@ -20,7 +20,7 @@ rule fit_patch:
         "results/jobs/fit_patch/{model}/{calibration}/{selector}/{recovery}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=lambda w, input, attempt: fit_memory(

@@ -24,7 +24,7 @@ rule search_plans:
         selector=any_of(studies.searching(CONFIG)),
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,

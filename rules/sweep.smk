@@ -23,7 +23,7 @@ rule sweep_units:
         "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
     conda:
         "../envs/lamina.yaml"
-    threads: THREADS
+    threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
         mem_mb=memory,

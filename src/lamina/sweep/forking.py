@@ -30,13 +30,15 @@ from lamina.sweep.packing import Batch
 class Streams:
     """State of one forward pass, shared by all wrappers.
 
-    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each.
+    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says
+    that attention without a mask is causal, and then picks its fastest kernel and does not repeat grouped heads.
     """
 
     batch: Batch
     tree: Tree
     windows: Sequence[int | None]
     own_mask: bool
+    causal: bool
     observe: Callable[[int, torch.Tensor, torch.Tensor], None]
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     layer_tokens: int = 0
@@ -46,9 +48,14 @@ class Streams:
         lines = len(self.batch.lines)
         return tensor[start * lines : end * lines]
 
-    def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor:
-        """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number."""
-        window = self.windows[layer]
+    def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number.
+
+        None where it would only be causal.
+        """
+        window, length = self.windows[layer], self.batch.tokens.shape[1]
+        if self.causal and self.batch.plain and (window is None or window >= length):
+            return None
         if window not in self.masks:
             seen = self.batch.visible(window)[:, None]
             blank = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
@@ -280,6 +287,11 @@ def windows(model: PreTrainedModel) -> list[int | None]:
     if odd:
         raise LaminaError(f"the sweep does not know the attention of layer type {odd[0]!r} ({type(model).__name__}).")
     return [known[kind] for kind in kinds]
+
+
+def causal_alone(model: PreTrainedModel) -> bool:
+    """Whether the model's attention is causal where it is given no mask: SDPA is told so, eager attention is not."""
+    return getattr(model.config.get_text_config(), "_attn_implementation", None) == "sdpa"
 
 
 def uses_alibi(model: PreTrainedModel) -> bool:
