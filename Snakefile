@@ -29,6 +29,7 @@ container: os.environ.get("LAMINA_CONTAINER") or "envs/lamina.sif"
 
 
 include: "rules/common.smk"
+include: "rules/machine.smk"
 include: "rules/prepare.smk"
 include: "rules/cost.smk"
 include: "rules/capture.smk"
