@@ -27,11 +27,13 @@ class Iterative(Selector):
     """Removes the lowest unit and scores the rest again.
 
     A sweep that only has to find the least relevant unit need not finish the others. `budget: exact` gives the same
-    plan as `full`: the most promising unit is finished first, and every other one leaves once its errors exceed that
+    plan as `full`: the most promising units are finished first, and every other one sees hard samples first (those that
+    the model before the removal gets wrong, or right by a small margin) and leaves once its errors exceed the best
     unit's total. `budget: race` compares units in pairs on the same samples and lets one leave once a sequential test
     (betting, valid at any time) is sure that it is not better than the leader by more than `tolerance`; the errors of
     all steps of a plan together stay below 1 - `confidence`. A step is then one job, and its tables say how many
-    samples each unit saw. Maps are always full sweeps.
+    samples each unit saw; what `exact` ruled out early has no score there but what it is at least. Maps are always
+    full sweeps.
 
     With `recovery`, every removal is scored with its best patch in place. A sample is never scored under a patch that
     was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List

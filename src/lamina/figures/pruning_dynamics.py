@@ -1,5 +1,6 @@
 """How relevance moves as layers go: every remaining layer before every removal of an iterative selector."""
 
+import re
 from typing import Any
 
 import duckdb
@@ -112,18 +113,17 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
         for row in line:
             if row["score"] is None:
                 corner = (row["layer"] - 0.5, y - 0.5)
-                hatch = "" if row["at_least"] is not None and depth <= 16 else "////"
+                bound = row.get("at_least")  # tables of earlier versions have none
+                hatch = "" if bound is not None and depth <= 16 else "////"
                 axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch=hatch, lw=0))
                 if not hatch:
-                    bound = f"≥{row['at_least']:.2f}".replace("0.", ".")
-                    axes.text(row["layer"], y, bound, ha="center", va="center_baseline", fontsize=5, color="black")
+                    axes.text(row["layer"], y, f"≥{short(bound)}", ha="center", va="center_baseline", fontsize=5)
                 continue
             colour = colours_of(metric)(scale(row["score"]))
             axes.add_patch(Rectangle((row["layer"] - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.5))
             ink = text_colour(colour)
             if depth <= 16:
-                text = f"{row['score']:.2f}".replace("-0.00", "0.00").replace("-", "−")
-                text = text.replace("0.", ".") if len(text) > 3 else text
+                text = short(row["score"])
                 axes.text(row["layer"], y, text, ha="center", va="center_baseline", fontsize=6, color=ink)
             low, high = row["ci_low"], row["ci_high"]
             if metric == "accuracy" and low is not None and low <= 0 <= high:
@@ -133,6 +133,12 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
     axes.set_xticks(range(0, depth, 1 if depth <= 16 else 4))
     axes.tick_params(length=0)
     axes.grid(False)
+
+
+def short(value: float) -> str:
+    """A number with two decimals, .25 for 0.25."""
+    text = f"{value:.2f}".replace("-0.00", "0.00")
+    return re.sub(r"^(-?)0\.", r"\1.", text).replace("-", "−")
 
 
 def accuracy_labels(axes: Axes, shares: list[tuple[float | None, int | None]]) -> None:
