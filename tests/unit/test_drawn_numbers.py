@@ -104,7 +104,8 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     "angular_triangle": ("SELECT layer, span - 1, angular_last FROM activations", images),
     "angular_rows": (
         """SELECT layer, span - 1, coalesce(
-            (angular_last - min(angular_last) OVER same) / nullif(max(angular_last) OVER same - min(angular_last) OVER same, 0), 0)
+            (angular_last - min(angular_last) OVER same)
+            / nullif(max(angular_last) OVER same - min(angular_last) OVER same, 0), 0)
         FROM activations WINDOW same AS (PARTITION BY model, calibration, span)""",
         images,
     ),
