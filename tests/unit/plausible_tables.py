@@ -243,13 +243,13 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             )
         for metric in ("accuracy", "cosine"):
             row = key | dict(selector="base", removed=0, metric=metric, unit=str(layer), layer=layer, component="layer")
-            row |= dict(n_not_finite=0)
+            row |= dict(n_not_finite=0, rank=1 + (layer + (metric == "cosine")) % n_layers)
             if metric == "accuracy" and refused:
                 row |= dict(n_samples=500, reason="the base model is at chance")
             else:
                 accuracy = np.clip(rng.exponential(0.2) - 0.08 + 0.6 * (layer == 0), -0.3, 1)
                 score, width = (accuracy, 0.06) if metric == "accuracy" else (step[layer] ** 1.2, 0.004)
-                row |= dict(score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500, rank=layer)
+                row |= dict(score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500)
             data["relevance"].append(row)
 
 

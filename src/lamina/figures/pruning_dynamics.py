@@ -59,16 +59,15 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no iterative selector removes two units or more")
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["selector"]) for row in data))
+    groups = style.grouped(data, "model", "calibration", "selector")
     depth = 1 + max(row["layer"] for row in data)
     steps = max(row["size"] for row in data)
     width, height = max(3.4, (0.30 if depth <= 16 else 0.2) * depth + 1.5), 0.27 * steps + 0.95
     figure, grid = style.panels(len(groups), width, height, max(1, int(13 / width)))
     scales = {metric: scale_of(metric, data) for metric in {row["metric"] for row in data}}
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["selector"]) == group]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         metric = chosen[0]["metric"]
-        lines = [[row for row in chosen if row["position"] == step + 1] for step in range(chosen[0]["size"])]
+        lines = list(style.grouped(chosen, "position").values())
         heat(axes, lines, metric, scales[metric])
         for step, line in enumerate(lines):
             place = next(row["layer"] for row in line if row["unit"] == line[0]["goes"])

@@ -82,6 +82,15 @@ def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...],
     return found
 
 
+def by_selector(
+    connection: duckdb.DuckDBPyConnection, data: Iterable[dict[str, Any]]
+) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by model and selector, selectors in the order of their styles."""
+    order = list(selector_styles(connection))
+    found = grouped(data, "model", "selector")
+    return dict(sorted(found.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
+
+
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
     """A grid of `n` panels of `width` x `height` inches, at most `columns` wide; legends go outside, below."""
     columns = min(columns, n)
