@@ -113,8 +113,8 @@ def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, siz
         # Gram matrices, errors of each chosen weight, and all plans with all weights and none on what is held out.
         tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
-    # One pass for the Gram matrices, one for the absolute errors of what is a linear map.
-    return stream * depth * (2 if options.LINEAR else 1)
+    # One pass for the Gram matrices; for absolute errors of a linear map one over what is held out and half as much.
+    return stream * depth * (1 + 1.5 * HELD_OUT if options.LINEAR else 1)
 
 
 def estimate(

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from lamina.workflow.warm_client import receive, send
 
 _BOTH = ("numpy", "pyarrow.parquet", "pyarrow.compute", "yaml", "pydantic", "threadpoolctl")
-_LIBRARIES = {
+LIBRARIES = {
     "light": (*_BOTH, "duckdb", "jinja2", "matplotlib.figure", "matplotlib.backends.backend_svg"),
     "heavy": (
         *(*_BOTH, "torch", "torch._dynamo", "transformers.modeling_utils", "safetensors.torch", "peft", "datasets"),
@@ -104,7 +104,7 @@ def _wait(address: str, records: Path) -> None:
                     for inherited in (listener, client, ours, *parents.values()):
                         inherited.close()
                     kind, settings = asked
-                    _parent(theirs, _LIBRARIES[kind], dict(settings), records / f"{kind}-{len(parents)}.jsonl")
+                    _parent(theirs, LIBRARIES[kind], dict(settings), records / f"{kind}-{len(parents)}.jsonl")
                 theirs.close()
                 parents[asked] = ours
             socket.send_fds(parents[asked], [b"."], [client.fileno()])
@@ -194,12 +194,12 @@ def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        code = _run(*request)
+        code = run(*request)
     finally:
         os._exit(code)
 
 
-def _run(command: list[str], folder: str, threads: dict[str, str], mask: int) -> int:
+def run(command: list[str], folder: str, threads: dict[str, str], mask: int) -> int:
     """Run a script as the interpreter would; returns the exit code. Its end does not tear the libraries down."""
     os.chdir(folder)
     os.umask(mask)

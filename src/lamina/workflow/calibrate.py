@@ -1,0 +1,151 @@
+"""How fast this machine works on a study's own model: what `make plan CALIBRATE=1` measures, half a minute or so.
+
+`python -m lamina.workflow.calibrate RESULTS FILE` takes the study's largest model and its longest calibration, runs a
+plain forward and then each stage on a part of it, and divides what `lamina.workflow.cost` counts by the time. What a
+job does before it computes is measured as jobs here do it: as forks of a parent that has imported the libraries where
+they are, else from nothing. On a CPU times are those of the processor, so that whatever else runs does not count.
+`lamina.workflow.plan` reads FILE.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lamina.errors import LaminaError, explained
+from lamina.workflow import commands, resources, warm
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from lamina.data.calibrations import Sample
+
+SAMPLES = 200  # of the calibration
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("results", type=Path, help="results folder of a study whose models are prepared")
+    parser.add_argument("file", type=Path)
+    args = parser.parse_args()
+    manifests = [json.loads(path.read_text()) | {"name": path.parent.name} for path in _found(args.results / "models")]
+    manifest = max(manifests, key=lambda each: each["parameters"])
+    calibration = max((args.results / "calibrations" / manifest["name"]).glob("*.parquet"), key=os.path.getsize)
+    spent = _job(args.results / "models" / manifest["name"] / "manifest.json", calibration)
+    import torch
+
+    from lamina.data import calibrations
+    from lamina.models.load import load_model, load_tokenizer
+    from lamina.workflow import cost
+    from lamina.workflow.counting import counted
+
+    torch.set_num_threads(resources.threads(os.cpu_count()))
+    model, tokenizer = load_model(manifest), load_tokenizer(manifest)
+    samples = calibrations.read(calibration).samples
+    found = dict(rates(model, tokenizer, manifest, samples[:SAMPLES]))
+    told = counted(samples)
+    captured = cost.layer_flops(manifest, told) * told.stream * manifest["n_layers"] / found["capture"]
+    start = max(0.0, spent - captured)
+    machine = f"{platform.node()} ({model.device.type}, {torch.get_num_threads()} threads a job)"
+    pace = {"machine": machine, "start": start, "rate": found.pop("forward"), "stages": found}
+    args.file.write_text(json.dumps(pace, indent=2) + "\n")
+
+
+def _job(manifest: Path, calibration: Path) -> float:
+    """Seconds of the processor that a job of rule capture_activations costs here, its imports included if cold."""
+    script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
+    output = Path(tempfile.mkdtemp()) / "model" / "calibration.parquet"
+    told = {"--manifest": manifest, "--calibration": calibration, "--tokens": 16384, "--output": output}
+    command = [str(script), *(str(part) for pair in told.items() for part in pair)]
+    if warm_here := commands.can_be_warm():
+        for name in warm.LIBRARIES["heavy"]:
+            importlib.import_module(name)
+    threads = {"OMP_NUM_THREADS": str(resources.threads(os.cpu_count()))}
+    job = os.fork()
+    if job == 0:
+        if warm_here:
+            os._exit(warm.run(command, str(Path.cwd()), threads, 0o022))
+        os.execve(sys.executable, [sys.executable, *command], os.environ | threads)
+    _, status, used = os.wait4(job, 0)
+    shutil.rmtree(output.parents[1])
+    if status:
+        raise LaminaError(f"the job that was to be measured failed: {script.name}. Run the study's capture to see why.")
+    return used.ru_utime + used.ru_stime
+
+
+def rates(
+    model: "PreTrainedModel", tokenizer: Any, manifest: dict[str, Any], samples: "Sequence[Sample]"
+) -> Iterator[tuple[str, float]]:
+    """FLOP/s of a plain `forward` and of each stage, as `lamina.workflow.cost` counts what they do."""
+    from lamina.config.healings import Lora
+    from lamina.config.recoveries import Ghost
+    from lamina.evaluation.tasks import VariantLM
+    from lamina.healing import lora, training
+    from lamina.recovery import check, ghost
+    from lamina.recovery.protocol import Source
+    from lamina.streams import taps
+    from lamina.streams.capture import capture
+    from lamina.sweep import engine
+    from lamina.workflow import cost
+    from lamina.workflow.counting import counted
+
+    told, depth = counted(samples), manifest["n_layers"]
+    sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)
+    units, healing = engine.all_units(depth, "layer"), Lora(epochs=1)
+    requests = [(("", ""), list(row.context), list(row.continuation)) for each in samples for row in each.rows]
+    lm = VariantLM(model, tokenizer, manifest["name"])
+
+    def fit() -> None:
+        ((_, sums),) = ghost.collect(model, [Source(sequences)], [last], Ghost(), 0)
+        found = ghost.fit(sums, Ghost())
+        check.measure(model, [Source(sequences)], {last: ghost.as_patch(found.validated)}, 0)
+
+    # Of a cut model that is healed, one layer is gone, so that its name is that of the last.
+    work: dict[str, tuple[Callable[[], Any], float]] = {
+        "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, 16384), told.stream * depth),
+        "capture": (lambda: capture(model, sequences), told.stream * depth),
+        "sweep": (lambda: engine.sweep(model, samples, units), cost.sweep_work(told, depth, 0, "removal", "layer")[0]),
+        "recover": (fit, cost.fit_work(Ghost(), "own", {"own": told}, depth, [1])),
+        "heal": (
+            lambda: lora.heal(model, {"units": [units[-1]]}, None, [training.Source(samples)], healing),
+            cost.TRAINING * told.stream * (depth - 1),
+        ),
+        "benchmark": (lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True), told.rows * depth),
+    }
+    each = cost.layer_flops(manifest, told)
+    work["forward"][0]()
+    for name, (run, layer_tokens) in work.items():
+        yield name, each * layer_tokens / _seconds(run, model.device.type)
+
+
+def _seconds(run: Callable[[], Any], device: str) -> float:
+    """How long a call takes where nothing else runs."""
+    import torch
+
+    if device == "cpu":
+        began = time.process_time()
+        run()
+        return (time.process_time() - began) / torch.get_num_threads()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    run()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began
+
+
+def _found(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*/manifest.json"))
+
+
+if __name__ == "__main__":
+    with explained():
+        main()
