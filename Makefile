@@ -1,5 +1,7 @@
 # make run    the embedded study: results/report.html
-# make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device)
+# make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device;
+#             CALIBRATE=1 measures this machine's first)
+# make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
@@ -28,7 +30,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan export compare sql query test test-long test-slurm resume-slurm check
+.PHONY: run plan bench-scale export compare sql query test test-long test-slurm resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -36,7 +38,9 @@ run: .venv/installed
 
 plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
-	@$(BIN)/python -m lamina.workflow.cost results/cost.json $(if $(RATE),--rate $(RATE))
+	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.workflow.calibrate results results/pace.json)
+	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.plan results/cost.json --pace results/pace.json \
+		$(if $(RATE),--rate $(RATE)) $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
 
 test: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
@@ -53,6 +57,9 @@ resume-slurm: .venv/installed
 	$(BIN)/python slurm/resume.py $(if $(FORCE),--force)
 	$(BIN)/snakemake --profile slurm --unlock $(if $(CONFIG),--configfile $(CONFIG))
 	$(BIN)/snakemake --profile slurm $(ARGUMENTS) $(if $(CONFIG),--configfile $(CONFIG))
+
+bench-scale: .venv/installed
+	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset $(PRESET))
 
 export: .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))

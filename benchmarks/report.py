@@ -1,10 +1,13 @@
 """What a large study's figures, report and queries cost: made-up tables, the same code and processes as in a run.
 
-    python benchmarks/report.py [--layers 40 --tasks 20 --sizes 2 --sweep-rows 5000000]
+    python benchmarks/report.py [--layers 40 --tasks 20 --sweep-rows 5000000]
     python benchmarks/report.py --sweep-rows 50000000 --only queries
 
-One JSON line a step: seconds and peak memory of its process. `page` is the report in Chromium, where there is one, till
-it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
+The study has ten variants a task, 200 of 20 tasks in all, and each is tested on every task: two selectors with one and
+two layers removed, bare and patched, and one of the two healed as well (one plan of the last task is refused).
+
+One JSON line a step: seconds, those of CPU and peak memory of its process. `page` is the report in Chromium, where
+there is one, till it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
 """
 
 import argparse
@@ -39,12 +42,12 @@ QUERIES = (
 )
 
 
-def study(folder: Path, layers: int, tasks: int, sizes: int, sweep_rows: int) -> list[Path]:
+def study(folder: Path, layers: int, tasks: int, sweep_rows: int) -> list[Path]:
     """Tables of a made-up study, its sweeps repeated with other sample numbers until they have that many rows."""
     from tests.unit.plausible_tables import write_study
 
     names = tuple(f"task{number}" for number in range(tasks))
-    files = write_study(folder, layers, names, tuple(range(1, sizes + 1)), sizes, n_test=500)
+    files = write_study(folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random"))
     sweeps, calibrations = (next(file for file in files if file.stem == name) for name in ("sweeps", "calibrations"))
     connection = duckdb.connect()
     few, samples = connection.execute(f"SELECT count(*), max(sample) + 1 FROM '{sweeps}'").fetchall()[0]
@@ -69,19 +72,25 @@ def script(step: str, name: str, *arguments: str | Path) -> dict[str, object]:
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     _, status, used = os.wait4(process.pid, 0)
     assert status == 0, command
-    return told(step, began, used.ru_maxrss)
+    cpu = round(used.ru_utime + used.ru_stime, 2)
+    return told(step, began) | {"cpu_seconds": cpu, "peak_mb": round(used.ru_maxrss / 1024)}
 
 
-def told(step: str, began: float, peak_kb: float | None = None) -> dict[str, object]:
+def told(step: str, began: float) -> dict[str, object]:
     """A line of the output."""
-    found: dict[str, object] = {"step": step, "seconds": round(time.perf_counter() - began, 2)}
-    return found if peak_kb is None else found | {"peak_mb": round(peak_kb / 1024)}
+    return {"step": step, "seconds": round(time.perf_counter() - began, 2)}
 
 
 def pages(folder: Path, files: list[Path]) -> Iterator[dict[str, object]]:
-    """Draw every figure, render the report, open it."""
+    """Compare metrics and selectors, draw every figure, render the report, open it."""
     figures, page = folder / "figures", folder / "report.html"
     figures.mkdir()
+    of = {file.stem: file for file in files}
+    swept = [of[table] for table in ("relevance", "sweeps", "calibrations")]
+    yield script("compare_metrics", "compare_metrics", "--tables", *swept, "--output", of["agreements"])
+    tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
+    views = ("--views", database.VIEWS)
+    yield script("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])
     for name, read in sorted(declared("lamina.figures", "TABLES").items()):
         tables = [file for file in files if file.stem in read]
         output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")
@@ -111,16 +120,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--tasks", type=int, default=20)
-    parser.add_argument(
-        "--sizes", type=int, default=2, help="sizes of plans; each has selectors × repairs variants a task"
-    )
     parser.add_argument("--sweep-rows", type=int, default=5_000_000)
     parser.add_argument("--only", choices=("pages", "queries"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         # In a process of its own: a process is told to have used what the one that started it held.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            wanted = (Path(temporary) / "tables", args.layers, args.tasks, args.sizes, args.sweep_rows)
+            wanted = (Path(temporary) / "tables", args.layers, args.tasks, args.sweep_rows)
             tables = pool.apply(study, wanted)
         counts = {file.stem: duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchall()[0][0] for file in tables}
         print(json.dumps({"rows": counts}), flush=True)

@@ -2,7 +2,7 @@
 # results/exports/{key}/removed={n}/{recovery}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
 
 # A name that fits no wildcard would only be a target that no rule makes.
-with failures.refused():
+with failures.refused(workflow.configfiles):
     for asked in exports.asked_for(sys.argv):
         exports.check(CONFIG, Variant.parse(asked))
         exports.check_form(os.environ)

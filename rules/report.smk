@@ -7,6 +7,7 @@ localrules:
     score_relevance,
     gather_table,
     compare_metrics,
+    compare_tasks,
     compare_selectors,
     gather_jobs,
     build_database,
@@ -44,7 +45,7 @@ rule gather_table:
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
-        table=any_of(TABLES.keys() - {"jobs", "agreements", "comparisons"}),
+        table=any_of(TABLES.keys() - {"jobs", "agreements", "dissociations", "comparisons"}),
     conda:
         "../envs/lamina.yaml"
     params:
@@ -72,6 +73,21 @@ rule compare_metrics:
         code=code_digest("compare_metrics", *arguments.table_modules(["agreements"])),
     shell:
         'python "$SCRIPTS/compare_metrics.py" --tables {input} --output {output} 2> {log}'
+
+
+rule compare_tasks:
+    input:
+        [paths.table(table) for table in ("sweeps", "calibrations")],
+    output:
+        paths.table("dissociations"),
+    log:
+        "logs/compare_tasks.log",
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=code_digest("compare_tasks", *arguments.table_modules(["dissociations"])),
+    shell:
+        'python "$SCRIPTS/compare_tasks.py" --tables {input} --output {output} 2> {log}'
 
 
 rule compare_selectors:
@@ -196,10 +212,10 @@ rule render_report:
         "../envs/lamina.yaml"
     params:
         code=code_digest("render_report"),
-        asked=arguments.recommend(CONFIG),
+        told=arguments.report(CONFIG),
     shell:
         'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
-        " --template {input.template} --facts {input.facts} {params.asked} --output {output} 2> {log}"
+        " --template {input.template} --facts {input.facts} {params.told} --output {output} 2> {log}"
 
 
 rule check_refusals:

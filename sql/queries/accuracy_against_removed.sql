@@ -7,6 +7,7 @@
 -- change, change_stderr  against the base model, paired over the documents where paired is true
 -- kept, kept_stderr      share of the base model's number that is left, 1 = all
 -- chance                 accuracy of guessing, where known
+-- Empty where no study prunes, or none tests its variants on the calibration's own task.
 SELECT model, calibration, task, metric, selector, removed, value, stderr, n_samples,
     base_value, base_stderr, change, change_stderr, paired, kept, kept_stderr, chance
 FROM scores

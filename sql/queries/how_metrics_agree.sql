@@ -8,6 +8,7 @@
 -- misranked, surely, badly       share of units in another place than by accuracy, what surely is (95 %), and share of
 --                                those that are more than a quarter of the units away
 -- variance_ratio, wilcoxon_p     variance across calibrations, accuracy's by the metric's, and the test of no difference
+-- Empty where no calibration has both accuracy and another metric defined: list them in a study of maps.
 SELECT model, component, metric,
     any_value(value) FILTER (statistic = 'spearman') AS spearman,
     any_value(ci_low) FILTER (statistic = 'spearman') AS ci_low,

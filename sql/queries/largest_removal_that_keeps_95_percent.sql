@@ -9,6 +9,7 @@
 -- kept_above_chance    the same share counted from chance, which is stricter; null where chance is unknown
 -- tried                largest removal that was tested
 -- at_chance            the base model's interval reaches chance: there is nothing to keep, so no variant is named
+-- Empty where no variant was tested on its calibration's own task.
 WITH own AS (
     SELECT *, coalesce(base_value - 1.96 * base_stderr <= chance, false) AS at_chance FROM scores WHERE own
 ),

@@ -9,6 +9,7 @@
 -- repetition, unstopped     of the likeliest answers: share of repeated n-grams, share of answers that reached no end
 -- sampled_repetition, sampled_unstopped   the same of sampled answers
 -- length                    tokens of the likeliest answers: an answer that ends at once repeats nothing
+-- Empty where no benchmark task has the key `generate`.
 WITH found AS (
     SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.recovery, a.healing,
         any_value(s.metric) AS metric, any_value(s.value) AS value, any_value(s.stderr) AS stderr,

@@ -6,6 +6,7 @@
 -- change, change_stderr   against the base model, in the unit of metric, over n_samples test documents
 -- kept, kept_stderr       share of the base model's number that is left, 1 = all
 -- certain                 change is more than 1.96 standard errors from 0
+-- Empty where no variant without repair was benchmarked.
 SELECT model, calibration, selector, removed, task, own, metric, base_value, value, stderr, change, change_stderr,
     kept, kept_stderr, abs(change) > 1.96 * change_stderr AS certain, n_samples
 FROM scores

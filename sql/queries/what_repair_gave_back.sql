@@ -8,6 +8,7 @@
 -- recovered             gain / loss: 1 = all given back, negative = repair made it worse; null where pruning cost less
 --                       than two standard errors, so that there was nothing certain to give back
 -- certain               the gain is more than 1.96 standard errors from 0
+-- Empty where a study lists no recovery or healing, or not beside `none`.
 SELECT model, calibration, task, metric, selector, removed, recovery, healing,
     base_value, pruned_value, value, stderr, gain, gain_stderr, loss, loss_stderr,
     CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,

@@ -7,6 +7,7 @@
 -- loss, stderr             the same on the n_samples samples held back from all of them
 -- difference, ci_low, ci_high   loss minus that of the search, paired, with a 95 % interval: above 0 the search has won
 -- evaluations              sets times samples that were asked for
+-- Empty where no selector searches whole sets (strategy beam or evolutionary).
 SELECT model, calibration, selector, removed, strategy, array_to_string(units, ' ') AS units, search_loss, loss,
     loss_stderr AS stderr, n_held_back AS n_samples, difference,
     difference - 1.96 * difference_stderr AS ci_low, difference + 1.96 * difference_stderr AS ci_high, evaluations,

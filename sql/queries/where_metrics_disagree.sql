@@ -9,6 +9,7 @@
 -- accuracy, cosine             the scores, each with its 95 % interval and sample count
 -- spearman                     rank correlation of the two over the layers of this calibration
 -- confirmed                    accuracy's interval does not reach the score of the layer that cosine's place stands for
+-- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH placed AS (
     SELECT d.*, corr(accuracy_rank, cosine_rank) OVER (PARTITION BY model, calibration) AS spearman,
         (SELECT min(e.accuracy) FROM disagreements AS e WHERE e.model = d.model AND e.calibration = d.calibration

@@ -7,6 +7,7 @@
 -- seconds                      wall time of all of them; jobs that ran side by side are counted each
 -- mean_seconds, stderr         mean wall time of a job and its standard error over the jobs
 -- max_seconds, max_rss_mb      of the worst job
+-- Empty where no job has been timed, which snakemake does with --benchmark-extended, as `make run` has it.
 SELECT rule, device, count(*) AS n_jobs, sum(seconds) AS seconds, avg(seconds) AS mean_seconds,
     stddev_samp(seconds) / sqrt(count(*)) AS stderr, max(seconds) AS max_seconds, max(max_rss_mb) AS max_rss_mb
 FROM jobs GROUP BY ALL

@@ -7,6 +7,7 @@
 -- pearson, spearman    correlation of the measure with the accuracy relevance of the layer
 -- ci_low, ci_high      95 % interval of spearman (Fisher's z, variance after Bonett and Wright); null for three layers
 -- n_layers, n_samples  layers that have both numbers (a boundary goes with the layer behind it), and fewest samples of any
+-- Empty where no study lists a diagnosis of layers (void, probe or patching) beside accuracy relevance of the same model.
 WITH measured AS (
     SELECT model, calibration, diagnosis, measure, layer, value, n_samples FROM diagnoses WHERE kind <> 'fit'
     UNION ALL BY NAME

@@ -7,6 +7,7 @@
 --                   without; null where the base model is at chance (see reason)
 -- ci_low, ci_high   its 95 % interval over n_samples calibration samples
 -- verdict           matters: the interval lies above 0; can go: it includes 0; better without: it lies below 0
+-- Empty where no study of maps lists accuracy.
 SELECT model, calibration, layer, accuracy AS relevance, accuracy_low AS ci_low, accuracy_high AS ci_high,
     accuracy_samples AS n_samples,
     CASE

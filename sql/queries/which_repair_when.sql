@@ -7,6 +7,7 @@
 -- a looser allowance makes no other pair the best.
 -- accuracy, perplexity   means over n_calibrations, with standard errors over their test documents
 -- lead                   accuracy ahead of the next pair within the same allowance; 0 if there is none
+-- Empty where no variant was tested both on its calibration's own task and on a text (`perplexity` under benchmarks).
 WITH allowed AS (
     SELECT f.*, a.allowance
     FROM frontier AS f, (VALUES (1.1), (1.5), (NULL)) AS a (allowance)

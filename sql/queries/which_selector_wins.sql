@@ -9,6 +9,7 @@
 -- ci_low, ci_high           its 95 % interval, of this pair alone
 -- p_holm                    paired test of no difference, corrected for the pairs of the size and repair
 -- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
+-- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
     SELECT model, removed, recovery, healing, selector, rival,
         count(*) FILTER (p_holm < 0.05 AND difference > 0) AS better,

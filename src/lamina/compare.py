@@ -166,6 +166,8 @@ def _quoted(file: Path) -> str:
 
 def headline(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """How many numbers were compared and how many moved, table by table."""
+    if all(row["a"] == row["b"] for row in found):
+        yield f"A and B hold the same {len(found)} numbers: nothing could move"
     for table in NUMBERS:
         there = [row for row in found if row["table"] == table]
         moved = [row for row in there if row["moved"]]
@@ -223,8 +225,12 @@ def page(found: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
 height: auto}} div {{overflow-x: auto}} td, th {{padding: .2em .6em; border-bottom: 1px solid #ddd; text-align: left;
 white-space: nowrap}} table {{border-collapse: collapse; font-size: 13px}}</style>
 <h1>{title}</h1>{said}
-<p>Green is better, orange worse, blue neither; grey did not move. Intervals are of one number alone; p_holm is
-corrected for all numbers of its table. Every comparison stands in the CSV file beside this page.</p>
+<p>Green is better, orange worse, blue neither; grey did not move. p_holm is corrected for all numbers of its table;
+intervals are 95 % ones of one number alone. Where both runs answered the same documents (paired: True), they are those
+of the documents' differences, with one more document either way, so that none that differ leave about ± 2 / n.
+Elsewhere they add the errors of both numbers as if they were independent, and say how far two runs on other samples
+could lie apart. So a run compared with itself has intervals too. Every comparison stands in the CSV file beside this
+page.</p>
 {svg[svg.index("<svg") :]}
 <div><table><tr>{"".join(f"<th>{name}</th>" for name in COLUMNS)}</tr>
 {cells}</table></div></html>

@@ -43,10 +43,10 @@ known AS (
 recipes AS (
     SELECT model, selector, removed, recovery, healing, layers, count(*) AS n_calibrations,
         avg(own_kept) AS kept, sqrt(sum(own_kept_stderr ** 2)) / count(*) AS kept_stderr, sum(own_samples) AS n_samples,
+        -- all of them read the same texts, and most were timed as one, so these errors go together
         exp(avg(ln(text_ratio))) AS text_ratio,
-        exp(avg(ln(text_ratio))) * sqrt(sum((text_ratio_stderr / text_ratio) ** 2)) / count(*) AS text_ratio_stderr,
-        sum(text_samples) AS text_samples, avg(parameters_ratio) AS parameters_ratio,
-        -- most were timed as one, so their errors go together
+        exp(avg(ln(text_ratio))) * avg(text_ratio_stderr / text_ratio) AS text_ratio_stderr,
+        max(text_samples) AS text_samples, avg(parameters_ratio) AS parameters_ratio,
         avg(latency_ratio) AS latency_ratio, avg(latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM known WHERE own_kept IS NOT NULL AND NOT at_chance
@@ -81,6 +81,9 @@ def recommendations(
 ) -> list[dict[str, Any]]:
     """One row per question: the variant to take, or the nearest one where none keeps enough (`kept_enough` false).
 
+    `n_tried` counts the variants that answer it, of `n_variants` of the model, `sizes` are theirs, and `bare` says that
+    none of them is repaired.
+
     The smallest wins; of equally small ones those that keep enough at the lower end of their 95 % interval
     (`certain`), of these the one that is best on general text, then the one that keeps most.
 
@@ -95,7 +98,16 @@ def recommendations(
         row["certain"] = row["kept"] - Z95 * (row["kept_stderr"] or 0) >= keep
         row["kept_enough"] = row["kept"] >= keep and spared(row, general_text)
         questions.setdefault((row["model"], row["question"], row["name"]), []).append(row)
-    return [best(tried) | {"n_tried": len(tried)} for tried in questions.values()]
+    variants = {
+        name: {key for row in answers if row["model"] == name for key in row["variants"]} for name, *_ in questions
+    }
+    return [
+        best(tried)
+        | {"n_tried": len(tried), "n_variants": len(variants[model])}
+        | {"sizes": sorted({row["removed"] for row in tried})}
+        | {"bare": all(row["recovery"] == row["healing"] == "none" for row in tried)}
+        for (model, *_), tried in questions.items()
+    ]
 
 
 def spared(row: dict[str, Any], general_text: float | None) -> bool:

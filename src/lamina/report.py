@@ -7,7 +7,7 @@ import importlib
 import json
 import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,12 +18,19 @@ from markupsafe import Markup
 
 from lamina import explorer
 from lamina import figures as figure_modules
+from lamina.config.metrics import METRICS
 from lamina.database import rows
 from lamina.figures.style import Z95
 from lamina.recommendation import recommendations
 
 DISAGREEMENTS_SHOWN = 15
+NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
+
+# Letters as matplotlib draws them, by font and code point: a shape, and the places where it stands.
+GLYPH_ID = r"[A-Z]\w+(?:-[A-Z]\w+)*-[0-9a-f]+"
+GLYPH = re.compile(rf'<path id="({GLYPH_ID})"(?: d="[^"]*")? transform="scale\([\d.]+\)"/>\s*')
+SET = re.compile(rf'<use xlink:href="#({GLYPH_ID})"(?: transform="translate\(([\d.]+) 0\)")?/>')
 
 DIAGNOSES = """
 FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
@@ -39,6 +46,7 @@ def render(
     facts: Mapping[str, Any],
     keep: float = 0.95,
     general_text: float | None = None,
+    names: Mapping[str, Mapping[str, str]] = NO_NAMES,
 ) -> str:
     """The report as HTML.
 
@@ -49,6 +57,7 @@ def render(
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.recommendation`)
+    names: what names of the configuration mean, by section (`lamina.config.glossary`)
     """
 
     def answer(query: str) -> list[dict[str, Any]]:
@@ -72,18 +81,23 @@ def render(
     found = explorer.variants(connection)
     drawn = explorer.points(found)
     specifications = explorer.specifications(drawn, keep)
+    take = recommendations(connection, keep, general_text)
+    drawn_figures, glyphs = drawings(figures)
     return page.render(
         models=rows(connection, "SELECT * FROM models ORDER BY model"),
         calibrations=rows(connection, "SELECT * FROM calibrations ORDER BY model, calibration"),
-        summary=summary(connection),
+        summary=summary(connection, take),
         keep=keep,
         general_text=general_text,
-        take=recommendations(connection, keep, general_text),
+        take=take,
+        names={**names, "metrics": metrics(connection)},
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         written=answer("what_is_written"),
+        drafts=answer("which_draft_pays"),
         repairs=answer("which_repair_when"),
-        figures=[each for name, module in modules().items() if (each := figure(name, module, figures))],
+        figures=drawn_figures,
+        glyphs=glyphs,
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=found,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
@@ -117,19 +131,35 @@ def figure(name: str, module: ModuleType, folder: Path) -> dict[str, Any] | None
     return {"name": name, "title": module.TITLE, "svg": drawing, "caption": Markup(caption[1])}
 
 
+def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
+    """The figures that have data, and the shapes of their letters, which they share: the page has each once."""
+    found = [each for name, module in modules().items() if (each := figure(name, module, folder))]
+    glyphs: dict[str, str] = {}
+    for each in found:
+        glyphs |= {shape[1]: shape[0] for shape in GLYPH.finditer(each["svg"])}
+        text = re.sub(r"<defs>\s*</defs>\s*", "", GLYPH.sub("", each["svg"]))
+        each["svg"] = Markup(SET.sub(lambda letter: f'<use href="#{letter[1]}" x="{letter[2] or 0}"/>', text))
+    return found, Markup("".join(glyphs.values()))
+
+
 def as_json(value: Any) -> str:
     """JSON that no name in it can end the script element of."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def inline(svg: str, name: str, title: str) -> Markup:
-    """An SVG file as an element of the page: no prologue, no addresses, only ids in use, made this figure's own."""
+    """An SVG file as an element of the page: no prologue, no addresses, only ids in use, which are this figure's own
+    but for letters."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body)
     pointed_at = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
-    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in pointed_at else "", body)
-    body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+
+    def own(identity: str) -> str:
+        return identity if re.fullmatch(GLYPH_ID, identity) else f"{name}-{identity}"
+
+    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own(m[1])}"' if m[1] in pointed_at else "", body)
+    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own(m[2]), body)
     head, rest = body.split(">", 1)
     width = re.search(r'width="([\d.]+)pt"', head)
     pixels = round(float(width.group(1)) * 4 / 3) if width else 900
@@ -138,14 +168,20 @@ def inline(svg: str, name: str, title: str) -> Markup:
     return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
 
 
-def summary(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def metrics(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """What the relevance metrics of the run measure."""
+    measured = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
+    return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
+
+
+def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
     """What came out, in a few plain sentences; poor numbers are told like good ones."""
     return [
         sentence
         for sentence in (
             *free_layers(connection),
             *agreement(connection),
-            *contests(connection),
+            *contests(connection, take),
             *repairs(connection),
             *text_repairs(connection),
             *written(connection),
@@ -198,21 +234,31 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
     ]
 
 
-def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """The accuracy selector (or the first) against each other one without repair, over own tasks and sizes."""
+def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The selector of each recommended recipe against the others with the same repair, and accuracy's (or the first)
+    against the others without one; over own tasks and sizes."""
+    recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
+    asked = dict.fromkeys((row["selector"], row["recovery"], row["healing"]) for row in recipes)
+    first = rows(connection, "SELECT selector FROM comparisons ORDER BY selector <> 'accuracy', selector LIMIT 1")
+    asked |= dict.fromkeys((row["selector"], "none", "none") for row in first)
+    return [sentence for champion in asked for sentence in contest(connection, *champion)]
+
+
+def contest(connection: duckdb.DuckDBPyConnection, champion: str, recovery: str, healing: str) -> list[str]:
+    """A selector against every other one at equal repair; empty where it was not compared."""
     found = rows(
         connection,
-        """WITH first AS (SELECT selector FROM comparisons ORDER BY selector <> 'accuracy', selector LIMIT 1),
-        met AS (
-            SELECT c.* REPLACE (if(c.selector = f.selector, difference, -difference) AS difference),
-                f.selector AS champion, if(c.selector = f.selector, rival, c.selector) AS other
-            FROM comparisons AS c JOIN first AS f ON f.selector IN (c.selector, c.rival)
-            WHERE recovery = 'none' AND healing = 'none' AND task <> 'all'
+        """WITH met AS (
+            SELECT * REPLACE (if(selector = $champion, difference, -difference) AS difference),
+                if(selector = $champion, rival, selector) AS other
+            FROM comparisons WHERE $champion IN (selector, rival)
+                AND recovery = $recovery AND healing = $healing AND task <> 'all'
         )
-        SELECT champion, other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
+        SELECT other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
             count(*) FILTER (p_holm < 0.05 AND difference < 0) AS lost,
             100 * avg(difference) FILTER (metric <> 'nll') AS points
         FROM met GROUP BY ALL ORDER BY other""",
+        {"champion": champion, "recovery": recovery, "healing": healing},
     )
     told = [
         f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
@@ -221,9 +267,11 @@ def contests(connection: duckdb.DuckDBPyConnection) -> list[str]:
     ]
     if not told:
         return []
+    repair = " then ".join(part for part in (recovery, healing) if part != "none")
+    how = f"With repair {repair}" if repair else "Without repair"
     return [
-        f"Selector {found[0]['champion']} against the others on the same task and size without repair, counted as "
-        "better / worse / undecided at 5 %, by paired tests corrected for their number: "
+        f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
+        "undecided at 5 %, by paired tests corrected for their number: "
         f"{'; '.join(told)}.".replace("-", "−")
     ]
 

@@ -93,6 +93,18 @@ def aligned(names: Sequence[str], answer: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines) + f"\n({len(answer)} rows)"
 
 
+def answered(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """The answer as text; one without rows with the reason that its question gives."""
+    names, answer = ask(connection, sql)
+    reason = "" if answer else why_empty(sql)
+    return "\n".join(filter(None, [aligned(names, answer), reason]))
+
+
+def why_empty(sql: str) -> str:
+    """What a question says of when it has no answer, in its line `-- Empty …`."""
+    return next((line.removeprefix("-- ") for line in sql.splitlines() if line.startswith("-- Empty ")), "")
+
+
 def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
     """All questions with their answers, in Markdown; a question about what a run does not have is told so."""
     text = INTRODUCTION.format(most=MOST)
@@ -153,7 +165,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> str:
         text = query(rest.strip()).read_text(encoding="utf-8")
     elif word.startswith("."):
         return HELP
-    return aligned(*ask(connection, text))
+    return answered(connection, text)
 
 
 def main(arguments: list[str]) -> None:
@@ -166,7 +178,7 @@ def main(arguments: list[str]) -> None:
         files = [query(name).read_text(encoding="utf-8") for name in arguments]
         with connect() as connection:
             for sql in files:
-                print(aligned(*ask(connection, sql)))
+                print(answered(connection, sql))
             if files:
                 return
             if command := shutil.which("duckdb"):

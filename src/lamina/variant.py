@@ -8,6 +8,7 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/recovery/healing"
+DONOR = "@"  # before the name of a donor in a unit: 7.@math
 EXPORTED_AS = ("auto", "stock", "code")  # what a checkpoint of it may be
 
 _TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
@@ -43,7 +44,7 @@ class Variant:
         """
         match = _TEXT.fullmatch(text.strip("/"))
         if match is None:
-            raise LaminaError(f"'{text}' is not a variant. Write {FORM}.")
+            raise LaminaError(f"'{text}' is not a variant: {_malformed(text)}. Write {FORM}.")
         model, calibration, selector, removed, recovery, healing = match.groups()
         return cls(model, calibration, selector, int(removed), recovery, healing)
 
@@ -68,3 +69,12 @@ class Variant:
     def row(self) -> dict[str, Any]:
         """The key columns of the tables."""
         return asdict(self)
+
+
+def _malformed(text: str) -> str:
+    parts, wanted = text.strip("/").split("/"), FORM.split("/")
+    if len(parts) != len(wanted):
+        return f"it has {len(parts)} part{'s' if len(parts) > 1 else ''}, not {len(wanted)}"
+    if "" in parts:
+        return f"its {wanted[parts.index('')]} is empty"
+    return f"its part '{parts[3]}' is not removed=n, with a number for n"

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from snakemake.common import configfile
-from snakemake.exceptions import WorkflowError
 
 from lamina.config import text
-from lamina.errors import LaminaError
+from lamina.workflow import failures
 from lamina.workflow.progress import LogHandler
 
 __all__ = ["LogHandler"]
@@ -20,16 +19,11 @@ _read = configfile._load_configfile
 
 
 def _explained(file: Any, filetype: str = "Config") -> Any:
-    """Read a file as Snakemake does; where it cannot, say which line is wrong and what to write."""
-    try:
-        return _read(file, filetype)
-    except (WorkflowError, UnicodeDecodeError):
-        if filetype == "Config" and isinstance(file, str | Path) and Path(file).is_file():
-            try:
-                text.check(file)
-            except LaminaError as error:
-                raise WorkflowError(str(error)) from None
-        raise
+    """Read a file as Snakemake does; one that it cannot read is refused with its line and what to write."""
+    if filetype == "Config" and isinstance(file, str | Path) and Path(file).is_file():
+        with failures.refused([]):
+            text.check(file)
+    return _read(file, filetype)
 
 
 configfile._load_configfile = _explained

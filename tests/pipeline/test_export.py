@@ -41,7 +41,10 @@ def test_a_patch_that_no_study_fits_is_explained(finished: Project) -> None:
     ("variant", "said"),
     [
         ("reference/recal/accuracy/removed=2/none/none", "'recal' is not defined under `calibrations`. Did you mean"),
-        ("reference/recall/accuracy/2/none/none", "is not a variant. Write model/calibration/selector/removed=n"),
+        (
+            "reference/recall/accuracy/2/none/none",
+            "is not a variant: its part '2' is not removed=n, with a number for n. Write",
+        ),
     ],
 )
 def test_a_variant_of_unknown_parts_is_refused_by_name(finished: Project, variant: str, said: str) -> None:

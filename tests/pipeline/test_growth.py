@@ -61,7 +61,7 @@ def add_metric(project: Project) -> None:
 def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Project) -> None:
     add_metric(restored)
     jobs = restored.stale()
-    assert rules(jobs) == GATHERING - {"compare_selectors"} | {"score_relevance"}
+    assert rules(jobs) == GATHERING - {"compare_tasks", "compare_selectors"} | {"score_relevance"}
     assert of(jobs, "gather_table", "table") == {"relevance"}
     assert not {s for s in of(jobs, "score_relevance", "selector") if s.startswith("base/stream")}
 

@@ -124,3 +124,14 @@ def test_folders_without_anything_in_common_are_refused(tmp_path: Path) -> None:
     b = folder(tmp_path / "b", np.zeros((0, DOCUMENTS)))
     with pytest.raises(LaminaError, match="no number in common"):
         compare.compared(a, b)
+
+
+def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(tmp_path: Path) -> None:
+    first, second = drawn(3)
+    a, b = folder(tmp_path / "a", first, "x", (0.1,)), folder(tmp_path / "b", second, "x", (0.1,))
+    same = compare.compared(a, a)
+    assert list(compare.headline(same))[0] == "A and B hold the same 4 numbers: nothing could move"
+    assert not any(line.startswith("A and B") for line in compare.headline(compare.compared(a, b)))
+    # One more document either way, by half: the mean of DOCUMENTS + 2 differences of which two have size 1, once each.
+    reach = {True: 1.96 * (1 / (DOCUMENTS + 2)), False: 1.96 * 2**0.5 * 0.02 / 1.96}
+    assert all(row["ci_high"] == -row["ci_low"] == pytest.approx(reach[row["paired"]], rel=1e-4) for row in same)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from snakemake.common.configfile import load_configfile
-from snakemake.exceptions import WorkflowError
 
 import snakemake_logger_plugin_lamina  # noqa: F401, what Snakemake imports whenever it starts
 from lamina.config import text
@@ -80,9 +79,29 @@ def test_snakemake_says_so_of_a_file_given_with_configfile(tmp_path: Path) -> No
     for name, content, said in (
         ("broken", b"a: {b: 1\n", "line 2.*never|line 2.*comma"),
         ("latin", b"a: \xe9\n", "line 1: byte 0xe9 is not UTF-8"),
+        ("empty", b"", "empty.yaml holds no keys at the top level"),
     ):
         (tmp_path / f"{name}.yaml").write_bytes(content)
-        with pytest.raises(WorkflowError, match=said):
+        with pytest.raises(SystemExit, match=said):
             load_configfile(tmp_path / f"{name}.yaml")
     (tmp_path / "good.yaml").write_text("a: {b: 1}\n")
     assert load_configfile(tmp_path / "good.yaml") == {"a": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("models.a.b: is no key", "second.yaml, line 3"),
+        ("models.a: is no key", "second.yaml, line 2"),
+        ("studies.x.removed[1]: 12 is too many", "first.yaml, line 4"),
+        ("studies.x.selectors: is missing", "first.yaml, line 2"),
+        ("models.v1.5.source: no such folder", "first.yaml, line 6"),
+        ("calibrations: is missing", ""),
+        ("the variant a/b: '1' is not defined", ""),
+    ],
+)
+def test_a_refusal_is_placed_where_its_key_stands(tmp_path: Path, message: str, said: str) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("studies:\n  x:\n    {removed: [1,\n     12]}\nmodels:\n  v1.5: {source: x}\n  v1: {}\n")
+    second.write_text("models:\n  a:\n    b: 1\n")
+    assert text.place([first, second], message) == (f"{tmp_path}/{said}" if said else "")

@@ -19,8 +19,9 @@ from lamina.search.trials import Search, Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
-from lamina.workflow import cost
-from lamina.workflow.cost import Tokens
+from lamina.workflow import cost, plan
+from lamina.workflow.plan import Pace, Stage
+from lamina.workflow.tokens import Tokens
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -102,10 +103,24 @@ def test_more_samples_cost_in_proportion() -> None:
 
 
 def test_the_table_adds_up() -> None:
-    stage = {"jobs": 2, "layer_tokens": 1e6, "flops": 3.6e15, "naive_layer_tokens": 5e6, "naive_flops": 1.8e16}
-    text = cost.table({"sweep": stage, "heal": stage}, rate=1.0)
+    stages = {"sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9), "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7)}
+    text = plan.table(stages, Pace(1e12, {}))
     last = next(line for line in text.splitlines() if line.startswith("all"))
-    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "1e+07", "10"]
+    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "3", "GB", "1e+07", "10", "h"]
+
+
+def test_times_are_told_in_a_unit_to_read() -> None:
+    assert [plan.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
+        *("0 s", "< 0.01 s", "7.2 s", "89 s", "1.5 min", "90 min", "1.5 h")
+    ]
+
+
+def test_a_measured_pace_is_compared_with_a_run() -> None:
+    """Two jobs of half a second each and 10 TFLOP at 1 and at 5 TFLOP/s: 11 and 3 seconds, of which 10 and 4 were."""
+    stages = {"sweep": Stage(jobs=9, flops=1e13), "heal": Stage(jobs=9, flops=1e13)}
+    text = plan.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
+    rows = [line.split() for line in text.splitlines()[1:]]
+    assert rows == [["sweep", "2", "10", "11", "+10%"], ["heal", "2", "4", "3", "-25%"]]
 
 
 def test_fits_by_hand() -> None:

@@ -33,6 +33,10 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         ("small/recall/accuracy/removed=5/ghost/none", "no study fits recovery 'ghost' to removed=5.*write removed=2"),
         ("small/recall/beam/removed=4/none/none", "no study searches 'beam' for 4 units.*or write removed=5"),
         ("small/recall/cosine/removed=1/ghost/none", "no study fits recovery 'ghost' to removed=1 .*of a study.$"),
+        ("small/recall/cosine/removed=1/none/lora", "no study heals it.*Add 'lora' to `healings`"),
+        ("small/recall/accuracy/removd=1/none/none", "its part 'removd=1' is not removed=n"),
+        ("small/recall/accuracy/removed=1/none", "it has 5 parts, not 6"),
+        ("small/recall//removed=1/none/none", "its selector is empty"),
     ],
 )
 def test_what_is_unknown_is_named_with_the_nearest(config: Configuration, variant: str, said: str) -> None:

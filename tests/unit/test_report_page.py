@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from lamina import database, explorer, recommendation, report
@@ -15,6 +16,7 @@ from tests.unit.plausible_tables import write_study, write_tables
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 DRAWN = ("relevance_maps",)
+RECIPE = ("selector", "removed", "recovery", "healing")
 
 if chromium.BINARY is None:
     warnings.warn("no Chromium on this machine: the report is not opened (apt-get install chromium)", stacklevel=1)
@@ -40,7 +42,8 @@ def file(folder) -> Path:
         (figures / f"{name}.svg").write_text(drawing, encoding="utf-8")
     template = ROOT / "workflow" / "report" / "report.html.j2"
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    page = report.render(connection, ROOT / "sql" / "queries", figures, template, {"seed": 0}, 0.9)
+    given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
+    page = report.render(connection, ROOT / "sql" / "queries", figures, template, *given)
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
 
@@ -214,13 +217,44 @@ def test_a_recipe_is_a_mean_over_all_tasks(folder):
         for row in recommendation.recommendations(connection, 0.5, None)
         if (row["model"], row["question"]) == ("a", "recipe")
     ]
-    same = ("selector", "removed", "recovery", "healing")
     parts = [
-        v for v in explorer.variants(connection) if v["model"] == "a" and all(v[key] == recipe[key] for key in same)
+        v for v in explorer.variants(connection) if v["model"] == "a" and all(v[key] == recipe[key] for key in RECIPE)
     ]
     assert recipe["n_tasks"] == len(parts) == 2
     assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)
     assert recipe["kept_stderr"] == pytest.approx(sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2)
+
+
+def test_texts_that_several_models_read_count_once(folder):
+    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    cards = recommendation.recommendations(connection, 0.5, None)
+    assert {row["text_samples"] for row in cards} == {80}
+    recipe = next(row for row in cards if row["question"] == "recipe")
+    same = [v for v in explorer.variants(connection) if all(v[k] == recipe[k] for k in ("model", *RECIPE))]
+    error = sum(v["text_ratio_stderr"] / v["text_ratio"] for v in same) / len(same)
+    assert recipe["text_ratio_stderr"] == pytest.approx(recipe["text_ratio"] * error)
+
+
+def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
+    """One model for all tasks: here every variant was tested on all; without most of these tests it is not settled."""
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Hardly asked" not in page and "Of a unit: how much the unit turns" in page
+    assert "<dt>accuracy</dt><dd>Removes the lowest unit.</dd>" in page
+    for file in folder.glob("*.parquet"):
+        target = tmp_path / file.name
+        if file.stem.startswith("benchmark"):
+            few = "task = 'microworld_' || calibration OR selector IN ('random', 'none') OR task = 'corpus_test'"
+            duckdb.execute(f"COPY (FROM '{file}' WHERE {few}) TO '{target}'")
+        else:
+            target.symlink_to(file)
+    (tmp_path / "figures").mkdir()
+    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
+    template = ROOT / "workflow" / "report" / "report.html.j2"
+    page = report.render(connection, ROOT / "sql" / "queries", tmp_path / "figures", template, {}, 1.5)
+    variants = counted(folder, "model = 'a' AND removed > 0")
+    random = counted(folder, "model = 'a' AND selector = 'random'")
+    assert f"Hardly asked: {random} of {variants} variants were tested on all of them" in page
+    assert "None of the" in page  # of single tasks, on which all were
 
 
 def test_no_variant_is_recommended_where_none_keeps_enough(folder):
@@ -229,7 +263,8 @@ def test_no_variant_is_recommended_where_none_keeps_enough(folder):
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
-    cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", file.read_text(encoding="utf-8"), re.DOTALL)
+    page = file.read_text(encoding="utf-8")
+    cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index('id="names"')], re.DOTALL)
     assert len(cards) > 10
     for name, text in cards:
         assert name == "saves" or ("±" in text and re.search(r"n = \d", text)), (name, text)

@@ -63,6 +63,14 @@ def test_the_shell_answers_until_it_is_left_and_survives_mistakes(
     assert next(typed, None) is None
 
 
+def test_every_question_says_when_it_has_no_answer(tmp_path: Path) -> None:
+    with database.connect(VIEWS, write_tables(tmp_path)) as connection:
+        for file in QUERIES.glob("*.sql"):
+            *_, reason = shell.answered(connection, file.read_text()).splitlines()
+            assert reason.startswith("Empty where ") and reason.endswith("."), file.stem
+    assert shell.answered(duckdb.connect(), "SELECT 1 AS n") == "n\n-\n1\n(1 rows)"
+
+
 def test_a_script_gets_answers_alone_and_ends_with_its_first_error(
     connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

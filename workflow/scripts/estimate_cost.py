@@ -2,30 +2,25 @@
 
 import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoConfig, AutoTokenizer
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.load import Configuration, load
 from lamina.data import calibrations, documents
-from lamina.data.calibrations import Sample
 from lamina.data.text import encode
 from lamina.errors import explained
-from lamina.sweep import packing
+from lamina.streams.footprint import Shape
 from lamina.tables import store
 from lamina.workflow import cost
-from lamina.workflow.cost import Tokens
-
-
-def counted(samples: Sequence[Sample]) -> Tokens:
-    """Tokens of samples: packed, as the naive way reads them, and along the gold answers."""
-    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
-    inputs = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in samples]
-    rows = sum(len(tokens) for distinct in inputs for tokens in distinct)
-    return Tokens(len(samples), packed, rows, sum(len(sample.sequence()) for sample in samples))
+from lamina.workflow.counting import counted
+from lamina.workflow.peaks import peaks
+from lamina.workflow.tokens import Tokens
 
 
 def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:
@@ -41,7 +36,17 @@ def of_text(entry: Perplexity, folder: str, trusted: bool) -> Tokens:
     path = documents.corpus_file(entry.text, entry.split, Path.cwd())
     lengths = [len(encode(tokenizer, text)) for text in documents.read_documents(path, entry.documents)]
     read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
-    return Tokens(len(lengths), read, read, read)
+    longest = min(max(lengths), entry.window)
+    return Tokens(len(lengths), read, read, read, longest, read)
+
+
+def shape(manifest: dict[str, Any]) -> Shape:
+    """What the memory of a model's passes follows from."""
+    config = AutoConfig.from_pretrained(
+        manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
+    )
+    dtype = config.dtype if manifest["dtype"] == "auto" else getattr(torch, manifest["dtype"])
+    return Shape.of(config, (dtype or torch.float32).itemsize)
 
 
 if __name__ == "__main__":
@@ -59,12 +64,14 @@ if __name__ == "__main__":
         tasks = {}
         for model, manifest in models.items():
             known = {calibration: tokens for (name, calibration), tokens in drawn.items() if name == model}
-            total = Tokens(*map(sum, zip(*(asdict(tokens).values() for tokens in known.values()), strict=True)))
             for path in args.tasks if known else []:
-                tasks[model, path.stem] = of_task(path, config, known, total)
+                tasks[model, path.stem] = of_task(path, config, known, reduce(Tokens.plus, known.values()))
             for text, entry in config.benchmarks.perplexity.items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
         stages = cost.estimate(config, models, drawn, tasks)
+        shapes = {model: shape(manifest) for model, manifest in models.items()}
+        for stage, memory in peaks(config, shapes, drawn, tasks).items():
+            stages[stage].memory = memory
         early = sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
         found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}

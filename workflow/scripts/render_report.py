@@ -19,12 +19,13 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, default=Path("sql/queries"))
     parser.add_argument("--keep", type=float, required=True, help="share of a task that a variant must keep")
     parser.add_argument("--general-text", type=float, help="most that general text's perplexity may be, × base")
+    parser.add_argument("--names", type=json.loads, default={}, help="JSON: what names mean, by section and name")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     connection = database.connect(arguments.views, arguments.tables)
     facts = json.loads(arguments.facts.read_text(encoding="utf-8"))
-    asked = arguments.keep, arguments.general_text
-    page = report.render(connection, arguments.queries, arguments.figures, arguments.template, facts, *asked)
+    given = facts, arguments.keep, arguments.general_text, arguments.names
+    page = report.render(connection, arguments.queries, arguments.figures, arguments.template, *given)
     store.write_text(arguments.output, page)
 
 

@@ -47,7 +47,7 @@ METRICS = {
     for metric in (
         Metric("accuracy", "removal", "correct", "share of the model's advantage over chance that is lost", bound=1.0),
         Metric("cosine", "stream", "cosine", "how much the unit turns the residual stream", runs=True),
-        Metric("angular", "stream", "angular_last", "the same as an angle, at the last token", runs=True),
+        Metric("angular", "stream", "angular_last", "how much it turns the stream at the last token", runs=True),
         Metric("perplexity", "removal", "nll", "how much the loss rises"),
         Metric(
             "margin", "removal", "gold_margin", "how far the right choice's lead over the best other falls", signed=True

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -78,6 +79,39 @@ def check(path: str | Path) -> None:
     if not isinstance(root, yaml.MappingNode):
         raise LaminaError(f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on.")
     _check_keys(path, root, "", set())
+
+
+def place(files: Iterable[str | Path], message: str) -> str:
+    """Where the key stands that a refusal such as `selectors.mine.metric: …` begins with, or what is left of it.
+
+    Returns
+    -------
+    str
+        `file, line n`, of the last file that holds most of the key; empty if none holds any of it.
+    """
+    key = re.match(r"\S+(?=: )", message)
+    found = [(*_line(file, key[0] if key else ""), file) for file in files]
+    deepest = max(found, key=lambda one: one[0], default=(0, 0, ""))[0]
+    return next((f"{file}, line {line}" for depth, line, file in found[::-1] if depth == deepest > 0), "")
+
+
+def _line(file: str | Path, key: str) -> tuple[int, int]:
+    """How many steps of a dotted key a file holds, and the line of the last."""
+    node, depth, line = yaml.compose(read(file), yaml.SafeLoader), 0, 0
+    while key:
+        if isinstance(node, yaml.MappingNode):
+            # A name may hold dots itself: the longest that fits.
+            steps = [(str(name.value), name, value) for name, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            steps = [(f"[{number}]", value, value) for number, value in enumerate(node.value)]
+        else:
+            break
+        fitting = [step for step in steps if re.match(re.escape(step[0]) + r"(?=[.\[]|$)", key)]
+        if not fitting:
+            break
+        name, at, node = max(fitting, key=lambda step: len(step[0]))
+        key, depth, line = key[len(name) :].removeprefix("."), depth + 1, at.start_mark.line + 1
+    return depth, line
 
 
 def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -> None:

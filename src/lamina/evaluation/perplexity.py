@@ -13,12 +13,10 @@ from lamina.data.text import encode
 from lamina.errors import LaminaError
 from lamina.models.structure import text_config
 from lamina.models.variant import assert_finite
-from lamina.streams.batches import by_length, padded
+from lamina.streams.batches import by_length, logit_positions, padded
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
-# Positions per batch, padding included, and the memory its logits may take.
-_TOKENS = 8192
-_LOGITS_BYTES = 4 << 30
+_TOKENS = 8192  # positions per batch, padding included
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name
     if limit is not None and longest > limit:
         raise LaminaError(f"window: {longest} is longer than the model's context of {limit} tokens.")
     nll, tokens = [0.0] * count, [0] * count
-    budget = max(1, min(_TOKENS, _LOGITS_BYTES // (8 * text_config(model).vocab_size)))
+    budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
     for group in by_length([len(window.tokens) for window in cut], budget):
         batch = [cut[number] for number in group]
         inputs, mask = padded([window.tokens[:-1] for window in batch], model.device)

@@ -21,6 +21,7 @@ from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
 from lamina.models.variant import assert_finite
+from lamina.streams.batches import logit_positions
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
@@ -29,8 +30,6 @@ logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 _BOOTSTRAP = 100_000
 _LARGEST_BATCH = 64
-# Logits of a batch, and their log-softmax, stay below this.
-_LOGITS_BYTES = 4 << 30
 
 
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
@@ -67,8 +66,7 @@ class VariantLM(EncodingLM):
             super().loglikelihood(requests, disable_tqdm=True)
             self._encoded[key], self._recorded = self._recorded, None
             longest = max(len(context) + len(continuation) for _, context, continuation in self._encoded[key])
-            fitting = _LOGITS_BYTES // (8 * longest * self.config.get_text_config(decoder=True).vocab_size)
-            self.batch_size_per_gpu = max(1, min(_LARGEST_BATCH, fitting))
+            self.batch_size_per_gpu = lines(longest, self.config.get_text_config(decoder=True).vocab_size)
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: list[_Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
@@ -90,6 +88,11 @@ class VariantLM(EncodingLM):
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         watch = LogitsProcessorList([_RefuseNaN(self.name)])
         return super()._model_generate(*args, logits_processor=watch, **kwargs)
+
+
+def lines(longest: int, vocabulary: int) -> int:
+    """Requests of at most `longest` tokens in one batch."""
+    return max(1, min(_LARGEST_BATCH, logit_positions(vocabulary) // longest))
 
 
 class _RefuseNaN(LogitsProcessor):

@@ -12,8 +12,9 @@ from matplotlib.lines import Line2D
 from lamina.config.metrics import METRICS
 from lamina.database import rows
 from lamina.figures import style
-from lamina.workflow.cost import Tokens, sweep_work
+from lamina.workflow.cost import sweep_work
 from lamina.workflow.studies import DRAWN, carried
+from lamina.workflow.tokens import Tokens
 
 TITLE = "What a metric costs"
 PLACE = 27

@@ -19,6 +19,11 @@ def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     return groups
 
 
+def logit_positions(vocabulary: int) -> int:
+    """Positions whose logits, and the logarithms of as many probabilities, stay below 4 GiB, at least one."""
+    return max(1, (4 << 30) // (8 * vocabulary))
+
+
 def padded(sequences: Sequence[Sequence[int]], device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
     """Token ids, zeros on the right, and the mask of real tokens, (lines, T) each, on `device`."""
     width = max(map(len, sequences))

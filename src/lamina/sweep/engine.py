@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
@@ -84,10 +85,20 @@ def sweep(
 
 @contextmanager
 def opened(
-    model: PreTrainedModel, samples: Sequence[Sample], tokens: int = 16384, outputs: bool = True
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    tokens: int = 16384,
+    outputs: bool = True,
+    donors: Mapping[str, nn.Module] | None = None,
 ) -> Iterator["Session"]:
-    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments."""
+    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments.
+
+    `donors` are the layers that units such as `7.@math` put in the place of the model's own.
+    """
     with forking.forking(model) as (layers, head):
+        for unit, module in (donors or {}).items():
+            layer, name = parse(unit)
+            layers[layer].donors[name] = module
         yield Session(model, layers, head, samples, tokens, outputs)
 
 

@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -72,6 +73,7 @@ class ForkingLayer(nn.Module):
         self.place = place_of(layer)
         # The last module of a sub-layer is the one whose output is its contribution.
         self.parts: dict[str, nn.Module] = {}
+        self.donors: dict[str, nn.Module] = {}  # what streams may run through instead, no part of the model
         if family.attention and family.mlp:
             self.parts = {
                 "attention": layer.get_submodule(family.attention),
@@ -111,11 +113,17 @@ class ForkingLayer(nn.Module):
         wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
         entering = output = self._gather([(hidden, *place) for place in wanted[: level.running]], hidden)
         if level.running:
-            silenced = {
-                part: [i for i in range(level.running) if part in level.branches[i].operation.without]
-                for part in self.parts
-            }
-            output = self._run(entering, level.running, silenced, args, kwargs)
+            outputs, start = [], 0
+            for donor, group in groupby(level.branches[: level.running], lambda branch: branch.operation.donor):
+                together = list(group)
+                silenced = {
+                    part: [i for i, branch in enumerate(together) if part in branch.operation.without]
+                    for part in self.parts
+                }
+                streams = state.rows(entering, start, start + len(together))
+                outputs.append(self._run(donor, streams, len(together), silenced, args, kwargs))
+                start += len(together)
+            output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         # What each branch leaves: rows of the layer's output, or what passes it by.
         left: list[tuple[torch.Tensor, int, Patch | None]] = [(output, i, None) for i in range(level.running)]
         left += [(hidden, *place) for place in wanted[level.running :]]
@@ -147,6 +155,7 @@ class ForkingLayer(nn.Module):
 
     def _run(
         self,
+        donor: str | None,
         hidden: torch.Tensor,
         copies: int,
         silenced: dict[str, list[int]],
@@ -179,7 +188,8 @@ class ForkingLayer(nn.Module):
             if numbers
         ]
         try:
-            output = self.layer(hidden, *map(repeat, args), **{name: repeat(value) for name, value in kwargs.items()})
+            module = self.donors[donor] if donor else self.layer
+            output = module(hidden, *map(repeat, args), **{name: repeat(value) for name, value in kwargs.items()})
         finally:
             for handle in handles:
                 handle.remove()

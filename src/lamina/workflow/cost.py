@@ -1,63 +1,33 @@
 """What a study costs before it is paid for: jobs, layer-tokens and hours per stage, beside those of the naive way.
 
 A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted. The
-output embedding, loading and starting are left out. `python -m lamina.workflow.cost FILE --rate TFLOPS` prints what
-rule `estimate_cost` wrote.
+output embedding, loading and starting are left out. `lamina.workflow.plan` prints it.
 """
 
-import argparse
-import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import Presence
-from lamina.errors import explained
 from lamina.workflow import studies
+from lamina.workflow.plan import STAGES, Stage
+from lamina.workflow.tokens import Tokens
 
-STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
 TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
-# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
-RATE = 100.0
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """Tokens of a calibration or task: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold)."""
-
-    samples: int
-    packed: int
-    rows: int
-    stream: int
-
-    def scaled(self, samples: int) -> "Tokens":
-        """The same mean lengths with another number of samples."""
-        share = samples / self.samples
-        return Tokens(samples, round(self.packed * share), round(self.rows * share), round(self.stream * share))
+def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
+    """Of one token through one layer: its weights twice, and attention over half of a line on average."""
+    return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
 
 
-@dataclass
-class Stage:
-    """Cost of one stage; the naive way evaluates each cut model row by row, and everything else alike."""
-
-    jobs: int = 0
-    layer_tokens: float = 0.0
-    flops: float = 0.0
-    naive_layer_tokens: float = 0.0
-    naive_flops: float = 0.0
-
-    def add(self, layer_tokens: float, naive: float, flops_each: float) -> None:
-        """Count work of one job, in layer-tokens that cost `flops_each`."""
-        self.layer_tokens += layer_tokens
-        self.flops += layer_tokens * flops_each
-        self.naive_layer_tokens += naive
-        self.naive_flops += naive * flops_each
+def head_flops(manifest: Mapping[str, Any]) -> float:
+    """Of the logits of one position."""
+    return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
 
 
 def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> tuple[float, float]:
@@ -166,9 +136,7 @@ def estimate(
     depth = {name: manifest["n_layers"] for name, manifest in models.items()}
 
     def flops(model: str, tokens: Tokens) -> float:
-        """Of one token through one layer: its weights twice, and attention over half of a line on average."""
-        manifest = models[model]
-        return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
+        return layer_flops(models[model], tokens)
 
     for model, calibration in studies.captures(config):
         tokens, stage = calibrations[model, calibration], stages["capture"]
@@ -182,6 +150,11 @@ def estimate(
             work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
         else:
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if given := studies.donors(config, selector):
+            # Every layer that is there again, replaced by each donor's; so many models more, naively.
+            left = depth[model] - removed
+            work += len(given) * tokens.packed * left * (left + 1) / 2
+            naive += len(given) * tokens.rows * left * left
         if (recovery := studies.looped(config, selector)) != "none":
             # One pass for the Gram matrices of the patches, over what is scored as well.
             seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
@@ -232,36 +205,6 @@ def estimate(
             # The likeliest answer and the samples, as long as the right ones.
             work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
-    stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config.models)
+    for chosen in (studies.efficiency_variants, studies.draft_variants):
+        stages["benchmark"].jobs += sum(bool(chosen(config, model)) for model in config.models)
     return stages
-
-
-def table(stages: Mapping[str, Mapping[str, float]], rate: float, notes: Iterable[str] = ()) -> str:
-    """The estimate as text; `rate` in TFLOP/s turns FLOPs into hours of one device."""
-    lines = [f"{'stage':<10}{'jobs':>8}{'layer-tokens':>15}{'PFLOP':>10}{'hours':>9}{'naively':>15}{'hours':>9}"]
-    total = Stage()
-    for name, entry in stages.items():
-        stage = Stage(**entry)  # type: ignore[arg-type]
-        lines.append(_line(name, stage, rate))
-        for field, value in asdict(stage).items():
-            setattr(total, field, getattr(total, field) + value)
-    lines.append(_line("all", total, rate))
-    return "\n".join([*lines, "", f"Hours of one device at {rate:g} TFLOP/s, beside loading and starting.", *notes])
-
-
-def _line(name: str, stage: Stage, rate: float) -> str:
-    def hours(flops: float) -> str:
-        return f"{flops / rate / 1e12 / 3600:>9.3g}"
-
-    counted = f"{stage.jobs:>8,}{stage.layer_tokens:>15.3g}{stage.flops / 1e15:>10.3g}{hours(stage.flops)}"
-    return f"{name:<10}{counted}{stage.naive_layer_tokens:>15.3g}{hours(stage.naive_flops)}"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
-    parser.add_argument("--rate", type=float, default=RATE, help="sustained TFLOP/s of one device")
-    args = parser.parse_args()
-    with explained():
-        found = json.loads(args.file.read_text(encoding="utf-8"))
-        print(table(found["stages"], args.rate, found["notes"]))

@@ -48,8 +48,10 @@ def check(config: Configuration, variant: Variant) -> None:
         (v.healing, "healings", ["none", *config.healings]),
     ):
         if part not in known:
-            raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}")
+            other = " For another study's, write CONFIG=config/NAME.yaml before make." if part == v.model else ""
+            raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}{other}")
     _check_size(config, variant, where)
+    _check_trained(config, variant, where)
 
 
 def _check_size(config: Configuration, v: Variant, where: str) -> None:
@@ -74,6 +76,14 @@ def _check_size(config: Configuration, v: Variant, where: str) -> None:
             f"{where}: no study fits recovery '{v.recovery}' to removed={v.removed} of {v.key}. "
             f"Add {v.removed} to `removed` (and '{v.recovery}' to `recoveries`) of a study"
             f"{_or_write(v.removed, fitted)}."
+        )
+
+
+def _check_trained(config: Configuration, v: Variant, where: str) -> None:
+    if v.healing != "none" and v not in studies.variants(config):
+        raise LaminaError(
+            f"{where}: no study heals it, and to train it for an export alone would leave it without benchmarks. Add "
+            f"'{v.healing}' to `healings` of a study that has it otherwise, or write none for its healing."
         )
 
 

@@ -3,12 +3,11 @@ stands far above them."""
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from snakemake.exceptions import WorkflowError
-
+from lamina.config import text
 from lamina.errors import LaminaError
 
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
@@ -16,12 +15,16 @@ _LONGEST = 20  # lines of a message; more is a log
 
 
 @contextmanager
-def refused() -> Iterator[None]:
-    """Turn a `LaminaError` into what Snakemake shows without a traceback."""
+def refused(files: Sequence[str | Path]) -> Iterator[None]:
+    """End Snakemake with a `LaminaError` alone, and the line of the configuration that it speaks of.
+
+    Snakemake's own errors name the line of the rules that raised them, and how they came there.
+    """
     try:
         yield
     except LaminaError as error:
-        raise WorkflowError(str(error)) from None
+        at = text.place(files, str(error))
+        sys.exit(f"lamina: {at}: {error}" if at else f"lamina: {error}")
 
 
 def first_failure(run_log: str | Path) -> str | None:
@@ -35,18 +38,18 @@ def first_failure(run_log: str | Path) -> str | None:
     run_log
         The log of Snakemake; the logs named in it are looked up from the current folder.
     """
-    text = Path(run_log).read_text(encoding="utf-8", errors="replace")
-    for failed in _FAILED.finditer(text):
+    said = Path(run_log).read_text(encoding="utf-8", errors="replace")
+    for failed in _FAILED.finditer(said):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
-        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", text[failed.end() :], re.MULTILINE):
+        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", said[failed.end() :], re.MULTILINE):
             continue
         logs = [
             Path(name)
             for name in facts.get("log", "").removesuffix(" (check log file(s) for error details)").split(", ")
         ]
         found = next((message for message in map(_message, logs) if message), None)
-        said = found or "its job ended without a word, as one does that is killed or runs out of memory."
-        return f"\nThe first failure, in rule {failed[1]}:\n{said}\nMore in {', '.join(map(str, logs))}"
+        why = found or "its job ended without a word, as one does that is killed or runs out of memory."
+        return f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
     return None
 
 

@@ -1,0 +1,71 @@
+"""What the names of a configuration mean, in words made from the entries: for readers who have not written it."""
+
+import inspect
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lamina.config.configuration import Configuration
+from lamina.config.entry import ByValue
+from lamina.config.metrics import METRICS
+from lamina.config.recoveries import OWN
+from lamina.config.studies import Prune
+
+# Said in words of their own, or by the name of the class.
+_TOLD = ("metric", "recovery", "also", "data", "method", "strategy")
+
+
+def glossary(config: Configuration) -> dict[str, dict[str, str]]:
+    """By section (`selectors`, `recoveries`, `healings`) the names that studies list, and what each does."""
+    prune = [study for study in config.studies.values() if isinstance(study, Prune)]
+    picked = list(dict.fromkeys(name for study in prune for name in study.selectors))
+    in_loop = [name for selector in picked if (name := config.selectors[selector].recovery)]
+    listed = {
+        "selectors": picked,
+        "recoveries": [*(name for study in prune for name in study.recoveries), *in_loop],
+        "healings": [name for study in prune for name in study.healings],
+    }
+    entries = {section: getattr(config, section) for section in listed}
+    return {
+        section: {name: words(entries[section][name]) for name in dict.fromkeys(names) if name != "none"}
+        for section, names in listed.items()
+    }
+
+
+def words(entry: ByValue) -> str:
+    """The first sentence of its class, then what it was told beyond the defaults."""
+    said = [_first_sentence(type(entry))]
+    given = {key: value for key, value in entry.options().items() if value != _default(entry, key)}
+    if metric := getattr(entry, "metric", None):
+        said.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
+    if recovery := given.get("recovery"):
+        said.append(f"While units are scored, {recovery} is in place.")
+    if also := given.get("also"):
+        said.append(f"They are scored on {_weighed(also)} as well.")
+    if isinstance(data := given.get("data"), dict):
+        said.append(f"Fitted on {_weighed(data)}.")
+    elif data:
+        said.append(f"Fitted on {data}.")
+    rest = [f"{key} {_shown(value)}" for key, value in given.items() if key not in _TOLD]
+    return " ".join([*said, *([f"Options: {', '.join(rest)}."] if rest else [])])
+
+
+def _first_sentence(model: type) -> str:
+    text = " ".join((inspect.getdoc(model) or "").split("\n\n")[0].split())
+    found = re.match(r".*?\.(?=\s|$)", text)
+    return found[0] if found else text
+
+
+def _default(entry: ByValue, key: str) -> Any:
+    field = type(entry).model_fields[key]
+    return ... if field.is_required() else field.get_default()
+
+
+def _weighed(weights: Mapping[str, Any]) -> str:
+    names = {OWN: "the plan's own calibration"}
+    return " and ".join(f"{names.get(name, name)} (weight {_shown(weight)})" for name, weight in weights.items())
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else json.dumps(value)

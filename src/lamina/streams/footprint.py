@@ -1,0 +1,122 @@
+"""Memory that a stage needs above process and weights, in bytes, predicted from shapes and the budget of tokens.
+
+Each function counts what stands side by side at the widest place of its stage. `make plan` prints it, and
+`tokens: auto` is the largest budget whose prediction fits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lamina.streams.moments import BATCH
+from lamina.streams.taps import positions
+
+FLOAT, DOUBLE = 4, 8
+# Numbers that consumers of streams and of logits turn into another type at a time.
+_STREAMS, _LOGITS = 1 << 21, 1 << 23
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the memory of a pass follows from: L, C, the width of an MLP, that of keys, V, bytes of a number."""
+
+    layers: int
+    channels: int
+    inner: int
+    keys: int
+    vocabulary: int
+    size: int
+
+    @classmethod
+    def of(cls, config: Any, size: int) -> "Shape":
+        """Of a configuration of transformers; a family that does not say how wide its MLP is has it 4 C wide."""
+        text = config.get_text_config(decoder=True)
+        channels, heads = text.hidden_size, text.num_attention_heads
+        inner = getattr(text, "intermediate_size", None) or getattr(text, "ffn_dim", None) or 4 * channels
+        width = getattr(text, "head_dim", None) or channels // heads
+        keys = width * (getattr(text, "num_key_value_heads", None) or heads)
+        return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
+
+    def passing(self, line: int) -> int:
+        """Of a position on its way through the layers, in a line of `line` tokens.
+
+        Widest at the MLP: what entered the layer, the stream behind its attention, the norm's output, and three inner
+        activations; and the line's row of the mask, as a truth value and as a number.
+        """
+        return self.size * (4 * self.channels + 3 * self.inner + line) + line
+
+    def stream(self) -> int:
+        """Of a position that is kept."""
+        return self.channels * self.size
+
+
+def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
+    """Of `streams.capture`: the streams at all boundaries, and three numbers for every pair of them and sample."""
+    count = shape.layers + 1
+    held = _batch(positions(tokens, count), line, lines)
+    numbers = held * count * shape.channels
+    # Of a chunk, what is gathered, stacked, and its magnitudes in float64.
+    similarities = (2 * FLOAT + DOUBLE) * min(numbers, _STREAMS)
+    return numbers * shape.size + max(held * shape.passing(line), similarities) + 3 * DOUBLE * lines * count**2
+
+
+def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> int:
+    """Of a pass of the engine over some of `lines`, `scored` positions of each having logits, with `streams` wanted.
+
+    As `engine.Session.measure` fills a pass: as many lines as leave room for all streams, at least one; then streams.
+    """
+    asked = line + scored * shape.vocabulary / (4 * shape.channels)
+    together = min(lines, max(1, int(tokens / streams / asked)))
+    carried = min(streams, max(2, tokens // (line * together)))
+    logits = scored * shape.vocabulary * (FLOAT + max(FLOAT, 2 * shape.size if shape.size < FLOAT else 0))
+    # A removal runs no layer of its own, so that in every layer one stream stands by.
+    layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
+    return together * max(layers, carried * logits)
+
+
+def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
+    """Of sums for patches: four matrices for each run, and two streams of a batch in float64."""
+    held = _batch(positions(min(tokens, BATCH // shape.channels), 2 * runs), line, lines)
+    sums = 4 * runs * shape.channels**2 * DOUBLE
+    return sums + held * (2 * runs * shape.stream() + max(shape.passing(line), 3 * shape.channels * DOUBLE))
+
+
+def fit(shape: Shape, tokens: int, line: int, lines: int) -> int:
+    """Of one patch with its second pass: sums, then as many matrices again for the decomposition."""
+    return max(moments(shape, tokens, line, lines, 1), 10 * shape.channels**2 * DOUBLE)
+
+
+def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool) -> int:
+    """Of a step on `lines` at a time with `left` layers: what their backward pass needs, and the logits."""
+    layers, held = left * (5.25 * shape.inner + 8.6 * shape.channels), line * lines
+    logits = (4 if distilled else 3) * shape.vocabulary
+    chunk = 4 * FLOAT * min(held * shape.vocabulary, _LOGITS) if distilled else 0
+    return round(held * shape.size * (layers + logits)) + chunk
+
+
+def benchmark(shape: Shape, line: int, lines: int) -> int:
+    """Of log-likelihoods of `lines` at a time: logits and their logarithms."""
+    return line * lines * max(shape.passing(line), 2 * shape.vocabulary * shape.size)
+
+
+def efficiency(shape: Shape, line: int, lines: int) -> int:
+    """Of `lines` prompts at a time, and the keys and values that they leave."""
+    kept = 4 * shape.layers * shape.keys * shape.size  # of this prompt and of the one before
+    return line * lines * (shape.passing(line) + kept)
+
+
+def _batch(budget: int, line: int, lines: int) -> int:
+    """Positions of the largest batch that the budget allows."""
+    return line * min(lines, max(1, budget // line))
+
+
+def budget(memory: int, predicted: Callable[[int], int], least: int = 64) -> int:
+    """The most tokens whose prediction is at most `memory` bytes, at least `least`."""
+    most = least
+    while predicted(2 * most) <= memory:
+        most *= 2
+    step = most
+    while step := step // 2:
+        if predicted(most + step) <= memory:
+            most += step
+    return most

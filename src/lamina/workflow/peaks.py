@@ -1,0 +1,51 @@
+"""Memory of the largest job of each stage above process and weights, in bytes, as `lamina.streams.footprint` has it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lamina.config.configuration import Configuration
+from lamina.streams import footprint
+from lamina.streams.batches import logit_positions
+from lamina.streams.footprint import Shape
+from lamina.workflow import studies
+from lamina.workflow.plan import STAGES
+from lamina.workflow.tokens import Tokens
+
+FIT_TOKENS = 16384  # budget of a fit
+BENCHMARKED = 64  # requests at a time
+
+
+def peaks(
+    config: Configuration,
+    shapes: Mapping[str, Shape],
+    calibrations: Mapping[tuple[str, str], Tokens],
+    tasks: Mapping[tuple[str, str], Tokens],
+) -> dict[str, float]:
+    """By stage, from tokens by (model, calibration) and by (model, task or text); `auto` counts as the default."""
+    budget = config.sweep.tokens if isinstance(config.sweep.tokens, int) else type(config.sweep)().tokens
+    found = dict.fromkeys(STAGES, 0.0)
+
+    def at_least(stage: str, memory: float) -> None:
+        found[stage] = max(found[stage], memory)
+
+    for model, calibration in studies.captures(config):
+        told = calibrations[model, calibration]
+        at_least("capture", footprint.capture(shapes[model], int(budget), told.longest, told.samples))
+    for model, calibration, selector, removed in studies.sweeps(config, carried=True):
+        told, shape = calibrations[model, calibration], shapes[model]
+        streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
+        scored = -(-told.scored // told.samples)
+        at_least("sweep", footprint.sweep(shape, int(budget), told.longest, told.samples, scored, streams))
+    for variant in studies.variants(config):
+        shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
+        if variant.recovery != "none":
+            at_least("recover", footprint.moments(shape, FIT_TOKENS, own.longest, own.samples, variant.removed))
+        if variant.healing != "none":
+            settings: Any = config.healings[variant.healing]
+            left, distilled = shape.layers - variant.removed, settings.objective == "distill"
+            at_least("heal", footprint.heal(shape, left, own.longest, settings.batch, distilled))
+    for (model, _), told in tasks.items():
+        lines = min(told.samples * max(1, told.rows // max(1, told.packed)), BENCHMARKED)
+        fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, told.longest))
+        at_least("benchmark", footprint.benchmark(shapes[model], told.longest, min(lines, fitting)))
+    return found

@@ -1,0 +1,149 @@
+"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
+
+`python -m lamina.workflow.plan FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
+this machine once `lamina.workflow.calibrate` has measured it. `--jobs` compares that with a run that is over.
+"""
+
+import argparse
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lamina.errors import explained
+
+STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
+# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
+RATE = 100.0
+# The stage of a rule in table `jobs`; what prepares, gathers and draws is of none.
+RULES = {
+    "capture_activations": "capture",
+    "sweep_units": "sweep",
+    "search_plans": "search",
+    "fit_patch": "recover",
+    "heal_variant": "heal",
+    "benchmark_task": "benchmark",
+    "benchmark_perplexity": "benchmark",
+    "benchmark_generation": "benchmark",
+    "benchmark_efficiency": "benchmark",
+}
+
+
+@dataclass
+class Stage:
+    """Cost of one stage; the naive way evaluates each cut model row by row, and everything else alike.
+
+    `memory` is that of its largest job, in bytes above the process and the weights.
+    """
+
+    jobs: int = 0
+    layer_tokens: float = 0.0
+    flops: float = 0.0
+    naive_layer_tokens: float = 0.0
+    naive_flops: float = 0.0
+    memory: float = 0.0
+
+    def add(self, layer_tokens: float, naive: float, flops_each: float) -> None:
+        """Count work of one job, in layer-tokens that cost `flops_each`."""
+        self.layer_tokens += layer_tokens
+        self.flops += layer_tokens * flops_each
+        self.naive_layer_tokens += naive
+        self.naive_flops += naive * flops_each
+
+    def together(self, other: "Stage") -> "Stage":
+        """Both stages as one."""
+        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+        return Stage(**sums | {"memory": max(self.memory, other.memory)})
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast a machine is: FLOP/s by stage, or of all that are not named, and seconds before a job computes."""
+
+    rate: float
+    stages: Mapping[str, float]
+    start: float = 0.0
+
+    def seconds(self, name: str, flops: float, jobs: float) -> float:
+        """Of so much arithmetic of a stage, in so many jobs, one after the other."""
+        return flops / self.stages.get(name, self.rate) + jobs * self.start
+
+
+def table(stages: Mapping[str, Stage], pace: Pace) -> str:
+    """The estimate as text."""
+    lines = [
+        f"{'stage':<10}{'jobs':>8}{'layer-tokens':>14}{'PFLOP':>10}{'time':>9}{'memory':>10}{'naively':>11}{'time':>9}"
+    ]
+    total, spent, naive = Stage(), 0.0, 0.0
+    for name, stage in stages.items():
+        times = pace.seconds(name, stage.flops, stage.jobs), pace.seconds(name, stage.naive_flops, stage.jobs)
+        lines.append(_line(name, stage, *times))
+        total, spent, naive = total.together(stage), spent + times[0], naive + times[1]
+    return "\n".join([*lines, _line("all", total, spent, naive)])
+
+
+def _line(name: str, stage: Stage, seconds: float, naive: float) -> str:
+    counted = f"{stage.jobs:>8,}{stage.layer_tokens:>14.3g}{stage.flops / 1e15:>10.3g}{duration(seconds):>9}"
+    return f"{name:<10}{counted}{size(stage.memory):>10}{stage.naive_layer_tokens:>11.3g}{duration(naive):>9}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit in which it is a number to read."""
+    for unit, length in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 1.5 * length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s" if seconds >= 0.01 or not seconds else "< 0.01 s"
+
+
+def size(memory: float) -> str:
+    """Bytes as MB or GB; nothing where none are counted."""
+    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.3g} MB"
+
+
+def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[int, float]]) -> str:
+    """Predicted seconds of each stage beside those it took, `spent` being jobs and seconds by stage."""
+    lines = [f"{'stage':<10}{'jobs':>8}{'seconds':>10}{'predicted':>11}{'error':>8}"]
+    for name, (jobs, seconds) in spent.items():
+        predicted = pace.seconds(name, stages[name].flops, jobs)
+        lines.append(f"{name:<10}{jobs:>8,}{seconds:>10.0f}{predicted:>11.0f}{predicted / seconds - 1:>+8.0%}")
+    return "\n".join(lines)
+
+
+def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
+    """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
+    import pyarrow.parquet
+
+    found: dict[str, tuple[int, float]] = {}
+    read = pyarrow.parquet.read_table(file, columns=["rule", "seconds"])
+    for rule, seconds in zip(*(column.to_pylist() for column in read.columns), strict=True):
+        if stage := RULES.get(rule):
+            jobs, before = found.get(stage, (0, 0.0))
+            found[stage] = jobs + 1, before + seconds
+    return {name: found[name] for name in STAGES if name in found}
+
+
+def main(arguments: Iterable[str] | None = None) -> None:
+    """Print the plan, and the comparison if it is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
+    parser.add_argument("--rate", type=float, help=f"sustained TFLOP/s of one device, by default {RATE:g}")
+    parser.add_argument("--pace", type=Path, help="what lamina.workflow.calibrate wrote, if it did")
+    parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with")
+    args = parser.parse_args(None if arguments is None else list(arguments))
+    found = json.loads(args.file.read_text(encoding="utf-8"))
+    pace = Pace((args.rate or RATE) * 1e12, {})
+    told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
+    if not args.rate and args.pace and args.pace.exists():
+        measured = json.loads(args.pace.read_text(encoding="utf-8"))
+        pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
+        told = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
+    stages = {name: Stage(**entry) for name, entry in found["stages"].items()}
+    print(table(stages, pace), "", told, "Memory of the largest job, above the process and the weights.", sep="\n")
+    print(*found["notes"], sep="\n", end="\n" if found["notes"] else "")
+    if args.jobs:
+        print("", compared(stages, pace, spent_by_stage(args.jobs)), sep="\n")
+
+
+if __name__ == "__main__":
+    with explained():
+        main()

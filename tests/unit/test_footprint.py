@@ -1,0 +1,82 @@
+"""Predicted memory against what is really alive at a time, tensor by tensor, while a stage of the benchmark runs."""
+
+import sys
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lamina.streams import footprint
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+import scale
+
+# Wide enough that streams outweigh what a consumer turns into another type at a time.
+SHAPE = scale.Preset(8, 128, 352, 4, 1, 1000, (8, 120), (4, (50, 100)), 2048)
+
+
+class Alive(TorchDispatchMode):
+    """Counts the bytes of storages from the operation that makes them until they are freed; `peak` is the most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self.known: dict[int, int] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {leaf.untyped_storage()._cdata for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)}
+        found = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(found):
+            if isinstance(leaf, torch.Tensor):
+                storage = leaf.untyped_storage()
+                if storage._cdata not in given and storage._cdata not in self.known:
+                    self.known[storage._cdata] = storage.nbytes()
+                    self.now += storage.nbytes()
+                    self.peak = max(self.peak, self.now)
+                    weakref.finalize(storage, self.freed, storage._cdata)
+        return found
+
+    def freed(self, key: int) -> None:
+        self.now -= self.known.pop(key)
+
+
+@pytest.mark.parametrize(
+    ("stage", "least"),
+    # A sweep's logits are predicted with the exponentials that one operation makes of them and shows to nobody.
+    [("capture", 0.85), ("removal_choices", 0.7), ("moments", 0.85), ("heal", 0.85), ("benchmark", 0.85)],
+)
+def test_a_stage_needs_what_is_predicted(stage: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(scale.PRESETS, "test", SHAPE)
+    stages = scale.Stages(SHAPE)
+    work = getattr(stages, stage)()
+    stages.forward([work.beside[0][:8]])
+    with Alive() as alive:
+        work.run()
+    assert least * work.memory < alive.peak < 1.15 * work.memory
+
+
+def test_twice_the_budget_is_twice_the_streams() -> None:
+    shape = footprint.Shape(32, 4096, 14336, 1024, 128256, 2)
+    one, two = (footprint.capture(shape, tokens, 64, 10**6) for tokens in (8192, 16384))
+    pairs = 24 * 10**6 * 33**2
+    assert (two - pairs) / (one - pairs) == pytest.approx(2, rel=0.03)
+
+
+def test_a_budget_is_the_largest_that_fits() -> None:
+    def predicted(tokens: int) -> int:
+        return 1000 * tokens + 5
+
+    assert footprint.budget(10**6, predicted) == 999
+    assert footprint.budget(10, predicted) == 64
+
+
+@pytest.mark.parametrize("stage", ["capture", "removal_text", "efficiency"])
+def test_the_benchmark_runs_in_its_smallest_form(stage: str) -> None:
+    row = scale.measure("smoke", stage, 1)
+    assert row["stage"] == stage and row["ratio"] > 0 and 0 < row["utilisation"] < 1
+    # Four layers and three, two, one and none behind a removal: 10 of 4, and the logits of five models.
+    assert row["counted"] == 1 if stage == "capture" else row["counted"] > 1
