@@ -108,15 +108,15 @@ class Places:
 
 def places(lines: Sequence[Line], offsets: np.ndarray) -> Places:
     """The places of lines in order, `scored_positions` of each; `offsets[s]` is the first row of sample s."""
-    number = {(n, at): None for n, line in enumerate(lines) for at in scored_positions(line)}
-    number = {place: count for count, place in enumerate(number)}
+    found = [(n, at) for n, line in enumerate(lines) for at in scored_positions(line)]
+    number = {place: count for count, place in enumerate(found)}
     tokens = [
         (number[n, at], target, int(offsets[line.sample]) + answer.row)
         for n, line in enumerate(lines)
         for answer in line.answers
         for at, target in zip(answer.at, answer.targets, strict=True)
     ]
-    return Places(*np.array(list(number)).T, *np.array(tokens).T)
+    return Places(*np.array(found).T, *np.array(tokens).T)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from types import FunctionType
 from typing import Any
 
+from snakemake.common import overwrite_function_params
+
 
 def tell_signatures(rules: Iterable[Any]) -> None:
     """Write down what the functions of rules take, which Snakemake would find out anew at each of their calls."""
@@ -13,4 +15,4 @@ def tell_signatures(rules: Iterable[Any]) -> None:
         for place in given:
             function = getattr(getattr(place, "_file", place), "callable", place)
             if isinstance(function, FunctionType):
-                function.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+                overwrite_function_params(function, inspect.signature(function).parameters)
