@@ -41,6 +41,9 @@ rule train_sibling:
     output:
         weights="results/reference/siblings/{sibling}/model.safetensors",
         config="results/reference/siblings/{sibling}/config.json",
+        generation="results/reference/siblings/{sibling}/generation_config.json",
+        tokenizer="results/reference/siblings/{sibling}/tokenizer.json",
+        tokenizer_config="results/reference/siblings/{sibling}/tokenizer_config.json",
         training="results/reference/siblings/{sibling}/training.json",
     log:
         "logs/train_sibling/{sibling}.log",

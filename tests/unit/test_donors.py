@@ -23,7 +23,7 @@ from lamina.search.trials import Search, Trials
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from tests.unit import tiny
-from tests.unit.configurations import REPOSITORY
+from tests.unit.configurations import REPOSITORY, model_folder
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
 
 
@@ -160,6 +160,13 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
     ):
         with pytest.raises(LaminaError, match=words):
             load(raw | {section: raw[section] | {name: change}}, REPOSITORY)
+
+
+def test_a_donor_of_another_depth_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    raw = yaml.safe_load((REPOSITORY / "tests/configs/donors.yaml").read_text(encoding="utf-8"))
+    raw["donors"]["other"]["source"] = str(model_folder(tmp_path / "m5", {"num_hidden_layers": 5}))
+    with pytest.raises(LaminaError, match="'given' takes layers from 'other' .layers: 5., and"):
+        load(raw, REPOSITORY)
 
 
 def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:
