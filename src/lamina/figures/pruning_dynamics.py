@@ -112,10 +112,10 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
         for row in line:
             if row["score"] is None:
                 corner = (row["layer"] - 0.5, y - 0.5)
-                bound = row.get("at_least")  # tables of earlier versions have none
-                hatch = "" if bound is not None and depth <= 16 else "////"
+                bound = row.get("at_least") if depth <= 16 else None  # tables of earlier versions have none
+                hatch = "////" if bound is None else ""
                 axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch=hatch, lw=0))
-                if not hatch:
+                if bound is not None:
                     axes.text(row["layer"], y, f"≥{short(bound)}", ha="center", va="center_baseline", fontsize=5)
                 continue
             colour = colours_of(metric)(scale(row["score"]))
