@@ -164,7 +164,7 @@ def inline(svg: str, name: str, title: str) -> Markup:
     width = re.search(r'width="([\d.]+)pt"', head)
     pixels = round(float(width.group(1)) * 4 / 3) if width else 900
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
-    style = f'style="width:{pixels}px;min-width:{round(0.62 * pixels)}px"'
+    style = f'style="--width:{pixels}px"'
     return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
 
 

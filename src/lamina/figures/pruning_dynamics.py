@@ -112,11 +112,7 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
         for row in line:
             if row["score"] is None:
                 corner = (row["layer"] - 0.5, y - 0.5)
-<<<<<<< HEAD
                 bound = row.get("at_least") if depth <= 16 else None
-=======
-                bound = row.get("at_least") if depth <= 16 else None  # tables of earlier versions have none
->>>>>>> exact
                 hatch = "////" if bound is None else ""
                 axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch=hatch, lw=0))
                 if bound is not None:
