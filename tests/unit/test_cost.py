@@ -19,7 +19,7 @@ from lamina.search.trials import Search, Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
-from lamina.workflow import cost, plan
+from lamina.workflow import calibrate, cost, plan
 from lamina.workflow.plan import Pace, Stage
 from lamina.workflow.tokens import Tokens
 from tests.unit import tiny
@@ -121,6 +121,17 @@ def test_a_measured_pace_is_compared_with_a_run() -> None:
     text = plan.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
     rows = [line.split() for line in text.splitlines()[1:]]
     assert rows == [["sweep", "2", "10", "11", "+10%"], ["heal", "2", "4", "3", "-25%"]]
+
+
+def test_a_calibration_measures_every_stage() -> None:
+    """Of a model as small as can be, on ten texts; nothing is said of how fast, which is the machine's."""
+    model = tiny.model()
+    parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
+    manifest = {"name": "tiny", "n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
+    samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
+    found = dict(calibrate.rates(model, tiny.tokenizer(), manifest, samples))
+    assert set(found) == {"forward", "capture", "sweep", "recover", "heal", "benchmark"}
+    assert all(0 < rate < 1e15 for rate in found.values())
 
 
 def test_fits_by_hand() -> None:

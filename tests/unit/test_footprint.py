@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lamina.streams import footprint
+from lamina.streams import footprint, room
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scale
@@ -80,3 +80,19 @@ def test_the_benchmark_runs_in_its_smallest_form(stage: str) -> None:
     assert row["stage"] == stage and row["ratio"] > 0 and 0 < row["utilisation"] < 1
     # Four layers and three, two, one and none behind a removal: 10 of 4, and the logits of five models.
     assert row["counted"] == 1 if stage == "capture" else row["counted"] > 1
+
+
+def test_auto_fills_what_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the room of 40 MB, a capture and a sweep under the budget found need about that, and no more."""
+    monkeypatch.setattr(room, "HOST", 4 * 10**7)
+    stages = scale.Stages(SHAPE)
+    samples = stages.texts() * 20
+    assert room.tokens("512", stages.model, samples) == 512
+    for streams in (None, 10):
+        found = room.tokens("auto", stages.model, samples, streams)
+        line, many = stages.longest, 10**5
+        if streams is None:
+            needed = [footprint.capture(stages.shape, tokens, line, tokens) for tokens in (found, 2 * found)]
+        else:
+            needed = [footprint.sweep(stages.shape, tokens, line, many, line - 1, 10) for tokens in (found, 2 * found)]
+        assert needed[0] <= 4.01e7 < needed[1]

@@ -9,6 +9,7 @@ from lamina.config import diagnoses
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model, load_tokenizer
+from lamina.streams import room
 from lamina.tables import store
 
 if __name__ == "__main__":
@@ -17,7 +18,7 @@ if __name__ == "__main__":
     parser.add_argument("--given", required=True, type=Path, help="the calibration, or the file that the options name")
     parser.add_argument("--diagnosis", required=True, help="name of the diagnosis in the configuration")
     parser.add_argument("--options", required=True, type=json.loads, help="its options, as JSON")
-    parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
+    parser.add_argument("--tokens", required=True, help="budget of one pass, or auto")
     parser.add_argument("--keys", required=True, type=json.loads, help="model and calibration, as JSON")
     parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--output", required=True, type=Path)
@@ -30,6 +31,8 @@ if __name__ == "__main__":
             given = method.read(args.given, load_tokenizer(manifest), options)
         else:
             given = calibrations.read(args.given).samples
-        rows = method.diagnose(load_model(manifest), given, options, args.tokens)
+        model = load_model(manifest)
+        tokens = room.tokens(args.tokens, model, [] if options.FILED else given)
+        rows = method.diagnose(model, given, options, tokens)
         keys = args.keys | {"diagnosis": args.diagnosis, "kind": options.kind}
         store.write(args.output, store.from_rows("diagnoses", rows, **keys), store.provenance(vars(args)))

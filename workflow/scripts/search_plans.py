@@ -23,6 +23,7 @@ from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import Plan, protected_layers
 from lamina.search.trials import Trials, split
+from lamina.streams import room
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores
@@ -58,7 +59,8 @@ def searched(args: argparse.Namespace, selector: Any) -> tuple[list[Plan], list[
         donors.check(model, manifest, records)
         layers = donors.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
     outputs = METRICS[selector.metric].column not in OWN
-    with engine.opened(model, samples, args.tokens, outputs, layers) as session:
+    tokens = room.tokens(args.tokens, model, samples, depth + 2)
+    with engine.opened(model, samples, tokens, outputs, layers) as session:
         if refused := refusal(args, selector, calibration, session):
             return [Plan(**args.keys, removed=size, **described, refused=refused) for size in args.sizes], []
         measuring: Any = session
@@ -122,7 +124,7 @@ if __name__ == "__main__":
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
     parser.add_argument("--donors", type=json.loads, help="whose layers may take the places of the model's own")
     parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
-    parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
+    parser.add_argument("--tokens", required=True, help="budget of one pass, or auto")
     parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector")
     parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--plans", required=True, type=Path, help=".json of all plans")

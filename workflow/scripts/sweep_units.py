@@ -20,6 +20,7 @@ from lamina.search import plans
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import protected_layers
+from lamina.streams import room
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store
@@ -30,6 +31,7 @@ def swept(
     args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
 ) -> list[dict[str, Any]]:
     """Rows of the sweep. Budgets and passes of their own are imported by name: editing one stales only its own."""
+    args.tokens = room.tokens(args.tokens, model, calibration.samples, len(units) + 2)
     if args.pass_ in MODULES:
         module = importlib.import_module(MODULES[args.pass_])
         if args.drawn:
@@ -108,7 +110,7 @@ if __name__ == "__main__":
     parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--block", required=True, type=int)
     parser.add_argument("--blocks", required=True, type=int)
-    parser.add_argument("--tokens", required=True, type=int, help="budget of one pass")
+    parser.add_argument("--tokens", required=True, help="budget of one pass, or auto")
     parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector, removed")
     parser.add_argument("--code", default="", help="digest of the code behind this job, kept in the file's metadata")
     parser.add_argument("--output", required=True, type=Path)

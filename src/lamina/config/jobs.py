@@ -1,5 +1,9 @@
 """Sections `sweep` and `benchmark`: how the work is cut into jobs."""
 
+from typing import Annotated, Literal
+
+from pydantic import Field
+
 from lamina.config.entry import Entry, option
 
 
@@ -7,7 +11,12 @@ class Sweep(Entry):
     """How a sweep is cut into jobs and batches."""
 
     blocks: int = option("Jobs per sweep. With one GPU, 1; with several, as many as there are GPUs.", 1, ge=1)
-    tokens: int = option("Tokens in one batch, over all streams of the sweep. Bounds the memory.", 16384, ge=64)
+    tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = option(
+        "Tokens in one batch, over all streams of the sweep. Bounds the memory; `auto` is as many as fit into half of "
+        "the free memory of the GPU, or 2 GB on a CPU.",
+        16384,
+        allowed="a whole number of at least 64, or auto",
+    )
 
 
 class Benchmark(Entry):

@@ -128,7 +128,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
     parser.add_argument("--rate", type=float, help=f"sustained TFLOP/s of one device, by default {RATE:g}")
     parser.add_argument("--pace", type=Path, help="what lamina.workflow.calibrate wrote, if it did")
-    parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with")
+    parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with, once measured")
     args = parser.parse_args(None if arguments is None else list(arguments))
     found = json.loads(args.file.read_text(encoding="utf-8"))
     pace = Pace((args.rate or RATE) * 1e12, {})
@@ -140,7 +140,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     stages = {name: Stage(**entry) for name, entry in found["stages"].items()}
     print(table(stages, pace), "", told, "Memory of the largest job, above the process and the weights.", sep="\n")
     print(*found["notes"], sep="\n", end="\n" if found["notes"] else "")
-    if args.jobs:
+    if args.jobs and pace.stages:
         print("", compared(stages, pace, spent_by_stage(args.jobs)), sep="\n")
 
 
