@@ -232,8 +232,8 @@ def estimate(
             # The likeliest answer and the samples, as long as the right ones.
             work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
-    for whole in (studies.efficiency_variants, studies.draft_variants):
-        stages["benchmark"].jobs += sum(bool(whole(config, model)) for model in config.models)
+    for listed in (studies.efficiency_variants, studies.draft_variants):
+        stages["benchmark"].jobs += sum(bool(listed(config, model)) for model in config.models)
     return stages
 
 
