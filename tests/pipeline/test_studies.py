@@ -14,7 +14,7 @@ from tests.pipeline.project import ROOT, SHARED, Project, copy_project, parse_jo
 
 pytestmark = pytest.mark.studies
 
-PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers")
+PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers", "minitron")
 KINDS = ("pruning_dynamics", "training_dynamics", "calibration_size", "cost_of_metrics", "cross_task_graph")
 DEEPER = ("angular_rows", "healed_curves")
 STEPS = (("accuracy", 1), ("base", 0))
