@@ -6,7 +6,7 @@
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
 #   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
-#   efficiency/{model}  tables/{table}  figures/{figure}
+#   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}
 #   exports/{key}/removed={n}/{recovery}/{healing}
 import os
 
@@ -29,6 +29,7 @@ container: os.environ.get("LAMINA_CONTAINER") or "envs/lamina.sif"
 
 
 include: "rules/common.smk"
+include: "rules/machine.smk"
 include: "rules/prepare.smk"
 include: "rules/cost.smk"
 include: "rules/capture.smk"
@@ -91,8 +92,13 @@ rule benchmark:
     input:
         "results/tables/benchmarks.parquet",
         "results/tables/efficiency.parquet",
+        "results/tables/drafts.parquet",
 
 
 rule report:
     input:
         "results/report.html",
+
+
+# Snakemake asks again what a function takes each time that it calls it; told here, it need not look.
+graph.tell_signatures(workflow.rules)

@@ -6,8 +6,8 @@
 The study has ten variants a task, 200 of 20 tasks in all, and each is tested on every task: two selectors with one and
 two layers removed, bare and patched, and one of the two healed as well (one plan of the last task is refused).
 
-One JSON line a step: seconds and peak memory of its process. `page` is the report in Chromium, where there is one, till
-it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
+One JSON line a step: seconds, those of CPU and peak memory of its process. `page` is the report in Chromium, where
+there is one, till it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
 """
 
 import argparse
@@ -72,19 +72,25 @@ def script(step: str, name: str, *arguments: str | Path) -> dict[str, object]:
     process = subprocess.Popen(command, cwd=ROOT, env=environment)
     _, status, used = os.wait4(process.pid, 0)
     assert status == 0, command
-    return told(step, began, used.ru_maxrss)
+    cpu = round(used.ru_utime + used.ru_stime, 2)
+    return told(step, began) | {"cpu_seconds": cpu, "peak_mb": round(used.ru_maxrss / 1024)}
 
 
-def told(step: str, began: float, peak_kb: float | None = None) -> dict[str, object]:
+def told(step: str, began: float) -> dict[str, object]:
     """A line of the output."""
-    found: dict[str, object] = {"step": step, "seconds": round(time.perf_counter() - began, 2)}
-    return found if peak_kb is None else found | {"peak_mb": round(peak_kb / 1024)}
+    return {"step": step, "seconds": round(time.perf_counter() - began, 2)}
 
 
 def pages(folder: Path, files: list[Path]) -> Iterator[dict[str, object]]:
-    """Draw every figure, render the report, open it."""
+    """Compare metrics and selectors, draw every figure, render the report, open it."""
     figures, page = folder / "figures", folder / "report.html"
     figures.mkdir()
+    of = {file.stem: file for file in files}
+    swept = [of[table] for table in ("relevance", "sweeps", "calibrations")]
+    yield script("compare_metrics", "compare_metrics", "--tables", *swept, "--output", of["agreements"])
+    tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
+    views = ("--views", database.VIEWS)
+    yield script("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])
     for name, read in sorted(declared("lamina.figures", "TABLES").items()):
         tables = [file for file in files if file.stem in read]
         output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")

@@ -99,8 +99,8 @@ def _agreement(results: Results, metric: str) -> Agreement | None:
             calibrations.append(
                 {"model": "embedded", "calibration": case, "n_samples": samples, "chance_accuracy": chance}
             )
-    found = list(comparisons(calibrations, pa.concat_tables(tables), "accuracy", metric))
-    return found[0][3] if found else None
+    found = list(comparisons(calibrations, pa.concat_tables(tables), "accuracy", [metric]))
+    return found[0][-1] if found else None
 
 
 def _against_test(results: Results, metric: str) -> Agreement:

@@ -1,7 +1,7 @@
 # Needs: plans, patches and adapters of the variants, and the check that their calibration holds no test document. Gives:
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
 # load; calibration `none` is the unpruned model), results/generation/... of the same form for what they write to it, and
-# results/efficiency/{model}.parquet.
+# results/efficiency/{model}.parquet and results/drafts/{model}.parquet (all variants of a model, in turn with it).
 
 # Read several times per job, as inputs and as a param.
 block_of = cache(lambda *place: studies.block_variants(CONFIG, *place))
@@ -94,3 +94,32 @@ rule benchmark_efficiency:
     shell:
         'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_efficiency.py" --manifest {input.manifest} --variants {params.variants}'
         " --options {params.options:q} --code {params.code} --output {output} 2> {log}"
+
+
+rule benchmark_drafts:
+    input:
+        manifest=paths.manifest("{model}"),
+        gate=lambda w: inputs.draft_gates(CONFIG, w.model),
+        variants=lambda w: inputs.variants(studies.draft_variants(CONFIG, w.model)),
+    output:
+        paths.drafts("{model}"),
+    log:
+        "logs/benchmark_drafts/{model}.log",
+    benchmark:
+        "results/jobs/benchmark_drafts/{model}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores(), alone=True)
+    resources:
+        gpu=gpus,
+        mem_mb=memory,
+        runtime=minutes,
+    params:
+        code=code_digest("benchmark_drafts"),
+        packages=package_digest("benchmark_drafts"),
+        family=family,
+        options=arguments.drafts(CONFIG),
+        variants=lambda w: list(map(str, studies.draft_variants(CONFIG, w.model))),
+    shell:
+        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_drafts.py" --manifest {input.manifest} --variants {params.variants}'
+        " {params.options} --code {params.code} --output {output} 2> {log}"

@@ -3,7 +3,6 @@
 import atexit
 import gc
 import os
-import socket
 import sys
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from lamina.config import text
 from lamina.config.load import load
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
-from lamina.workflow import arguments, commands, exports, failures, gpu_lock, inputs, paths, studies, warm
+from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, paths, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.workflow.paths import KEY, any_of
@@ -61,41 +60,6 @@ wildcard_constraints:
     block=r"\d+",
 
 
-def cores():
-    """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
-    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
-
-
-# GPUs that a job here can have at most, and the memory of one; a cluster's jobs have what they ask for.
-HERE_GPUS = len(gpu_lock.devices(os.environ)) if workflow.local_exec else None
-device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
-
-
-def gpus(wildcards, input):
-    """GPUs of a job: those that the weights of its model need."""
-    asked = CONFIG.models[wildcards.model].devices
-    return 1 if asked == 1 else devices(asked, input.manifest, device_gb(), HERE_GPUS)
-
-
 def family(wildcards):
     """Hash of what is known of the family of a job's model."""
     return family_digest(CONFIG.models[wildcards.model].family)
-
-
-STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; on a cluster in the shared folder
-
-
-onstart:
-    gc.freeze()
-    gc.enable()
-    Path(STARTED).touch()
-    # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
-    Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
-    if WARM:
-        warm.start(WARM, "results/jobs/warm_parent")
-
-
-onerror:
-    # Said after all that Snakemake says. A job of a cluster is no run.
-    if log and not workflow.remote_exec:
-        atexit.register(failures.tell, log[0])

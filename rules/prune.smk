@@ -12,6 +12,7 @@ rule prune_step:
         unpack(lambda w: inputs.step_evidence(CONFIG, w)),
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
+        donors=lambda w: list(inputs.donors(CONFIG, w).values()),
         also=lambda w: [file for files in inputs.beside(CONFIG, w).values() for file in files.values()],
     output:
         paths.plan(KEY, "{removed}"),

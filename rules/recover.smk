@@ -2,15 +2,16 @@
 # results/patches/{key}/{recovery}.safetensors (what was fitted for each run of removed layers and size) and the table of
 # fits. One job fits all sizes: they share its passes.
 
+# Read several times per job.
+sizes_of = cache(lambda *place: studies.sizes(CONFIG, *place))
+
 
 rule fit_patch:
     input:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
         data=lambda w: list(inputs.added_data(CONFIG, w, w.recovery).values()),
-        plans=lambda w: [
-            paths.plan(inputs.key(w), n) for n in studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)
-        ],
+        plans=lambda w: [paths.plan(inputs.key(w), n) for n in sizes_of(w.model, w.calibration, w.selector, w.recovery)],
     output:
         patch=paths.patch(KEY, "{recovery}"),
         table=paths.patch_table(KEY, "{recovery}"),
@@ -24,7 +25,7 @@ rule fit_patch:
     resources:
         gpu=gpus,
         mem_mb=lambda w, input, attempt: fit_memory(
-            sum(studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.recovery)),
+            sum(sizes_of(w.model, w.calibration, w.selector, w.recovery)),
             bool(CONFIG.recoveries[w.recovery].automatic(w.calibration)),
             input.manifest,
             attempt,

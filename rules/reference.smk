@@ -29,3 +29,29 @@ rule train_reference:
         # A training loop is several times slower where glibc hands its buffers back to the system at every step.
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
         " python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"
+
+
+# The siblings of the embedded model that config/siblings.yaml describes, as donors of layers: about a minute each.
+rule train_sibling:
+    input:
+        script="workflow/scripts/train_sibling.py",
+        settings="config/reference.yaml",
+        siblings="config/siblings.yaml",
+        start=ancient("resources/reference/model.safetensors"),
+    output:
+        weights="results/reference/siblings/{sibling}/model.safetensors",
+        config="results/reference/siblings/{sibling}/config.json",
+        generation="results/reference/siblings/{sibling}/generation_config.json",
+        tokenizer="results/reference/siblings/{sibling}/tokenizer.json",
+        tokenizer_config="results/reference/siblings/{sibling}/tokenizer_config.json",
+        training="results/reference/siblings/{sibling}/training.json",
+    log:
+        "logs/train_sibling/{sibling}.log",
+    wildcard_constraints:
+        sibling=r"[A-Za-z0-9_]+",
+    conda:
+        "../envs/lamina.yaml"
+    shell:
+        "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
+        " python {input.script} --settings {input.settings} --siblings {input.siblings} --name {wildcards.sibling}"
+        " --output results/reference/siblings/{wildcards.sibling} > {log} 2>&1"

@@ -12,6 +12,7 @@ rule search_plans:
         manifest=paths.manifest("{model}"),
         calibration=paths.calibration("{model}", "{calibration}"),
         data=lambda w: list(inputs.added_data(CONFIG, w, studies.looped(CONFIG, w.selector)).values()),
+        donors=lambda w: list(inputs.donors(CONFIG, w).values()),
     output:
         table=paths.search(KEY),
         plans=paths.found_plans(KEY),

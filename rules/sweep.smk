@@ -14,6 +14,7 @@ rule sweep_units:
         calibration=paths.calibration("{model}", "{calibration}"),
         plan=lambda w: inputs.sweep_plan(w) or [],
         data=lambda w: list(inputs.added_data(CONFIG, w, studies.looped(CONFIG, w.selector)).values()),
+        donors=lambda w: list(inputs.donors(CONFIG, w).values()),
     output:
         temp(paths.sweep_block(KEY, "{removed}", "{block}")),
     log:

@@ -28,6 +28,7 @@ CREATE OR REPLACE VIEW dissociations AS SELECT * FROM 'results/tables/dissociati
 CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
+CREATE OR REPLACE VIEW drafts AS SELECT * FROM 'results/tables/drafts.parquet';
 CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 CREATE OR REPLACE VIEW own_tasks AS
@@ -376,7 +377,8 @@ CREATE OR REPLACE VIEW removal_order AS
 WITH ordered AS (
     SELECT model, calibration, selector, removed,
         string_agg(unit, ' ' ORDER BY position) AS units,
-        coalesce(nullif(split_part(any_value(unit), '.', 2), ''), if(any_value(unit) IS NULL, NULL, 'layer')) AS component,
+        coalesce(nullif(split_part(any_value(unit) FILTER (donor IS NULL), '.', 2), ''),
+            if(any_value(unit) IS NULL, NULL, 'layer')) AS component,
         list(try_cast(unit AS BIGINT)) FILTER (unit NOT LIKE '%.%') AS layers,
         arg_min(accuracy_before, position) AS accuracy_before,
         arg_max(accuracy_after, position) AS accuracy_after,
@@ -387,7 +389,7 @@ SELECT * EXCLUDE (layers),
     if(units IS NULL, NULL, coalesce(len(list_filter(layers, lambda l: NOT list_contains(layers, l - 1))), 0)) AS runs
 FROM ordered;
 COMMENT ON VIEW removal_order IS 'One row per plan: its units in order of removal, in one string.';
-COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; null for a refused plan.';
+COMMENT ON COLUMN removal_order.units IS 'Units separated by spaces, first removed first; 7.@math is replaced by a donor''s. Null for a refused plan.';
 COMMENT ON COLUMN removal_order.component IS 'Kind of the units: layer, attention or mlp; null for a refused plan.';
 COMMENT ON COLUMN removal_order.runs IS 'Runs of removed layers: contiguous ones are one run, 0 where only halves go; null for a refused plan.';
 COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration before anything went, 0 to 1.';

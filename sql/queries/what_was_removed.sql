@@ -3,6 +3,7 @@
 --   duckdb results/lamina.duckdb -f sql/queries/what_was_removed.sql
 --
 -- One row per plan and unit; a refused plan has one row that says why.
+-- unit                              7.@math: layer 7 is not removed, the donor's takes its place
 -- position                          place in the order of removal, from 1
 -- score                             relevance for which the unit was picked, in the unit of the selector's metric
 -- accuracy_before, accuracy_after   on the n_samples calibration samples, around this removal, with binomial standard

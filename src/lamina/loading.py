@@ -28,6 +28,7 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     load_in_4bit: bool = False,
     trust_remote_code: bool = False,
+    draft: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
@@ -42,6 +43,8 @@ def load(
     load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
     trust_remote_code : whether Python code in the folder may run. The code of an export need not be trusted: it is
         compared with lamina's own first.
+    draft : give the unpruned model with the variant as its `draft`, which shares its weights and writes ahead of it:
+        `model.generate(**inputs, assistant_model=model.draft)` gives what `model.generate(**inputs)` gives.
 
     Raises
     ------
@@ -52,7 +55,17 @@ def load(
         raise LaminaError("give device, or device_map or load_in_4bit, not both.")
     options = placement(device_map, load_in_4bit, dtype)
     folder = Path(what)
+    if draft and (device_map is not None or load_in_4bit):
+        raise LaminaError(
+            "a draft shares the weights of its base, which device_map and load_in_4bit place or change one model at a "
+            "time. Load the base so, and an export of the variant for assistant_model."
+        )
     if (folder / "config.json").is_file():
+        if draft:
+            raise LaminaError(
+                f"{folder} is a checkpoint, and its base is another. Load both, and give "
+                f'`generate(**inputs, assistant_model=lamina.load("{folder}")[0])` to the base; or name the variant.'
+            )
         trusted = trust_remote_code or _is_own_code(folder)
         if not trusted and (folder / export.CODE).is_file():
             raise LaminaError(
@@ -64,20 +77,27 @@ def load(
             torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
         return model, load_tokenizer(manifest, model.config)
-    if load_in_4bit:
-        raise LaminaError(
-            "a variant is made from weights that are not quantised. Export it, and load the folder of the export with "
-            f"load_in_4bit=True: make export VARIANT={what}"
-        )
     manifest, variant = _find(str(what), Path(results))
+    if draft and variant is None:
+        raise LaminaError(f"'{what}' is the unpruned model. Name the variant that is to draft for it: {FORM}.")
+    if load_in_4bit:
+        whole = variant is None or variant.is_base
+        remedy = (
+            f"Load its folder: {manifest['path']}" if whole else f"make export VARIANT={variant}, and load its folder"
+        )
+        raise LaminaError(f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}.")
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
     on = torch.device("cpu") if options else torch.device(device) if device is not None else default_device()
-    model = load_model(manifest, on)
+    model = base = load_model(manifest, on)
     if variant is not None:
         parts = variants.read(variant, results)
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
         # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
         model.__dict__["save_pretrained"] = functools.partial(export.save, model)
+    if draft:
+        # Beside the modules: it is no part of the base, and its parameters are the base's.
+        base.__dict__["draft"] = model
+        return base, load_tokenizer(manifest)
     return _spread(model, device_map), load_tokenizer(manifest)
 
 
@@ -111,9 +131,18 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
             if file and not Path(file).exists():
                 raise LaminaError(
                     f"{file} is not there, so the variant '{name}' has not been made. Put it into a study of the "
-                    f"configuration and run the workflow, or run: make export VARIANT={name}"
+                    f"configuration and run the workflow{_or_export(variant, results)}."
                 )
     return json.loads(manifest.read_text(encoding="utf-8")), variant
+
+
+def _or_export(variant: Variant, results: Path) -> str:
+    """The other remedy, where it is one: studies alone make repairs, trainings, and what is searched for."""
+    selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
+    searched = Path(paths.search(variant.key, results)).exists()
+    if not selected or searched or (variant.recovery, variant.healing) != ("none", "none"):
+        return ""
+    return f", or run: make export VARIANT={variant}"
 
 
 def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> PreTrainedModel:

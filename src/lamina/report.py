@@ -29,7 +29,7 @@ CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the 
 
 # Letters as matplotlib draws them, by font and code point: a shape, and the places where it stands.
 GLYPH_ID = r"[A-Z]\w+(?:-[A-Z]\w+)*-[0-9a-f]+"
-GLYPH = re.compile(rf'<path id="({GLYPH_ID})" d="[^"]*" transform="scale\([\d.]+\)"/>\s*')
+GLYPH = re.compile(rf'<path id="({GLYPH_ID})"(?: d="[^"]*")? transform="scale\([\d.]+\)"/>\s*')
 SET = re.compile(rf'<use xlink:href="#({GLYPH_ID})"(?: transform="translate\(([\d.]+) 0\)")?/>')
 
 DIAGNOSES = """
@@ -94,6 +94,7 @@ def render(
         refused=refused,
         glance=glance(answer("which_layers_matter")),
         written=answer("what_is_written"),
+        drafts=answer("which_draft_pays"),
         repairs=answer("which_repair_when"),
         figures=drawn_figures,
         glyphs=glyphs,

@@ -8,6 +8,7 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/recovery/healing"
+DONOR = "@"  # before the name of a donor in a unit: 7.@math
 EXPORTED_AS = ("auto", "stock", "code")  # what a checkpoint of it may be
 
 _TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")

@@ -49,6 +49,21 @@ def test_tables_say_how_many_samples_each_unit_saw(planned: Project) -> None:
         assert sum(seen) < 150 * len(seen)
 
 
+def test_what_exact_ruled_out_early_has_a_bound_instead_of_a_score(planned: Project) -> None:
+    """Nowhere above what the full sweep says of the unpruned model."""
+    rows = planned.query(
+        """SELECT e.score, e.ci_low, e.at_least, e.n_samples, f.score FROM relevance e
+            JOIN relevance f USING (model, calibration, metric, unit, removed)
+            WHERE e.metric = 'accuracy' AND e.removed = 0 AND e.selector = 'exact' AND f.selector = 'base'"""
+    )
+    early = [row for row in rows if row[3] < 150]
+    assert early and len(early) < len(rows)
+    assert all(score is low is None and bound <= full + 1e-9 for score, low, bound, _, full in early)
+    assert all(bound is None and score == full for score, _, bound, n, full in rows if n == 150)
+    race = planned.query("SELECT count(*) FROM relevance WHERE selector = 'race' AND at_least IS NOT NULL")
+    assert race == [(0,)]
+
+
 def test_every_unit_is_scored_by_metrics_that_remove_nothing(planned: Project) -> None:
     rows = planned.query(
         "SELECT metric, unit, score, ci_low, ci_high FROM relevance WHERE selector = 'base' AND removed = 0 "

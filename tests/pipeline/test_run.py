@@ -30,6 +30,7 @@ GRAINS = {
     "dissociations": "model, calibration, rival, unit",
     "comparisons": "model, calibration, task, removed, recovery, healing, selector, rival",
     "efficiency": "model, calibration, selector, removed, recovery, healing",
+    "drafts": "model, calibration, selector, removed, recovery, healing, decoding",
 }
 
 
@@ -46,7 +47,7 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"]
+    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency", "drafts"]
 )
 def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))

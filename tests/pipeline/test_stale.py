@@ -10,9 +10,11 @@ pytestmark = pytest.mark.reruns
 REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
 COMPARING = {"compare_metrics", "compare_tasks", "compare_selectors"}
 GATHERING = REPORTING | COMPARING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
+# Their jobs measure all variants of a model, whatever the calibration.
+WHOLE_MODEL = {"benchmark_efficiency", "benchmark_drafts"}
 LOADING = {
     *("capture_activations", "sweep_units", "fit_patch", "heal_variant"),
-    *("benchmark_task", "benchmark_perplexity", "benchmark_efficiency"),
+    *("benchmark_task", "benchmark_perplexity", *WHOLE_MODEL),
 }
 EDIT = "\nEDITED = True\n"
 
@@ -44,7 +46,7 @@ def test_touching_any_file_reruns_nothing(finished: Project) -> None:
 def test_a_new_limit_reruns_that_calibration_and_what_follows_only(restored: Project) -> None:
     restored.configure({"calibrations": {"recall": {"limit": 41}}})
     jobs = restored.stale()
-    measured = [job for job in jobs if job.rule not in GATHERING and job.rule != "benchmark_efficiency"]
+    measured = [job for job in jobs if job.rule not in GATHERING and job.rule not in WHOLE_MODEL]
     assert {job.rule for job in measured} >= {"prepare_calibration", "sweep_units", "fit_patch", "benchmark_task"}
     assert {job.wildcards["calibration"] for job in measured} == {"recall"}
 
@@ -70,7 +72,7 @@ def test_a_new_option_of_a_recovery_reruns_its_patches_and_what_follows(restored
     restored.configure({"recoveries": {"ghost": {"bias": True}}})
     jobs = restored.stale()
     assert rules(jobs) - GATHERING == {
-        *("fit_patch", "heal_variant", "benchmark_task", "benchmark_perplexity", "benchmark_efficiency")
+        *("fit_patch", "heal_variant", "benchmark_task", "benchmark_perplexity", *WHOLE_MODEL)
     }
     assert of(jobs, "heal_variant", "recovery") == {"ghost"}
 

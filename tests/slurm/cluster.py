@@ -30,6 +30,7 @@ HASTE = [
             "benchmark_task",
             "benchmark_perplexity",
             "benchmark_efficiency",
+            "benchmark_drafts",
         )
     ),
 ]

@@ -21,6 +21,7 @@ GPU_STAGES = (
     "benchmark_task",
     "benchmark_perplexity",
     "benchmark_efficiency",
+    "benchmark_drafts",
 )
 
 

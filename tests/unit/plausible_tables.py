@@ -111,6 +111,7 @@ def write_study(
                         if healing == "none" and (removed, recovery, runs) not in timed:
                             timed.add((removed, recovery, runs))
                             data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
+                        data["drafts"] += [variant | _draft(way, removed, kept, n_layers) for way in (None, 0.8)]
                         if recovery == "ghost" and healing == "none":
                             data["patches"].append(
                                 variant
@@ -128,7 +129,7 @@ def write_study(
                             )
                         if healing == "lora":
                             data["training"] += [variant | row for row in _training(rng)]
-        data["agreements"] += _agreements(model, len(calibrations))
+        data["agreements"] += _agreements(model, [name for name in calibrations if name != refused], n_layers)
         data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
         for name in calibrations:
             data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
@@ -150,8 +151,9 @@ def write_study(
     return files
 
 
-def _agreements(model: str, n_calibrations: int) -> list[dict[str, Any]]:
-    counts = dict(n_units=4, n_calibrations=n_calibrations, n_samples=40 * n_calibrations)
+def _agreements(model: str, calibrations: list[str], n_layers: int) -> list[dict[str, Any]]:
+    counts = dict(n_units=n_layers - 4 * (n_layers >= 8), n_calibrations=len(calibrations))
+    counts |= dict(n_samples=64 * len(calibrations), calibrations=", ".join(calibrations))
     values = dict(pearson=0.3, spearman=0.4, misranked=0.7, badly_misranked=0.1, variance_ratio=1.1)
     return [
         dict(model=model, component="layer", metric="cosine", statistic=name, value=value, p_value=None)
@@ -241,13 +243,13 @@ def _calibration(data: dict, model: str, calibration: str, n_layers: int, refuse
             )
         for metric in ("accuracy", "cosine"):
             row = key | dict(selector="base", removed=0, metric=metric, unit=str(layer), layer=layer, component="layer")
-            row |= dict(n_not_finite=0)
+            row |= dict(n_not_finite=0, rank=1 + (layer + (metric == "cosine")) % n_layers)
             if metric == "accuracy" and refused:
                 row |= dict(n_samples=500, reason="the base model is at chance")
             else:
                 accuracy = np.clip(rng.exponential(0.2) - 0.08 + 0.6 * (layer == 0), -0.3, 1)
                 score, width = (accuracy, 0.06) if metric == "accuracy" else (step[layer] ** 1.2, 0.004)
-                row |= dict(score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500, rank=layer)
+                row |= dict(score=score, ci_low=score - width, ci_high=min(score + width, 1), n_samples=500)
             data["relevance"].append(row)
 
 
@@ -293,6 +295,15 @@ def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:
         | dict(latency_ratio=latency, latency_ratio_stderr=0.01, tokens_per_second=400 / latency)
         | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012)
     )
+
+
+def _draft(temperature: float | None, removed: int, kept: float, n_layers: int) -> dict:
+    acceptance, cost = 1 - 0.08 * removed * kept, 1 - removed / (n_layers + 1)
+    tokens = sum(acceptance**power for power in range(5))
+    row = dict(decoding="sampled" if temperature else "greedy", temperature=temperature, draft=4, prompt=16, tokens=900)
+    row |= dict(n_samples=20, dtype="float32", device="cpu", acceptance=acceptance, acceptance_stderr=0.02, same=20)
+    row |= dict(tokens_per_round=tokens, tokens_per_round_stderr=0.1, tokens_per_round_expected=tokens, cost=cost)
+    return row | dict(verification=1.2, speedup=tokens / (4 * cost + 1.2), speedup_stderr=0.03, break_even=0.9)
 
 
 def _training(rng: Any) -> list[dict]:

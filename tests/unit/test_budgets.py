@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from scipy.stats import hypergeom
@@ -13,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
+from lamina.relevance.score import ranking, relevance
 from lamina.search import exact, race
 from lamina.search.betting import log_evidence
 from lamina.search.evaluator import Evaluator
@@ -35,17 +36,24 @@ def options(seed: int = 0, tolerance: float = 0.01) -> dict[str, Any]:
 
 def first_to_go(rows: list[dict[str, Any]], metric: str, chance: float, removed: int = 0) -> str:
     """The unit that goes by the ranking of what was measured."""
-    columns = from_table(store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed))
+    columns = from_table(sweeps(rows, removed))
     ranks = ranking(columns, metric, Context(chance, "acc_norm", removed)).ranks
     assert ranks is not None
     return columns.units[ranks.index(1)]
 
 
-def evaluator(session: engine.Session, metric: str, removed: tuple[str, ...], units: list[str]) -> Evaluator:
-    """An evaluator of single removals, named as a sweep names them."""
+def sweeps(rows: list[dict[str, Any]], removed: int = 0) -> pa.Table:
+    return store.from_rows("sweeps", rows, model="m", calibration="c", selector="s", removed=removed)
+
+
+def evaluator(
+    session: engine.Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
+) -> Evaluator:
+    """An evaluator of single removals, named as a sweep names them; it may look at the streams as well."""
     current = Candidate(frozenset(removed))
-    named = {current: engine.CURRENT, **{current.without(unit): unit for unit in units}}
-    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named)
+    without = {current.without(unit): unit for unit in units}
+    looks = {candidate: session.observation(current, unit) for candidate, unit in without.items() if observe}
+    return Evaluator(session, loss_of(metric, "acc_norm"), [current], {current: engine.CURRENT, **without}, looks)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl", "output_js", "output_cosine", "output_norm"])
@@ -68,6 +76,87 @@ def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str,
         assert first_to_go(rows, metric, chance, 1) == expected
         assert chosen in (None, current.without(expected))
         assert len(rows) <= full.seen.sum()
+
+
+def test_what_left_early_has_a_bound_and_no_mean() -> None:
+    """The bound counts every sample that was not seen as harmless, and is not above what the full sweep says."""
+    model, units = tiny.model(depth=6), engine.all_units(6, "layer")
+    samples = random_samples(1, count=120, kinds=("choices",))
+    whole = engine.sweep(model, samples, units)
+    candidates = [Candidate(frozenset({unit})) for unit in units]
+    with engine.opened(model, samples) as session:
+        asked = evaluator(session, "perplexity", (), units, observe=True)
+        exact.run(asked, candidates, options(), 0.0)
+        rows = asked.rows([Candidate(), *candidates])
+    metrics, context = ["accuracy", "perplexity", "cosine", "margin"], Context(0.0, "acc_norm", 1, hard_first=True)
+    full, told = (
+        {(row["metric"], row["unit"]): row for row in relevance(sweeps(found), metrics, context, 0)}
+        for found in (whole.rows(whole.names), rows)
+    )
+    by_unit = {unit: [row for row in rows if row["unit"] == unit] for unit in ["none", *units]}
+    early = {unit for unit in units if len(by_unit[unit]) < len(samples)}
+    assert 0 < len(early) < len(units)
+    before = by_unit["none"]
+    for (metric, unit), row in told.items():
+        if unit not in early:
+            assert row["at_least"] is None
+            assert row["score"] == pytest.approx(full[metric, unit]["score"], abs=1e-5)
+            continue
+        assert row["score"] is row["ci_low"] is row["ci_high"] is None
+        assert "hardest" in row["reason"]
+        mine = by_unit[unit]
+        if metric == "margin":  # a lead may also grow
+            assert row["at_least"] is None
+            continue
+        if metric == "accuracy":
+            wrong = sum(not each["correct_norm"] for each in mine)
+            expected = 1 - (1 - wrong / len(samples)) / np.mean([each["correct_norm"] for each in before])
+        elif metric == "perplexity":
+            lost = sum(each["nll"] for each in mine) - sum(each["nll"] for each in before)
+            expected = lost / sum(each["n_tokens"] for each in before)
+        else:
+            expected = sum(each[metric] for each in mine) / len(samples)
+        assert row["at_least"] == pytest.approx(expected, abs=1e-9)
+        assert row["at_least"] <= full[metric, unit]["score"] + 1e-5
+
+
+class Planted:
+    """An evaluator of given answers: `wrong` of shape (units, samples), and of margins before the removal."""
+
+    def __init__(self, wrong: np.ndarray, margins: np.ndarray) -> None:
+        self.wrong, self.margins, self.evaluations = wrong, margins, 0
+        self.loss, self.count = loss_of("accuracy", "acc_norm"), wrong.shape[1]
+
+    def losses(self, candidates: list[Candidate], numbers: list[int]) -> np.ndarray:
+        self.evaluations += len(candidates) * len(numbers)
+        return self.wrong[np.ix_([int(*candidate.removed) for candidate in candidates], numbers)].astype(float)
+
+    def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+        assert candidates == [Candidate()]
+        return [{"gold_margin_norm": margin, "nll": 0.0} for margin in self.margins]
+
+
+def test_planted_near_ties_never_deceive_exact_and_rarely_race() -> None:
+    """Of hundreds of made-up sweeps in which several units nearly tie, some of them exactly."""
+    units, count, deceived, saved = 8, 150, 0, []
+    candidates = [Candidate(frozenset({str(unit)})) for unit in range(units)]
+    for seed in range(240):
+        draw = np.random.default_rng(seed)
+        margins = draw.normal(1, 1, count)
+        ease = margins + 2 * draw.normal(0, 0.5, (units, count))
+        wrong = np.zeros((units, count), dtype=bool)
+        for unit, errors in enumerate([24, 24 + seed % 3, 25, 27, 30, 50, 75, 90]):
+            wrong[unit, np.argsort(ease[unit])[:errors]] = True
+        planted = Planted(wrong, margins)
+        chosen = exact.run(planted, candidates, options(seed), 0.25)  # type: ignore[arg-type]
+        assert chosen == (None if seed % 3 == 0 else candidates[0])
+        saved.append(units * count / planted.evaluations)
+        if seed < 100:
+            winner = race.run(Planted(wrong, margins), candidates, options(seed), 0.25)  # type: ignore[arg-type]
+            deceived += wrong[int(*winner.removed)].sum() > 24 + 0.01 * count
+    # A race that errs in 5 % errs in at most 5 + 3 · 2.2 of 100.
+    assert deceived <= 11
+    assert np.mean(saved) > 1.5
 
 
 @pytest.mark.parametrize("tie", [True, False])
@@ -131,6 +220,11 @@ class Replay:
         self.evaluations += len(numbers) * len(candidates)
         places = [self.full.index[self.unit(candidate)] for candidate in candidates]
         return np.array([1.0 - self.full.correct(places, number, True) for number in numbers]).T
+
+    def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+        """What the model before the removal did; it lacks no unit that the sweep measured."""
+        assert not any(candidate.removed & self.full.index.keys() for candidate in candidates)
+        return self.full.rows([engine.CURRENT])
 
     def unit(self, candidate: Candidate) -> str:
         """The last unit that the candidate lacks, of those that the sweep measured."""

@@ -112,8 +112,8 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
         for task in ("good", "better", "guess", "unswept")
     ]
     sweeps = store.from_rows("sweeps", rows)
-    [(model, kind, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", "taylor")
-    assert (model, kind, names) == ("m", "layer", ["good", "better"])
+    [(model, kind, metric, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", ["taylor", "cosine"])
+    assert (model, kind, metric, names) == ("m", "layer", "taylor", ["good", "better"])
     assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
     assert found.spearman[0] < -0.9 and found.misranked[0] == 1
     assert found.pearson[1] <= found.pearson[0] <= found.pearson[2] < 0
@@ -126,6 +126,7 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     assert done.returncode == 0, done.stderr
     agreements = {row["statistic"]: row for row in store.read(tmp_path / "agreements.parquet").to_pylist()}
     assert agreements["spearman"]["value"] == found.spearman[0]
+    assert agreements["spearman"]["calibrations"] == "good, better"
     assert [agreements["misranked"][key] for key in ("ci_low", "value", "ci_high")] == [1, 1, 1]
     assert agreements["variance_ratio"]["p_value"] == found.p_value and agreements["pearson"]["n_samples"] == 200
     text = comparison.told("accuracy", "taylor", found)

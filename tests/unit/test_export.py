@@ -125,9 +125,70 @@ def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_pa
         remove(model, ["0"])
 
 
+def generated(base: PreTrainedModel, **drafted: Any) -> list[list[int]]:
+    """The likeliest tokens behind some prompts, one prompt at a time as drafts need it."""
+    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 3, **drafted}
+    return [base.generate(row[None], attention_mask=torch.ones_like(row[None]), **settings)[0].tolist() for row in IDS]
+
+
+IDS = tiny.tokens(3, 6)
+
+
+def test_a_draft_shares_the_weights_of_the_base_that_generates_its_own_tokens_with_it(results: Path) -> None:
+    alone, _ = lamina.load("tiny", results, device="cpu")
+    base, tokenizer = lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu", draft=True)
+    held = {parameter.data_ptr() for parameter in base.parameters()}
+    assert {parameter.data_ptr() for parameter in base.draft.parameters()} < held
+    assert len(layers_of(base)) == len(layers_of(base.draft)) + 2 == 5 and "draft" not in dict(base.named_modules())
+    assert generated(base, assistant_model=base.draft) == generated(alone)
+    assert tokenizer("w1")["input_ids"] == tiny.tokenizer()("w1")["input_ids"]
+
+
+@pytest.mark.parametrize("form", ["stock", "code"])
+def test_an_export_drafts_for_its_base(form: str, tmp_path: Path) -> None:
+    base, patches = tiny.model(), random_patches((1, 2)) if form == "code" else None
+    source = source_of(base_folder(tmp_path / "base"), ["1"], recovery="ghost" if patches else "none")
+    assert export.export(base, source, tmp_path / "export", patches) == form
+    draft, _ = lamina.load(tmp_path / "export", device="cpu")
+    assert generated(base, assistant_model=draft) == generated(base)
+    card = (tmp_path / "export/README.md").read_text()
+    assert "base.generate(**inputs, assistant_model=draft" in card
+    assert ("vllm serve lab/words --speculative-config" in card) == (form == "stock")
+
+
+@pytest.mark.parametrize(
+    ("units", "made", "pruned"),
+    [
+        (["10", "3"], {}, "llama-quantize --prune-layers 3,10 base-f16.gguf"),
+        (["3"], {"healing": "lora"}, None),  # the base's own weights are not the export's
+        (["3.mlp"], {}, None),
+        (["3"], {"predicts": 1}, None),
+    ],
+)
+def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
+    units: list[str], made: dict[str, Any], pruned: str | None, tmp_path: Path
+) -> None:
+    base = tiny.model(depth=12, **({"num_nextn_predict_layers": 1} if made.get("predicts") else {}))
+    source = source_of(base_folder(tmp_path / "base"), units, **{k: v for k, v in made.items() if k == "healing"})
+    export.export(base, source, tmp_path / "export")
+    card = (tmp_path / "export/README.md").read_text()
+    assert "convert_hf_to_gguf.py FOLDER" in card and "vllm serve FOLDER" in card
+    assert (pruned in card) if pruned else "prune-layers" not in card
+
+
+def test_no_export_is_recommended_that_would_be_refused(results: Path) -> None:
+    for what in ("tiny/words/cosine/removed=2/ghost/none", "tiny/words/cosine/removed=3/ghost/long"):
+        (results / "patches/tiny/words/cosine/ghost.safetensors").unlink(missing_ok=True)
+        with pytest.raises(LaminaError, match="Put it into a study") as refused:
+            lamina.load(what, results)
+        assert "make export" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
+        ("tiny", {"draft": True}, "'tiny' is the unpruned model. Name the variant"),
+        ("tiny", {"draft": True, "device_map": "auto"}, "a draft shares the weights of its base"),
         ("nothing", {}, "neither a folder with config.json nor known"),
         ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
         ("tiny/words/cosine/removed=3/none/none", {}, "make export VARIANT=tiny/words/cosine/removed=3/none/none"),

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from lamina import database
@@ -171,3 +173,19 @@ def test_healed_curves_hold_the_loss_over_log_v_and_shares_of_the_layers(tmp_pat
     assert {(row["metric"], row["share"], row["healing"]) for row in found} == {
         ("nll_per_log_vocabulary", 0.25, healing) for healing in ("none", "lora")
     }
+
+
+def test_pruning_dynamics_shows_a_bound_as_a_bound() -> None:
+    """A layer that a budget let leave early has no colour of a score, and a table without bounds none at all."""
+    measured = {"layer": 0, "score": 0.25, "ci_low": 0.1, "ci_high": 0.4, "at_least": None}
+    early = {"layer": 1, "score": None, "ci_low": None, "ci_high": None, "at_least": 0.41}
+    axes = Figure().subplots()
+    pruning_dynamics.heat(
+        axes,
+        [[measured, early, {"layer": 2, "score": None}, measured | {"layer": 3, "score": -10.25}]],
+        "accuracy",
+        Normalize(0, 1),
+    )
+    assert [text.get_text() for text in axes.texts] == [".25", "≥.41", "−10.25"]
+    _, bound, undefined, _ = axes.patches
+    assert bound.get_facecolor() == undefined.get_facecolor() and undefined.get_hatch() and not bound.get_hatch()

@@ -1,10 +1,11 @@
 """A cut model computes what the base model without those units would, in every family, with and without a cache."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.families import FAMILIES
@@ -198,3 +199,30 @@ def test_an_unlisted_family_loses_layers_but_no_halves() -> None:
     torch.testing.assert_close(logits(remove(share(model), ["1"]), ids), expected, atol=1e-5, rtol=1e-5)
     with pytest.raises(LaminaError, match="not known for the model family 'gptj'"):
         remove(model, ["1.mlp"])
+
+
+def test_dense_layers_stay_dense_and_heads_that_predict_ahead_are_no_longer_promised(tmp_path: Path) -> None:
+    """The first layers of DeepSeek V3 are dense by their number; transformers drops its heads for later tokens."""
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1}
+    heads = {"q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
+    settings = {**tiny.CONFIGS["llama"], **experts, **heads, "topk_group": 1, "num_key_value_heads": 4}
+    settings |= {"first_k_dense_replace": 2, "num_nextn_predict_layers": 1}
+    base = AutoModelForCausalLM.from_config(AutoConfig.for_model("deepseek_v3", **settings)).eval()
+    cut = materialise(base, {"units": ["0"]})
+    cut.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert (again.config.first_k_dense_replace, again.config.num_nextn_predict_layers) == (1, 0)
+    assert (base.config.first_k_dense_replace, base.config.num_nextn_predict_layers) == (2, 1)
+    ids = tiny.tokens()
+    with torch.no_grad():
+        torch.testing.assert_close(again(input_ids=ids).logits, cut(input_ids=ids).logits)
+
+
+@pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
+def test_layers_that_read_what_others_hold_are_refused(key: str) -> None:
+    model = tiny.model()
+    setattr(model.config, key, 2)
+    with pytest.raises(LaminaError, match=key):
+        remove(model, ["1"])
+    assert len(layers_of(model)) == 5
+    remove(model, [])

@@ -6,32 +6,33 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyarrow import dataset
 
 from lamina.errors import explained
 from lamina.relevance.comparison import comparisons
 from lamina.tables import store
 
 
-def rows(scores: pa.Table, sweeps: pa.Table, calibrations: pa.Table) -> Iterator[dict[str, Any]]:
+def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> Iterator[dict[str, Any]]:
     """Rows of table `agreements`, for the metrics that table `relevance` has scores of."""
     described = calibrations.to_pylist()
     samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
     measured = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
-    for metric in sorted(measured - {"accuracy"}):
-        for model, kind, names, found in comparisons(described, sweeps, "accuracy", metric):
-            counts = {"n_units": len(found.confusion), "n_calibrations": len(names)}
-            counts["n_samples"] = sum(samples[model, name] for name in names)
-            for statistic, interval in (
-                ("pearson", found.pearson),
-                ("spearman", found.spearman),
-                ("misranked", found.misranked),
-                ("badly_misranked", found.badly),
-                ("variance_ratio", found.variance_ratio),
-            ):
-                if interval:
-                    told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
-                    told["p_value"] = found.p_value if statistic == "variance_ratio" else None
-                    yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | told | counts
+    others = sorted(measured - {"accuracy"})
+    for model, kind, metric, names, found in comparisons(described, sweeps, "accuracy", others):
+        counts = {"calibrations": ", ".join(names), "n_units": len(found.confusion), "n_calibrations": len(names)}
+        counts["n_samples"] = sum(samples[model, name] for name in names)
+        for statistic, interval in (
+            ("pearson", found.pearson),
+            ("spearman", found.spearman),
+            ("misranked", found.misranked),
+            ("badly_misranked", found.badly),
+            ("variance_ratio", found.variance_ratio),
+        ):
+            if interval:
+                told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+                told["p_value"] = found.p_value if statistic == "variance_ratio" else None
+                yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | told | counts
 
 
 if __name__ == "__main__":
@@ -40,4 +41,6 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     with explained():
-        store.write(args.output, store.from_rows("agreements", rows(*map(store.read, args.tables))))
+        scores, sweeps, calibrations = args.tables
+        found = rows(store.read(scores), dataset.dataset(sweeps), store.read(calibrations))
+        store.write(args.output, store.from_rows("agreements", found))

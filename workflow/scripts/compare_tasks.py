@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from pyarrow import dataset
+
 from lamina.errors import explained
 from lamina.relevance.dissociation import dissociations
 from lamina.tables import store
@@ -13,6 +15,6 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
     with explained():
-        sweeps, calibrations = map(store.read, args.tables)
-        found = dissociations(calibrations.to_pylist(), sweeps)
+        sweeps, calibrations = args.tables
+        found = dissociations(store.read(calibrations).to_pylist(), dataset.dataset(sweeps))
         store.write(args.output, store.from_rows("dissociations", found))

@@ -9,6 +9,7 @@ import torch
 from lamina.errors import LaminaError, explained
 from lamina.evaluation import variants
 from lamina.models.export import Source, export
+from lamina.models.export_card import ONWARD
 from lamina.models.load import load_model
 from lamina.tables import store
 from lamina.variant import EXPORTED_AS, Variant
@@ -41,6 +42,9 @@ def main() -> None:
     )
     trust = ", trust_remote_code=True" if form == "code" else ""
     print(f'{form}: AutoModelForCausalLM.from_pretrained("{arguments.output}"{trust})')
+    card = (arguments.output / "README.md").read_text(encoding="utf-8")
+    _, _, after = card.partition(f"{ONWARD}\n\n")
+    print(after.partition("\n\n## ")[0].replace("FOLDER", str(arguments.output)), end="\n" if after else "")
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from lamina.errors import LaminaError, explained
 from lamina.tables import store
 from lamina.tables.columns import SELECTION
+from lamina.variant import DONOR
 
 
 def models(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -47,7 +48,8 @@ def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str
         columns = (plan["scores"] or nothing, plan["accuracy_before"] or nothing, plan["accuracy_after"] or nothing)
         for position, (unit, score, before, after) in enumerate(zip(units, *columns, strict=True), start=1):
             measured = {"score": score, "accuracy_before": before, "accuracy_after": after}
-            yield keys | {"unit": str(unit), "position": position} | measured
+            donor = str(unit).partition(f".{DONOR}")[2] or None
+            yield keys | {"unit": str(unit), "donor": donor, "position": position} | measured
 
 
 def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:

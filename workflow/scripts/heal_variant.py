@@ -42,7 +42,7 @@ def main() -> None:
     rows, progress = [], None
     if plan["units"] and not (arguments.patch and patch.refused(arguments.patch, plan["removed"])):
         patches = patch.load(arguments.patch, plan["removed"]) if arguments.patch else None
-        base = _load(json.loads(arguments.manifest.read_text(encoding="utf-8")), options.quantise)
+        base = _load(json.loads(arguments.manifest.read_text(encoding="utf-8")), getattr(options, "quantise", "none"))
         own = arguments.variant.calibration
         files = {own: arguments.calibration, **dict(entry.split("=", 1) for entry in arguments.data)}
         weights = options.weights(own)

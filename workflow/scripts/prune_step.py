@@ -24,6 +24,7 @@ if __name__ == "__main__":
     parser.add_argument("--sweep", help="what the model as the previous plan leaves it loses with each unit")
     parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
     parser.add_argument("--activations", help="distances between boundaries, for runs of layers")
+    parser.add_argument("--donors", type=json.loads, help="whose layers may take the places of the model's own")
     parser.add_argument("--also", type=json.loads, default={}, help="the same of other calibrations, with weights")
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
@@ -56,5 +57,9 @@ if __name__ == "__main__":
         if refused:
             plan = Plan(**args.keys, metric=metric, strategy=selector.strategy, kind=selector.units, refused=refused)
         else:
-            plan = importlib.import_module(f"lamina.search.{selector.strategy}").choose(request, step, previous)
+            way = "donors" if args.donors else selector.strategy
+            plan = importlib.import_module(f"lamina.search.{way}").choose(request, step, previous)
+            if args.donors:
+                donors = importlib.import_module("lamina.search.donors")
+                plan = donors.with_records(plan, donors.read(args.donors["records"]))
         plans.write(args.output, plan)

@@ -52,7 +52,15 @@ def searched(args: argparse.Namespace, selector: Any) -> tuple[list[Plan], list[
     seen, held_back = split(sequences, selector.held_back, selector.seed)
     described = {"metric": selector.metric, "strategy": selector.strategy, "kind": selector.units}
     tokens = room.tokens(args.tokens, model, samples, depth + 2)
-    with engine.opened(model, samples, tokens, METRICS[selector.metric].column not in OWN) as session:
+    layers = None
+    if args.donors:
+        manifest = json.loads(args.manifest.read_text())
+        donors, steps = (importlib.import_module(f"lamina.{part}.donors") for part in ("models", "search"))
+        records = steps.read(args.donors["records"])
+        donors.check(model, manifest, records)
+        layers = donors.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
+    outputs = METRICS[selector.metric].column not in OWN
+    with engine.opened(model, samples, tokens, outputs, layers) as session:
         if refused := refusal(args, selector, calibration, session):
             return [Plan(**args.keys, removed=size, **described, refused=refused) for size in args.sizes], []
         measuring: Any = session
@@ -90,11 +98,12 @@ def searched(args: argparse.Namespace, selector: Any) -> tuple[list[Plan], list[
     plans = []
     for size, end in result.found.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
-        between: list[float | None] = [None] * (size - 1)
+        between: list[float | None] = [None] * (len(gone) - 1)
         before, after = (1 - result.losses[at] if selector.metric == "accuracy" else None for at in (0, size))
-        found = {"units": gone, "scores": [result.losses[size]] * size}
+        found = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
-        plans.append(Plan(**args.keys, removed=size, **described, **found, **around))
+        plan = Plan(**args.keys, removed=size, **described, **found, **around)
+        plans.append(steps.with_records(plan, records) if args.donors else plan)
     return plans, list(result.rows)
 
 
@@ -113,6 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("--sizes", required=True, type=json.loads, help="numbers of units to remove")
     parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
+    parser.add_argument("--donors", type=json.loads, help="whose layers may take the places of the model's own")
     parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--tokens", required=True, help="budget of one pass, or auto")
     parser.add_argument("--keys", required=True, type=json.loads, help="model, calibration, selector")

@@ -24,6 +24,7 @@ from lamina.streams import room
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store
+from lamina.variant import DONOR
 
 
 def swept(
@@ -36,7 +37,7 @@ def swept(
         if args.drawn:
             return list(module.rows(model, calibration, units, removed, args.pass_, args.drawn, args.tokens))
         return list(module.rows(model, calibration.samples, units, removed, args.pass_, args.tokens))
-    if args.budget or args.recovery:
+    if args.budget or args.recovery or args.donors:
         return _evaluated(args, model, calibration, units, removed)
     names = [engine.CURRENT, *units] if args.block == 0 else units
     return engine.sweep(model, calibration.samples, units, removed, args.pass_, args.tokens).rows(names)
@@ -45,14 +46,21 @@ def swept(
 def _evaluated(
     args: argparse.Namespace, model: PreTrainedModel, calibration: Calibration, units: Sequence[str], removed: list[str]
 ) -> list[dict[str, Any]]:
-    """Rows of a sweep that units leave early, or with a repair in place; layers that must stay are not measured.
+    """Rows of a sweep that units leave early, with a repair in place, or with donors; layers that must stay are not
+    measured.
 
     `chosen` says on which unit a budget settled.
     """
     loop, options = args.recovery, args.budget
-    kept = protected_layers((options or loop)["protect"], engine.layer_count(model))
+    kept = protected_layers((options or loop or args.donors)["protect"], engine.layer_count(model))
     current = Candidate(frozenset(removed))
-    named = {current.without(unit): unit for unit in units if parse(unit)[0] not in kept}
+    there = [unit for unit in units if parse(unit)[0] not in kept]
+    named = {current.changed(unit) if args.donors else current.without(unit): unit for unit in there}
+    layers = None
+    if args.donors:
+        donors = importlib.import_module("lamina.models.donors")
+        donors.check(model, json.loads(args.manifest.read_text()), args.donors["records"])
+        layers = donors.donated(model, [*removed, *there], args.donors["records"])
     candidates, outputs = list(named), options is None or METRICS[options["metric"]].column.startswith("output_")
     repairs = None
     if loop:
@@ -68,12 +76,16 @@ def _evaluated(
         ]
         at = list(weights).index(scored)
         repairs = looped.fitted(model, sources, [current, *candidates], method, loop["seed"], at)
-    with engine.opened(model, calibration.samples, args.tokens, outputs) as session:
-        observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
+    with engine.opened(model, calibration.samples, args.tokens, outputs, layers) as session:
+        observed = {
+            candidate: session.observation(current, unit)
+            for candidate, unit in named.items()
+            if not parse(unit)[1].startswith(DONOR)
+        }
         measuring = looped.Looped(session, repairs) if repairs else session
         if options is None:
             everyone = {engine.CURRENT: current} | {unit: candidate for candidate, unit in named.items()}
-            looks = {unit: observed[candidate] for candidate, unit in named.items()}
+            looks = {named[candidate]: look for candidate, look in observed.items()}
             measuring.measure(range(len(calibration.samples)), everyone, looks)
             return list(session.scores.rows(everyone if args.block == 0 else named.values()))
         loss = loss_of(options["metric"], options["score"])
@@ -93,6 +105,7 @@ if __name__ == "__main__":
     parser.add_argument("--units", required=True, choices=["layer", "attention", "mlp"])
     parser.add_argument("--budget", type=json.loads, help="what lets units leave early; by default none does")
     parser.add_argument("--recovery", type=json.loads, help="what repairs the candidates; by default nothing does")
+    parser.add_argument("--donors", type=json.loads, help="whose layers may take the places of the model's own")
     parser.add_argument("--drawn", type=json.loads, help="what a pass over random cut models draws")
     parser.add_argument("--data", nargs="*", default=[], help="NAME=FILE of the calibrations that its options add")
     parser.add_argument("--block", required=True, type=int)
@@ -109,6 +122,10 @@ if __name__ == "__main__":
             removed = plan.units if plan else []
             manifest = json.loads(args.manifest.read_text())
             units = engine.all_units(manifest["n_layers"], args.units, removed)
+            if args.donors:
+                donors = importlib.import_module("lamina.search.donors")
+                args.donors["records"] = donors.read(args.donors["records"])
+                units = donors.units(units, removed, args.donors["names"])
             mine = engine.share_by_cost(units, manifest["n_layers"], args.block, args.blocks)
             if mine:
                 rows = swept(args, load_model(manifest), calibrations.read(args.calibration), mine, removed)

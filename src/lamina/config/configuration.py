@@ -5,6 +5,7 @@ from typing import Any
 from lamina.config.benchmarks import Benchmarks
 from lamina.config.calibrations import Calibration
 from lamina.config.diagnoses import Diagnosis
+from lamina.config.donors import Donor
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
 from lamina.config.jobs import Benchmark, Sweep
@@ -21,6 +22,9 @@ class Configuration(Entry):
 
     seed: int = option("Seed of every calibration, selector and healing that names none of its own.", 0, ge=0)
     models: Named[Model] = option("The models, by name.")
+    donors: Named[Donor] = option(
+        "Siblings of the models, by name, whose layers a selector may put in the places of a model's own.", {}
+    )
     calibrations: Named[Calibration] = option(
         "The sets of samples on which units are scored and patches are fitted, by name."
     )

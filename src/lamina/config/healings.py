@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from lamina.config.entry import ByValue, Filled, Named, Spelt, option, seed_option
+from lamina.config.entry import ByValue, Entry, Filled, Named, Spelt, option, seed_option
 from lamina.config.recoveries import OWN
 
 # What `data: own` is called in jobs, as when it was all that there was.
@@ -33,15 +33,9 @@ class Healing(ByValue):
         return {own: 1.0}
 
 
-class Lora(Healing):
-    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
-    recovery.
-    """
+class Trained(Entry):
+    """What every method that trains for some epochs can be told."""
 
-    method: Literal["lora"] = "lora"
-    rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
-    alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
-    dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
     epochs: int = option("Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1)
     batch: int = option("Samples per optimiser step.", 16, ge=1)
@@ -65,6 +59,26 @@ class Lora(Healing):
         "lm",
     )
     temperature: float = option("With `distill`: by what logits are divided; the loss gets its square.", 1.0, gt=0)
+
+    def weights(self, own: str) -> dict[str, float]:
+        if isinstance(self.data, str):
+            return {own: 1.0}
+        weights: dict[str, float] = {}
+        for name, weight in self.data.items():
+            name = own if name == OWN else name
+            weights[name] = weights.get(name, 0.0) + weight
+        return weights
+
+
+class Lora(Trained, Healing):
+    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
+    recovery.
+    """
+
+    method: Literal["lora"] = "lora"
+    rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
+    alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
+    dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     train: Literal["lora", "patch", "both"] = option(
         "What is trained: low-rank updates, the patches of the recovery (from their closed form on), or both.", "lora"
     )
@@ -78,14 +92,18 @@ class Lora(Healing):
     def patches(self) -> bool:
         return self.train != "lora"
 
-    def weights(self, own: str) -> dict[str, float]:
-        if isinstance(self.data, str):
-            return super().weights(own)
-        weights: dict[str, float] = {}
-        for name, weight in self.data.items():
-            name = own if name == OWN else name
-            weights[name] = weights.get(name, 0.0) + weight
-        return weights
+
+class Full(Trained, Healing):
+    """All weights of the pruned model, its embeddings and its head included: depth pruning with distillation, after
+    Minitron (arXiv 2408.11796), or the same small model trained from nothing, to compare with.
+    """
+
+    method: Literal["full"] = "full"
+    start: Literal["pruned", "random"] = option(
+        "What training starts from: the weights that pruning left, or random ones, as transformers draws them for a "
+        "model of this shape.",
+        "pruned",
+    )
 
 
 read = Healing.from_options

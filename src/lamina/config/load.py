@@ -5,6 +5,7 @@ Whatever can be known to go wrong later is refused here, with the key, its value
 
 import math
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from pydantic import ValidationError
 from lamina.config import checkpoints, files
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text, corpus_file
 from lamina.config.configuration import Configuration
+from lamina.config.donors import Merged, Sibling
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
+from lamina.config.models import Model
 from lamina.config.recoveries import OWN
 from lamina.config.replicates import replicate
 from lamina.config.selectors import Selector
@@ -42,6 +45,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     except ValidationError as error:
         raise refusal(error) from None
     checkpoints.expand(config)
+    _add_donors(config)
     _complete(config, root)
     _check_mixtures(config)
     _check_held_out(config, root)
@@ -55,6 +59,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
             _check_healings(config, f"studies.{name}", study)
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
+            _check_donors(config, f"studies.{name}", study)
     files.check(config, root)
     return config
 
@@ -88,6 +93,33 @@ def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
             f"studies: {raw['studies']!r} holds no study, so there is nothing to run. Add one, such as "
             "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
         )
+
+
+def _add_donors(config: Configuration) -> None:
+    """A sibling is prepared as every model is, under its own name; it is in no study unless one lists it."""
+    for name, donor in config.donors.items():
+        if isinstance(donor, Sibling):
+            found, there = Model(**donor.model_dump()), config.models.get(name)
+            if there and (there.source, there.revision) != (found.source, found.revision):
+                raise LaminaError(
+                    f"donors.{name}: '{name}' is another model under `models` already. Rename one of the two."
+                )
+            config.models.setdefault(name, found)
+    for name, donor in config.donors.items():
+        for sibling in donor.of if isinstance(donor, Merged) else ():
+            if not isinstance(config.donors.get(sibling), Sibling):
+                siblings = [each for each, entry in config.donors.items() if isinstance(entry, Sibling)]
+                raise LaminaError(
+                    f"donors.{name}.of: '{sibling}' is no sibling under `donors`. {nearest(sibling, siblings)} Name "
+                    "one that has a `source`."
+                )
+    for name, selector in config.selectors.items():
+        for donor_name in selector.donors:
+            if donor_name not in config.donors:
+                raise LaminaError(
+                    f"selectors.{name}.donors: '{donor_name}' is not defined under `donors`. "
+                    f"{nearest(donor_name, config.donors)} Correct the name, or define it there."
+                )
 
 
 def _complete(config: Configuration, root: Path) -> None:
@@ -163,6 +195,11 @@ def _check_benchmark_names(config: Configuration) -> None:
                 f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
                 f"the same files. Rename one, for example '{name}_text'."
             )
+    if (drafts := config.benchmarks.drafts) and drafts.text not in config.benchmarks.perplexity:
+        raise LaminaError(
+            f"benchmarks.drafts.text: '{drafts.text}' is not defined under `benchmarks.perplexity`. "
+            f"{nearest(drafts.text, config.benchmarks.perplexity)} Correct the name, or define it there."
+        )
 
 
 def _check_loops(config: Configuration) -> None:
@@ -285,6 +322,22 @@ def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
                 continue
             for selector in study.selectors:
                 _check_size(config, where, model, n_layers, selector, entry)
+
+
+def _check_donors(config: Configuration, where: str, study: Prune) -> None:
+    """What the entries already tell of shapes; the jobs look at the weights, the positions and the tokenizer."""
+    for model, selector in product(study.models, study.selectors):
+        for name in config.selectors[selector].donors:
+            for sibling in getattr(config.donors[name], "of", [name]):
+                mine, theirs = config.models[model], config.models[sibling]
+                for key in ("layers", "family"):
+                    here, there = getattr(mine, key), getattr(theirs, key)
+                    if here and there and here != there:
+                        raise LaminaError(
+                            f"{where}.selectors: '{selector}' takes layers from '{sibling}' ({key}: {there}), and "
+                            f"those of '{model}' are others ({key}: {here}). Name fine-tunes of the same base model in "
+                            f"selectors.{selector}.donors."
+                        )
 
 
 def _check_size(config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str) -> None:

@@ -1,226 +1,47 @@
 """Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.entry import ByValue, Filled, Named, Spelt, group_option, option, replicates_option, seed_option
-from lamina.config.explain import listed, wrong
-from lamina.config.metrics import METRICS, Metric, MetricName, those
+from lamina.config.entry import Filled, option, seed_option
+from lamina.config.explain import wrong
+from lamina.config.metrics import METRICS, MetricName, those
+from lamina.config.selector import (
+    Combine,
+    Selector,
+    Weights,
+    also_option,
+    combine_option,
+    donors_option,
+    held_back_option,
+    metric_option,
+    recovery_option,
+)
 
-Units = Literal["layer", "attention", "mlp"]
-
-# What readers find where a strategy has no such option.
-_LACKING: Mapping[str, Any] = {
-    "metric": None,
-    "budget": "full",
-    "confidence": None,
-    "tolerance": None,
-    "seed": 0,
-    "recovery": None,
-    "also": {},
-    "combine": "mean",
-}
-Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
-Combine = Literal["mean", "worst"]
-
-
-def units_option() -> Any:
-    """The key `units`."""
-    return option("What is removed, whole layers or one of their two halves.", "layer")
-
-
-def check_halves(units: Units, metrics: Iterable[str]) -> None:
-    """Refuse halves of layers for a metric that has no value for them, by the error of key `units`."""
-    for metric in metrics:
-        if units != "layer" and not METRICS[metric].halves:
-            raise wrong(
-                f"'{units}' has no '{metric}', which fits maps over runs of whole layers. Write units: layer, or "
-                f"metric: {those(lambda metric: metric.halves)}.",
-                "units",
-            )
-
-
-def metric_option(**more: Any) -> Any:
-    """The key `metric`."""
-    return option("Relevance metric by which units are compared.", **more)
-
-
-def recovery_option() -> Any:
-    """The key `recovery`."""
-    return option(
-        "Recovery (a name under `recoveries`) that is in place while units are scored, so that what is easiest to "
-        "repair goes; `null` scores bare removals.",
-        None,
-    )
-
-
-def also_option() -> Any:
-    """The key `also`."""
-    return option(
-        "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of "
-        "each score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
-        {},
-        allowed="weights above 0 by calibration, such as {corpus: 1}",
-        shown_default="none",
-    )
-
-
-def combine_option() -> Any:
-    """The key `combine`."""
-    return option("Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean")
-
-
-def _adds(metric: Metric) -> bool:
-    """Whether scores of several calibrations have one scale: those of gradients and weights have none of their own."""
-    return metric.pass_ in ("removal", "stream")
-
-
-def held_back_option() -> Any:
-    """The key `held_back`."""
-    return option(
-        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
-        "measured there.",
-        0.25,
-        gt=0,
-        lt=1,
-    )
-
-
-class Selector(ByValue):
-    """A metric, a strategy, the kind of unit and what must stay.
-
-    The most that can go: all unprotected layers but one; for `block` the longest run of them; for `deepest` all
-    unprotected ones except the last layer.
-    """
-
-    BY: ClassVar[str] = "strategy"
-    USUAL: ClassVar[str | None] = "iterative"
-    ASIDE = ("group", "replicates")
-    # For messages: what else keeps layers from going, and metrics to begin with.
-    LIMIT: ClassVar[str] = ""
-    USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
-    # Whether one job finds the plans of all sizes by trying whole sets.
-    SEARCHES: ClassVar[bool] = False
-
-    strategy: str = option("How units are picked from their scores.", "iterative")
-    units: Units = units_option()
-    protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
-    group: Filled | None = group_option()
-    replicates: int = replicates_option()
-
-    if TYPE_CHECKING:
-
-        @property
-        def metric(self) -> str | None: ...
-        @property
-        def budget(self) -> str: ...
-        @property
-        def confidence(self) -> float | None: ...
-        @property
-        def tolerance(self) -> float | None: ...
-        @property
-        def seed(self) -> int: ...
-        @property
-        def recovery(self) -> str | None: ...
-        @property
-        def also(self) -> Mapping[str, float]: ...
-        @property
-        def combine(self) -> str: ...
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        super().__pydantic_init_subclass__(**kwargs)
-        for key, value in _LACKING.items():
-            if key not in cls.model_fields:
-                setattr(cls, key, value)
-
-    @classmethod
-    def missing(cls, key: str) -> str:
-        if key != "metric":
-            return super().missing(key)
-        free = listed(each.title() for each in Selector.__subclasses__() if "metric" not in each.model_fields)
-        return (
-            f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
-            f"strategy: {free}, which need none."
-        )
-
-    @model_validator(mode="after")
-    def _check_halves(self) -> Self:
-        if self.metric:
-            check_halves(self.units, [self.metric])
-        return self
-
-    @model_validator(mode="after")
-    def _check_recovery(self) -> Self:
-        if not self.recovery:
-            return self
-        if self.units != "layer":
-            raise wrong(
-                f"'{self.recovery}' repairs the boundary of whole layers, and this selector removes {self.units} units."
-                " Write units: layer, or leave `recovery` out.",
-                "recovery",
-            )
-        if self.metric and METRICS[self.metric].pass_ != "removal":
-            raise wrong(
-                f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave `recovery` out.",
-                "recovery",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_also(self) -> Self:
-        if self.also and self.metric and not _adds(METRICS[self.metric]):
-            raise wrong(
-                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
-                f"{those(_adds)}, or leave `also` out.",
-                "also",
-            )
-        if self.also and self.budget != "full":
-            raise wrong(
-                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
-                "seen. Write budget: full, or leave `also` out.",
-                "also",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_searched(self) -> Self:
-        if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
-            raise wrong(
-                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
-                f"Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: iterative.",
-                "metric",
-            )
-        return self
-
-    def largest_removal(self, n_layers: int) -> int:
-        """The most units that can go from a model of `n_layers` layers."""
-        free = sum(self.free(n_layers))
-        return min(free, n_layers - 1) if self.units == "layer" else free
-
-    def free(self, n_layers: int) -> list[bool]:
-        """Whether each layer is unprotected."""
-        kept = {index % n_layers for index in self.protect}
-        return [index not in kept for index in range(n_layers)]
+__all__ = ["Selector", "read"]
 
 
 class Iterative(Selector):
     """Removes the lowest unit and scores the rest again.
 
     A sweep that only has to find the least relevant unit need not finish the others. `budget: exact` gives the same
-    plan as `full`: the most promising unit is finished first, and every other one leaves once its errors exceed that
+    plan as `full`: the most promising units are finished first, and every other one sees hard samples first (those that
+    the model before the removal gets wrong, or right by a small margin) and leaves once its errors exceed the best
     unit's total. `budget: race` compares units in pairs on the same samples and lets one leave once a sequential test
     (betting, valid at any time) is sure that it is not better than the leader by more than `tolerance`; the errors of
     all steps of a plan together stay below 1 - `confidence`. A step is then one job, and its tables say how many
-    samples each unit saw. Maps are always full sweeps.
+    samples each unit saw; what `exact` ruled out early has no score there but what it is at least. Maps are always
+    full sweeps.
 
     With `recovery`, every removal is scored with its best patch in place. A sample is never scored under a patch that
     was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List
     the recovery under the study's `recoveries` as well to have the finished plan repaired. Protected layers are then
     not scored, and the sweep of the unpruned model is not shared with other selectors.
+
+    With `donors`, a step also scores every layer replaced by each donor's; beside the layer that goes, the best of them
+    takes its place if the model is better with it.
     """
 
     strategy: Literal["iterative"] = "iterative"
@@ -242,6 +63,7 @@ class Iterative(Selector):
     recovery: Filled | None = recovery_option()
     also: Weights = also_option()
     combine: Combine = combine_option()
+    donors: list[Filled] = donors_option()
 
     @model_validator(mode="after")
     def _check_budget(self) -> Self:
@@ -331,7 +153,8 @@ class Beam(Selector):
     Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
     on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
     winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
-    samples. `recovery` repairs what is compared, as for `iterative`.
+    samples. `recovery` repairs what is compared, as for `iterative`. With `donors`, the kept sets of each size also
+    compete with themselves with one layer more replaced; the rivals have none.
     """
 
     SEARCHES = True
@@ -343,10 +166,13 @@ class Beam(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+    donors: list[Filled] = donors_option()
 
     def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
         """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
-        return {size: units if size == 1 else self.width * (units - size + 1) for size in range(1, max(sizes) + 1)}
+        wide = {size: 1 if size == 1 else self.width for size in range(1, max(sizes) + 1)}
+        given = self.width * len(self.donors)
+        return {size: width * (units - size + 1) + given * (units - size) for size, width in wide.items()}
 
 
 class Evolutionary(Selector):
@@ -374,6 +200,7 @@ class Evolutionary(Selector):
     held_back: float = held_back_option()
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
+    donors: list[Filled] = donors_option()
 
     def lasts(self, size: int, units: int) -> int:
         """Generations in which `size` of `units` are removed."""

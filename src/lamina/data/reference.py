@@ -204,10 +204,11 @@ def save_model(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedToken
     tokenizer.save_pretrained(folder)
 
 
-def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> None:
+def train(settings: Settings, out: Path, log: Callable[[str], None] = print, start: Path | None = None) -> None:
     """Train the reference model and save it, with its tokenizer and a training record, to ``out``.
 
-    As it was after the steps of ``keep``, it stays in ``out/checkpoints/stepN``, for studies of how it came about.
+    As it was after the steps of ``keep``, it stays in ``out/checkpoints/stepN``, for studies of how it came about. With
+    ``start``, the folder of a model trained before, it goes on from its weights.
     """
     training, seed = settings["training"], settings["seed"]
     torch.manual_seed(seed)
@@ -216,6 +217,8 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print) -> 
     tokenizer = build_tokenizer(seed, longest)
     index = {word: number for number, word in enumerate(microworld.vocabulary(seed))}
     model = build_model(settings["model"], len(index))
+    if start:
+        model.load_state_dict(load_file(start / "model.safetensors"))
     optimisers = build_optimisers(model, training)
     fresh: Settings = {"step": 0, "tokens": 0, "seconds": 0.0, "settings": settings}
     state = load_checkpoint(out / "checkpoint", model, optimisers) or fresh

@@ -4,6 +4,7 @@ import functools
 from typing import Any
 
 import duckdb
+import pyarrow.compute as pc
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -22,6 +23,11 @@ ABOUT = (
 )
 
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
+# What they read.
+SWEPT = """
+SELECT unit, sample, correct, correct_norm, nll, n_tokens, gold_margin, gold_margin_norm, cosine FROM sweeps
+WHERE selector = 'base' AND removed = 0 AND model = $model AND calibration = $calibration AND unit NOT LIKE '%.%'
+"""
 Found = dict[tuple[str, str], dict[str, list[Stability]]]
 
 
@@ -68,17 +74,16 @@ def found(connection: duckdb.DuckDBPyConnection) -> Found:
         ORDER BY model, calibration, metric""",
     )
     data: Found = {}
-    for row in (row for row in measured if row["metric"] in METRICS):
-        column = registry.METRICS[row["metric"]].column
-        # Several passes may have been run: the rows that hold the metric count.
-        table = connection.sql(
-            f"""FROM sweeps WHERE selector = 'base' AND removed = 0 AND model = $model AND calibration = $calibration
-                AND unit NOT LIKE '%.%' AND if(unit = 'none', nll, {column}::DOUBLE) IS NOT NULL""",
-            params={name: row[name] for name in ("model", "calibration")},
-        ).to_arrow_table()
-        points = list(stability(from_table(table), row["metric"], Context(row["chance_accuracy"])))
-        if points:
-            data.setdefault((row["model"], row["calibration"]), {})[row["metric"]] = points
+    for group, asked in style.grouped(measured, "model", "calibration", "chance_accuracy").items():
+        model, calibration, chance = group
+        table = connection.sql(SWEPT, params={"model": model, "calibration": calibration}).to_arrow_table()
+        for name in (row["metric"] for row in asked if row["metric"] in METRICS):
+            # Several passes may have been run: the rows that hold the metric count.
+            column = table[registry.METRICS[name].column].cast("double")
+            held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
+            columns = from_table(table.filter(pc.is_valid(held)))
+            if points := list(stability(columns, name, Context(chance))):
+                data.setdefault((model, calibration), {})[name] = points
     return data
 
 

@@ -41,16 +41,12 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no plan was benchmarked on a task other than its calibration's own")
-    order = list(style.selector_styles(connection))
-    groups = sorted(
-        {(row["model"], row["selector"]) for row in data}, key=lambda group: (group[0], order.index(group[1]))
-    )
+    groups = style.by_selector(connection, data)
     calibrations = sorted({row["calibration"] for row in data})
     tasks = sorted({row["task"] for row in data})
     width, height = max(2.8, 0.62 * len(tasks) + 1.5), max(2.2, 0.36 * len(calibrations) + 1.8)
     figure, grid = style.panels(len(groups), width, height, 2 if width < 6.5 else 1)
-    for axes, (model, selector) in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["selector"]) == (model, selector)]
+    for axes, ((model, selector), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, calibrations, tasks)
         axes.set_title(style.panel_title(connection, model, f"{selector}, {chosen[0]['removed']} removed"))
     bar = figure.colorbar(

@@ -32,14 +32,10 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no plan was benchmarked on a task that another calibration has a plan for")
-    order = list(style.selector_styles(connection))
-    groups = sorted(
-        {(row["model"], row["selector"]) for row in data}, key=lambda group: (group[0], order.index(group[1]))
-    )
+    groups = style.by_selector(connection, data)
     names = sorted({row[end] for row in data for end in ("calibration", "own_calibration")})
     figure, grid = style.panels(len(groups), 4.2, 3.6, 3)
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["selector"]) == group]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         graph(axes, chosen, names)
         axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {chosen[0]['removed']} removed"))
     handles = [

@@ -32,16 +32,13 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no repair was fitted")
-    groups = list(dict.fromkeys((row["model"], row["calibration"]) for row in data))
+    groups = style.grouped(data, "model", "calibration")
     repairs = sorted({row["recovery"] for row in data})
-    most = max(
-        len({(row["start"], row["end"]) for row in data if (row["model"], row["calibration"]) == group})
-        for group in groups
-    )
+    most = max(len(style.grouped(chosen, "start", "end")) for chosen in groups.values())
     width = min(10.0, max(3.2, (0.1 + 0.14 * len(repairs)) * most + 0.8))
     figure, grid = style.panels(len(groups), width, 2.7, max(1, int(11 / width)))
-    for axes, (model, calibration) in zip(grid, groups, strict=True):
-        panel(axes, [row for row in data if (row["model"], row["calibration"]) == (model, calibration)], repairs)
+    for axes, ((model, calibration), chosen) in zip(grid, groups.items(), strict=True):
+        panel(axes, chosen, repairs)
         axes.set_title(style.panel_title(connection, model, calibration))
     handles: list[Any] = [Line2D([], [], color="#c7c7c7", linewidth=7)]
     labels = ["nothing in its place"]

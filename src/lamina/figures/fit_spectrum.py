@@ -32,11 +32,10 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no repair that is a linear map of the stream was fitted")
-    groups = list(dict.fromkeys((row["model"], row["calibration"]) for row in data))
+    groups = style.grouped(data, "model", "calibration")
     repairs = sorted({row["recovery"] for row in data})
     figure, grid = style.panels(2 * len(groups), 3.4, 2.7, 4 if len(groups) > 1 else 2)
-    for number, (model, calibration) in enumerate(groups):
-        chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
+    for number, ((model, calibration), chosen) in enumerate(groups.items()):
         spectra(grid[2 * number], chosen, repairs)
         shares(grid[2 * number + 1], chosen, repairs)
         for axes, what in ((grid[2 * number], "spectrum"), (grid[2 * number + 1], "anti-symmetry")):

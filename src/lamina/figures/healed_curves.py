@@ -40,12 +40,11 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no variant was healed without a repair before it")
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
+    groups = style.grouped(data, "model", "calibration", "task")
     styles = style.selector_styles(connection)
     healings = sorted({row["healing"] for row in data} - {"none"})
     figure, grid = style.panels(len(groups), 3.3, 2.7, 4)
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles, healings)
         axes.set_title(style.panel_title(connection, group[0], f"{group[1]} on {group[2]}"))
     names = [name for name in styles if any(row["selector"] == name for row in data)]

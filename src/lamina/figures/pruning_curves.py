@@ -41,14 +41,12 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no pruned variant was benchmarked on the task of its own calibration")
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
+    groups = style.grouped(data, "model", "calibration", "task")
     styles = style.selector_styles(connection)
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
+    for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles)
-        model, calibration, task = group
-        single = sum(other[:2] == group[:2] for other in groups) == 1
+        single = sum(other[:2] == (model, calibration) for other in groups) == 1
         axes.set_title(style.panel_title(connection, model, calibration if single else f"{calibration} on {task}"))
     present = [name for name in styles if any(row["selector"] == name for row in data)]
     handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]

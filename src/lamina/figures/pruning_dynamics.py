@@ -1,5 +1,6 @@
 """How relevance moves as layers go: every remaining layer before every removal of an iterative selector."""
 
+import re
 from typing import Any
 
 import duckdb
@@ -28,7 +29,8 @@ ABOUT = (
 # Which metric a selector goes by is the one whose scores its plan repeats at every step.
 QUERY = """
 WITH longest AS (
-    SELECT * FROM plans WHERE unit IS NOT NULL
+    SELECT * REPLACE (row_number() OVER plan AS position) FROM plans WHERE unit IS NOT NULL AND donor IS NULL
+    WINDOW plan AS (PARTITION BY model, calibration, selector, removed ORDER BY position)
     QUALIFY removed = max(removed) OVER (PARTITION BY model, calibration, selector)
 ),
 steps AS (
@@ -57,16 +59,15 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no iterative selector removes two units or more")
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["selector"]) for row in data))
+    groups = style.grouped(data, "model", "calibration", "selector")
     depth = 1 + max(row["layer"] for row in data)
     steps = max(row["size"] for row in data)
     width, height = max(3.4, (0.30 if depth <= 16 else 0.2) * depth + 1.5), 0.27 * steps + 0.95
     figure, grid = style.panels(len(groups), width, height, max(1, int(13 / width)))
     scales = {metric: scale_of(metric, data) for metric in {row["metric"] for row in data}}
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["selector"]) == group]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         metric = chosen[0]["metric"]
-        lines = [[row for row in chosen if row["position"] == step + 1] for step in range(chosen[0]["size"])]
+        lines = list(style.grouped(chosen, "position").values())
         heat(axes, lines, metric, scales[metric])
         for step, line in enumerate(lines):
             place = next(row["layer"] for row in line if row["unit"] == line[0]["goes"])
@@ -111,14 +112,17 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
         for row in line:
             if row["score"] is None:
                 corner = (row["layer"] - 0.5, y - 0.5)
-                axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch="////", lw=0))
+                bound = row.get("at_least") if depth <= 16 else None
+                hatch = "////" if bound is None else ""
+                axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch=hatch, lw=0))
+                if bound is not None:
+                    axes.text(row["layer"], y, f"≥{short(bound)}", ha="center", va="center_baseline", fontsize=5)
                 continue
             colour = colours_of(metric)(scale(row["score"]))
             axes.add_patch(Rectangle((row["layer"] - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.5))
             ink = text_colour(colour)
             if depth <= 16:
-                text = f"{row['score']:.2f}".replace("-0.00", "0.00").replace("-", "−")
-                text = text.replace("0.", ".") if len(text) > 3 else text
+                text = short(row["score"])
                 axes.text(row["layer"], y, text, ha="center", va="center_baseline", fontsize=6, color=ink)
             low, high = row["ci_low"], row["ci_high"]
             if metric == "accuracy" and low is not None and low <= 0 <= high:
@@ -128,6 +132,12 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
     axes.set_xticks(range(0, depth, 1 if depth <= 16 else 4))
     axes.tick_params(length=0)
     axes.grid(False)
+
+
+def short(value: float) -> str:
+    """A number with two decimals, .25 for 0.25."""
+    text = f"{value:.2f}".replace("-0.00", "0.00")
+    return re.sub(r"^(-?)0\.", r"\1.", text).replace("-", "−")
 
 
 def accuracy_labels(axes: Axes, shares: list[tuple[float | None, int | None]]) -> None:
@@ -170,6 +180,7 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "
         "next; crossed: what is gone; a ring: the 95 % bootstrap interval includes 0. A layer whose colour changes "
-        "down its column depends on what went before. Right: accuracy on the calibration, with half its 95 % interval, "
+        "down its column depends on what went before. Grey: undefined, or, with ≥, what it is at least where budget "
+        "exact let the layer leave early. Right: accuracy on the calibration, with half its 95 % interval, "
         "where the selector measures it."
     )

@@ -1,94 +1,102 @@
 """Where accuracy ranks a unit and where every other metric does: confusion of places, over tasks."""
 
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
 
 import duckdb
 import numpy as np
 from matplotlib.figure import Figure
 
-from lamina.config.metrics import METRICS
 from lamina.database import rows
 from lamina.figures import style
-from lamina.relevance.comparison import Agreement, comparisons
 
 TITLE = "How metrics agree with accuracy"
 PLACE = 25
-TABLES = ("relevance", "sweeps", "calibrations", "models")
+TABLES = ("relevance", "agreements", "models")
 ABOUT = (
     "How often the unit in one place by accuracy relevance is in another by a second metric, over tasks, with "
     "correlation and misranked share and their intervals over samples."
 )
 
+# Places among the units that table `agreements` compares: those of the middle, `edge` at either end left out.
+QUERY = """
+WITH told AS (
+    SELECT model, component, metric, any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations,
+        any_value(n_samples) AS n_samples, any_value(calibrations) AS calibrations,
+        max(value) FILTER (statistic = 'spearman') AS spearman,
+        max(ci_low) FILTER (statistic = 'spearman') AS spearman_low,
+        max(ci_high) FILTER (statistic = 'spearman') AS spearman_high,
+        max(value) FILTER (statistic = 'misranked') AS misranked,
+        max(ci_low) FILTER (statistic = 'misranked') AS misranked_low,
+        max(ci_high) FILTER (statistic = 'misranked') AS misranked_high
+    FROM agreements GROUP BY ALL
+),
+scored AS (
+    SELECT model, component, calibration, metric, unit, rank,
+        row_number() OVER (every ORDER BY layer) AS depth, count(*) OVER every AS n_all
+    FROM relevance WHERE selector = 'base' AND removed = 0
+    WINDOW every AS (PARTITION BY model, component, calibration, metric)
+),
+placed AS (
+    SELECT t.*, s.unit, t.metric = s.metric AS by_metric,
+        row_number() OVER (PARTITION BY t.model, t.component, t.metric, calibration, s.metric ORDER BY rank) AS place
+    FROM (SELECT *, unnest(string_split(calibrations, ', ')) AS calibration FROM told) AS t
+    JOIN scored AS s USING (model, component, calibration)
+    WHERE s.metric IN ('accuracy', t.metric)
+        AND s.depth > (n_all - n_units) / 2 AND s.depth <= (n_all + n_units) / 2
+)
+FROM (
+    SELECT a.model, a.component, a.metric, a.place AS place_by_accuracy, b.place AS place_by_metric, count(*) AS count,
+        a.n_units, a.n_calibrations, a.n_samples, a.spearman, a.spearman_low, a.spearman_high, a.misranked,
+        a.misranked_low, a.misranked_high
+    FROM placed AS a JOIN placed AS b USING (model, component, metric, calibration, unit)
+    WHERE NOT a.by_metric AND b.by_metric GROUP BY ALL
+)
+ORDER BY model, component <> 'layer', component, metric, place_by_accuracy, place_by_metric
+"""
+
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """One panel per model, kind of unit and metric; dark where many tasks have a unit at these two places."""
-    data = found(connection)
+    data = rows(connection, QUERY)
     if not data:
         return style.empty("no calibration has both accuracy and another metric defined")
-    figure, grid = style.panels(len(data), 2.6, 3.1, 4)
-    for axes, (title, agreement) in zip(grid, data, strict=True):
-        n = len(agreement.confusion)
-        axes.imshow(agreement.confusion.T, origin="lower", cmap="Greys", extent=(0.5, n + 0.5, 0.5, n + 0.5), vmin=0)
+    groups = style.grouped(data, "model", "component", "metric")
+    figure, grid = style.panels(len(groups), 2.6, 3.1, 4)
+    for axes, ((model, kind, metric), cells) in zip(grid, groups.items(), strict=True):
+        n = cells[0]["n_units"]
+        confusion = np.zeros((n, n), dtype=int)
+        for cell in cells:
+            confusion[cell["place_by_accuracy"] - 1, cell["place_by_metric"] - 1] = cell["count"]
+        axes.imshow(confusion.T, origin="lower", cmap="Greys", extent=(0.5, n + 0.5, 0.5, n + 0.5), vmin=0)
         axes.plot([0.5, n + 0.5], [0.5, n + 0.5], color="#0072B2", linewidth=0.9, linestyle="--")
-        axes.set_title(f"{title}\n{words(agreement)}")
+        name = metric if kind == "layer" else f"{metric} ({kind})"
+        axes.set_title(f"{style.panel_title(connection, model, name)}\n{words(cells[0])}")
         axes.set(xlabel="place by accuracy", ylabel="place by the metric")
         for axis in "xy":
             style.whole_numbers(axes, axis)
     return figure
 
 
-def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """The cells of all panels, each with its panel's correlation and misranked share and their intervals."""
-    cells = []
-    for title, agreement in found(connection):
-        measured = {
-            f"{name}{end}": number
-            for name in ("spearman", "misranked")
-            for end, number in zip(("", "_low", "_high"), getattr(agreement, name), strict=True)
-        }
-        for (by_accuracy, by_metric), count in np.ndenumerate(agreement.confusion):
-            place = dict(panel=title, place_by_accuracy=by_accuracy + 1, place_by_metric=by_metric + 1, count=count)
-            cells.append(place | measured | dict(n_tasks=agreement.n_tasks))
-    return cells
-
-
-@lru_cache(maxsize=1)  # its bootstrap is long, and picture, caption and numbers all ask for it
-def found(connection: duckdb.DuckDBPyConnection) -> list[tuple[str, Agreement]]:
-    """Titles and agreements of all panels."""
-    # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
-    measured = {
-        row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance WHERE score IS NOT NULL")
-    }
-    calibrations = rows(connection, "FROM calibrations")
-    sweeps = connection.sql("FROM sweeps WHERE selector = 'base' AND removed = 0").to_arrow_table()
-    return [
-        (style.panel_title(connection, model, metric + ("" if kind == "layer" else f" ({kind})")), agreement)
-        for metric in METRICS
-        if metric in measured - {"accuracy"}
-        for model, kind, _, agreement in comparisons(calibrations, sweeps, "accuracy", metric)
-    ]
-
-
-def words(agreement: Agreement) -> str:
+def words(told: Mapping[str, Any]) -> str:
     """Rank correlation and share of misranked units, with intervals."""
-    (rho, low, high), (share, least, most) = agreement.spearman, agreement.misranked
-    text = f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}]\nmisranked {share:.0%} [{least:.0%}, {most:.0%}]"
-    return text.replace("-", "−")
+    rho = "ρ = {spearman:.2f} [{spearman_low:.2f}, {spearman_high:.2f}]"
+    share = "misranked {misranked:.0%} [{misranked_low:.0%}, {misranked_high:.0%}]"
+    return f"{rho}\n{share}".format_map(told).replace("-", "−")
 
 
 def caption(connection: duckdb.DuckDBPyConnection) -> str:
     """What the figure shows and from how many units and tasks; empty where there is nothing to show."""
-    data = found(connection)
+    data = rows(connection, QUERY)
     if not data:
         return ""
-    samples = [row["n_samples"] for row in rows(connection, "SELECT n_samples FROM calibrations")]
-    most = max(agreement.n_tasks for _, agreement in data)
+    most = max(row["n_calibrations"] for row in data)
+    samples = style.counts([row["n_samples"] for row in data])
     return (
         "Place of a unit of the base model by accuracy relevance (1 = least relevant) against its place by another "
-        f"metric, counted over {most} calibration{'s' if most > 1 else ''} at most ({style.counts(samples)} samples "
-        "each), without the first and last two layers of eight or more. Dashed: agreement. ρ: Spearman's correlation "
-        "over all units and calibrations, with 95 % of a bootstrap over samples in which both metrics see the same "
-        "draws. Misranked: units in another place; in brackets what surely is (95 %) and what may be, given which "
-        "scores differ beyond the noise of the samples."
+        f"metric, counted over {most} calibration{'s' if most > 1 else ''} at most ({samples} of all "
+        "together), without the first and last two layers of eight or more. Dashed: agreement. ρ: Spearman's "
+        "correlation over all units and calibrations, with 95 % of a bootstrap over samples in which both metrics see "
+        "the same draws. Misranked: units in another place; in brackets what surely is (95 %) and what may be, given "
+        "which scores differ beyond the noise of the samples."
     )

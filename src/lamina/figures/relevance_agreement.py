@@ -35,10 +35,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         return style.empty(
             "no layer was scored both by accuracy and by cosine (or the base model is at chance everywhere)"
         )
-    groups = list(dict.fromkeys((row["model"], row["calibration"]) for row in data))
+    groups = style.grouped(data, "model", "calibration")
     figure, grid = style.panels(len(groups), 3.4, 3.5, 3)
-    for axes, (model, calibration) in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
+    for axes, ((model, calibration), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen)
         axes.set_title(f"{style.panel_title(connection, model, calibration)}\n{correlation_text(chosen)}")
     handles = [

@@ -28,12 +28,11 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no selector searches whole sets (strategy beam or evolutionary)")
-    groups = list(dict.fromkeys((row["model"], row["calibration"], row["selector"]) for row in data))
+    groups = style.grouped(data, "model", "calibration", "selector")
     ways = list(dict.fromkeys(row["strategy"] for row in data))
     figure, grid = style.panels(len(groups), 3.2, 2.6, 3)
     handles: dict[str, Any] = {}
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["model"], row["calibration"], row["selector"]) == group]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         for place, way in enumerate(ways):
             found = [row for row in chosen if row["strategy"] == way]
             look: dict[str, Any] = {"color": style.COLOURS[place], "marker": style.MARKERS[place]}

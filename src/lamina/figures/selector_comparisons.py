@@ -31,21 +31,19 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no two selectors were tested on documents with right and wrong answers")
-    groups = list(dict.fromkeys((row["model"], row["recovery"], row["healing"]) for row in data))
+    groups = style.grouped(data, "model", "recovery", "healing")
     pairs = list(dict.fromkeys((row["selector"], row["rival"]) for row in data))
     sizes = sorted({row["removed"] for row in data})
     figure, grid = style.panels(len(groups), 3.6, 0.8 + 0.1 * len(pairs) * (1 + len(sizes)), 3, sharey=True)
     handles: dict[str, Any] = {}
-    for axes, group in zip(grid, groups, strict=True):
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         axes.axvline(0, color=style.NEUTRAL, linewidth=0.9)
         for place, size in enumerate(sizes):
             look: dict[str, Any] = {
                 "color": style.COLOURS[place % len(style.COLOURS)],
                 "marker": style.MARKERS[place % len(style.MARKERS)],
             }
-            for row in data:
-                if (row["model"], row["recovery"], row["healing"], row["removed"]) != (*group, size):
-                    continue
+            for row in (row for row in chosen if row["removed"] == size):
                 at = pairs.index((row["selector"], row["rival"])) + 0.8 * ((place + 0.5) / len(sizes) - 0.5)
                 ends = [[row["difference"] - row["low"]], [row["high"] - row["difference"]]]
                 inside = None if row["p_holm"] < LEVEL else "white"

@@ -14,6 +14,7 @@ import duckdb
 import matplotlib
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -71,6 +72,23 @@ def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str
         }
         for place, name in enumerate(names)
     }
+
+
+def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by the values of some columns, in the order of their first ones: those of one panel each."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in data:
+        found.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return found
+
+
+def by_selector(
+    connection: duckdb.DuckDBPyConnection, data: Iterable[dict[str, Any]]
+) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Rows by model and selector, selectors in the order of their styles."""
+    order = list(selector_styles(connection))
+    found = grouped(data, "model", "selector")
+    return dict(sorted(found.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
 
 
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
@@ -145,6 +163,11 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         buffer = io.StringIO()
+        # Laid out here: saving would draw everything once more for it.
+        FigureCanvasSVG(figure)
+        if figure.axes and (engine := figure.get_layout_engine()):
+            engine.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", buffer.getvalue())
     # A hundredth of a point is not seen, and every figure stands in the report.

@@ -36,19 +36,18 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     data = rows(connection, QUERY)
     if not data:
         return style.empty("no model of this run is a checkpoint of a training (`checkpoints` of a model)")
-    groups = list(dict.fromkeys((row["series"], row["calibration"], row["metric"]) for row in data))
+    groups = style.grouped(data, "series", "calibration", "metric")
     depth = 1 + max(row["layer"] for row in data)
     steps = max(len({row["step"] for row in data if row["series"] == series}) for series, _, _ in groups)
     width, height = max(3.8, (0.30 if depth <= 16 else 0.18) * depth + 2.0), 0.27 * steps + 0.95
     figure, grid = style.panels(len(groups), width, height, 2)
     scales = {metric: scale_of(metric, data) for metric in dict.fromkeys(group[2] for group in groups)}
     several = len({series for series, _, _ in groups}) > 1
-    for axes, group in zip(grid, groups, strict=True):
-        chosen = [row for row in data if (row["series"], row["calibration"], row["metric"]) == group]
-        found = sorted({row["step"] for row in chosen})
-        lines = [[row for row in chosen if row["step"] == step] for step in found]
+    for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
+        found = style.grouped(chosen, "step")
+        lines = list(found.values())
         heat(axes, lines, group[2], scales[group[2]])
-        axes.set_yticks(range(len(found)), [f"{step:,}" for step in found])
+        axes.set_yticks(range(len(found)), [f"{step:,}" for (step,) in found])
         axes.set(xlabel="layer", ylabel="checkpoint")
         accuracy_labels(axes, [(line[0]["share"], line[0]["n"]) for line in lines])
         axes.set_title(f"{group[0]}: {group[1]}, {group[2]}" if several else f"{group[1]}, {group[2]}")

@@ -45,7 +45,7 @@ ORDER BY model, list_position(['void', 'probe', 'patching'], kind), diagnosis, c
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """A panel per model, diagnosis and calibration."""
-    groups = _groups(rows(connection, QUERY))
+    groups = style.grouped(rows(connection, QUERY), "model", "calibration", "diagnosis", "kind")
     if not groups:
         return style.empty("no study lists a diagnosis of kind void, probe or patching")
     figure, grid = style.panels(len(groups), 3.4, 2.9, 4)
@@ -55,13 +55,6 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             style.panel_title(connection, model, name if calibration == "none" else f"{name}, {calibration}")
         )
     return figure
-
-
-def _groups(data: list[dict[str, Any]]) -> dict[tuple[str, str, str, str], list[dict[str, Any]]]:
-    found: dict[tuple[str, str, str, str], list[dict[str, Any]]] = {}
-    for row in data:
-        found.setdefault((row["model"], row["calibration"], row["diagnosis"], row["kind"]), []).append(row)
-    return found
 
 
 def _panel(axes: Axes, kind: str, data: list[dict[str, Any]]) -> None:

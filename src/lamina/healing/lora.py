@@ -148,15 +148,16 @@ def save(healed: Healed, folder: str | Path) -> None:
         told = healed.config.to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
         told["target_modules"] = sorted(told["target_modules"])
         config = {key: value for key, value in told.items() if not isinstance(value, set)}
-    _write(Path(folder), state, config, healed.targets)
+    write(Path(folder), state, config, healed.targets)
 
 
 def save_empty(folder: str | Path) -> None:
     """Write the files of an adapter that does not exist, because its plan was refused."""
-    _write(Path(folder), {}, NO_ADAPTER, "none")
+    write(Path(folder), {}, NO_ADAPTER, "none")
 
 
-def _write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
+def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
+    """Write the two files of an adapter; `targets` says what its weights are of."""
     with store.replacing(folder / "adapter_model.safetensors") as temporary:
         save_file(dict(state), temporary, metadata={ADAPTED: targets})
     text = json.dumps(config, indent=2, sort_keys=True, default=str)

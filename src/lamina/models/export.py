@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, layers_of
+from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import kept_layers, parse, runs
 from lamina.models.variant import Boundary, Repairing
 from lamina.variant import EXPORTED_AS, Variant
@@ -259,6 +259,7 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         patched=bool(modeling_lamina.describe(variant)["patches"]),
         zeroed=form == "stock" and bool(halves),
         base_card=_front_matter(Path(source.manifest["path"])),
+        predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
     )
     (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
     (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halves), encoding="utf-8")
@@ -278,7 +279,7 @@ def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) ->
     names = {"attention": (str(family.attention),), "mlp": family.mlp}
     found: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):
-        if layer in kept:
+        if layer in kept and component in names:
             found.setdefault(layer, []).extend(f"{name}." for name in names[component])
     return found
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import yaml
 
-from lamina.variant import Variant
+from lamina.variant import DONOR, Variant
 from lamina.version import VERSION
 
 # Keys of a base model's card that bind its descendants.
 _LICENCE = ("license", "license_name", "license_link", "extra_gated_prompt")
 _DESCRIPTIVE = ("language",)
+ONWARD = "## Where to go from here"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Facts:
     patched : whether the export applies a patch at each of them.
     zeroed : whether removed halves are still there as zero weights.
     base_card : metadata of the base model's card.
+    predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
     """
 
     variant: Variant
@@ -40,6 +42,13 @@ class Facts:
     patched: bool
     zeroed: bool
     base_card: Mapping[str, Any]
+    predicts_ahead: bool
+
+    @property
+    def donated(self) -> dict[int, str]:
+        """The donors of layers that stay, by layer."""
+        swaps = (unit.partition(f".{DONOR}") for unit in self.plan["units"] if f".{DONOR}" in unit)
+        return {int(layer): name for layer, _, name in swaps}
 
     @property
     def base_name(self) -> str:
@@ -50,8 +59,8 @@ class Facts:
 
 def card(facts: Facts) -> str:
     """The README.md of an export: a Hugging Face model card."""
-    sections = [_metadata(facts), _summary(facts), _loading(facts), _removed(facts), _repairs(facts)]
-    sections += [_benchmarks(facts), _licence(facts)]
+    sections = [_metadata(facts), _summary(facts), _loading(facts), _drafting(facts), _onward(facts), _removed(facts)]
+    sections += [_donors(facts), _repairs(facts), _benchmarks(facts), _licence(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
@@ -69,7 +78,8 @@ def _summary(facts: Facts) -> str:
     share = facts.parameters[1] / facts.parameters[0]
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
-    title = f"# {facts.base_name} without {len(plan['units'])} {kinds[plan['kind']]}"
+    gone = sum(f".{DONOR}" not in unit for unit in plan["units"])
+    title = f"# {facts.base_name} without {gone} {kinds[plan['kind']]}"
     text = (
         f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
         f"{facts.parameters[0]:,} parameters ({share:.1%}). "
@@ -99,6 +109,35 @@ def _loading(facts: Facts) -> str:
     return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
 
 
+def _drafting(facts: Facts) -> str:
+    trust = ", trust_remote_code=True" if facts.form == "code" else ""
+    return (
+        f"## As a draft\n\nIt can write ahead of `{facts.base_name}`, which then decides every token: the output is "
+        "that model's own, and faster where the draft is right often enough.\n\n```python\n"
+        f'base = AutoModelForCausalLM.from_pretrained("{facts.base_name}", dtype="auto")\n'
+        f'draft = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
+        "base.generate(**inputs, assistant_model=draft, max_new_tokens=64)\n```"
+    )
+
+
+def _onward(facts: Facts) -> str:
+    """Commands for what reads a stock checkpoint; llama.cpp cuts a GGUF of the base itself, repairing nothing."""
+    if facts.form != "stock":
+        return ""
+    draft = '{"model": "FOLDER", "method": "draft_model", "num_speculative_tokens": 4}'
+    found = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+    bare = facts.variant.recovery == facts.variant.healing == "none"
+    # Heads that predict tokens further ahead count as layers of a GGUF.
+    if bare and facts.plan["kind"] == "layer" and not (facts.predicts_ahead or facts.donated):
+        gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
+        cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
+        found.append(("The same layers dropped from a GGUF of the base model", cut))
+    found.append(("Served by vLLM", "vllm serve FOLDER"))
+    found.append(("As the draft of its base there", f"vllm serve {facts.base_name} --speculative-config '{draft}'"))
+    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in found)])
+
+
 def _removed(facts: Facts) -> str:
     plan = facts.plan
     order = {
@@ -119,6 +158,33 @@ def _removed(facts: Facts) -> str:
         f"## What was removed, and why\n\nSelector `{plan['selector']}`: strategy `{plan['strategy']}`, {why}. "
         f"Units are numbered as in the base model, from 0.\n\n{table}"
     )
+
+
+def _donors(facts: Facts) -> str:
+    """Whose layers stand in the places of the base model's; empty where none do."""
+    told = []
+    for layer, name in sorted(facts.donated.items()):
+        record = facts.plan["donors"][name]
+        if "of" in record:
+            made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
+        else:
+            made = "as it is"
+        told.append(f"- Layer {layer}: `{name}`, {made}.")
+    if not told:
+        return ""
+    for name, record in facts.plan["donors"].items():
+        if "of" not in record:
+            told.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+    return (
+        "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
+        "licences hold for this model too.\n\n" + "\n".join(told)
+    )
+
+
+def _named(model: Mapping[str, Any]) -> str:
+    """A model as one may publish it: a hub id with its revision, or the last part of a folder's path."""
+    source = str(model["source"])
+    return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
 
 
 def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str:
@@ -195,14 +261,20 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     kept : base numbers of the layers that stay.
     silenced : by layer, name parts of the weights of its removed halves, which the recipe scales to zero.
     """
-    source = str(facts.manifest["source"])
-    model = f"{source}@{facts.manifest['revision']}" if facts.manifest.get("revision") else source
     slices: list[dict[str, Any]] = []
+    merged = []
     for layer in kept:
-        filters = list(silenced.get(layer, ()))
-        last = slices[-1]["sources"][0]["layer_range"] if slices else None
-        if not filters and last and last[1] == layer and "parameters" not in slices[-1]["sources"][0]:
-            last[1] = layer + 1
+        filters, of = list(silenced.get(layer, ())), facts.manifest
+        if layer in facts.donated:
+            of = facts.plan["donors"][facts.donated[layer]]
+            if "of" in of:
+                merged.append(layer)
+                of = facts.manifest
+        model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
+        last = slices[-1]["sources"][0] if slices else {}
+        joins = last.get("model") == model and last["layer_range"][1] == layer
+        if not filters and joins and "parameters" not in last:
+            last["layer_range"][1] = layer + 1
             continue
         part: dict[str, Any] = {"model": model, "layer_range": [layer, layer + 1]}
         if filters:
@@ -214,5 +286,7 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
     if facts.patched or facts.variant.healing != "none":
         notes.append("It makes the cut alone. This export also holds what repairs it, which mergekit does not know.")
+    if merged:
+        notes.append(f"Layers {', '.join(map(str, merged))} of the export are merged; here they are the base model's.")
     notes.append("mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json.")
     return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(recipe, sort_keys=False)

@@ -12,12 +12,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import modeling_lamina
+from lamina.models import donors, modeling_lamina
 from lamina.models.adaptable import paths
 from lamina.models.surgery import kept_layers, remove
-from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, share
+from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, own_all, share
 
 ADAPTED = "targets"  # in the metadata of an adapter's weights: what they adapt; `mlp` where nothing is said
+EVERYTHING = "everything"  # as what they adapt: they take the places of all weights
 _PREFIX = "base_model.model."  # before every name there, as PEFT has it
 _PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
@@ -33,10 +34,11 @@ def materialise(
     Parameters
     ----------
     model : the unpruned base model.
-    plan : a plan with its `units`; None gives the base model itself (shared).
+    plan : a plan with its `units`, and what its `donors` are; None gives the base model itself (shared).
     patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
     adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches, with trained patches, or both. The
-        one is merged into copies of the weights it changes, the others take the place of those given.
+        one is merged into copies of the weights it changes, the others take the place of those given; or with weights
+        in the place of all.
 
     Raises
     ------
@@ -48,6 +50,8 @@ def materialise(
         return variant
     if plan.get("refused") or not plan["units"]:
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
+    if plan.get("donors"):
+        donors.replace(variant, model, plan)
     remove(variant, plan["units"])
     if patches is not None:
         check_boundaries(model, plan["units"], patches)
@@ -83,6 +87,16 @@ def _refuse_plain_saving(variant: PreTrainedModel) -> None:
     variant.__class__ = type(kind.__name__, (_Special, kind), {"__module__": kind.__module__})
 
 
+def _replaced(variant: PreTrainedModel, state: Mapping[str, Any], folder: Path) -> PreTrainedModel:
+    """The variant with other weights in all places."""
+    weights = {f"{_PREFIX}{name}": weight for name, weight in own_all(variant).items()}
+    if stray := sorted(weights.keys() ^ state.keys()):
+        raise LaminaError(f"the weights in {folder} belong to another variant: they differ in '{stray[0]}'.")
+    for name, weight in weights.items():
+        weight.data.copy_(state[name])
+    return variant
+
+
 def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     """Put trained patches in their places and merge a LoRA adapter, with copies of each weight that changes."""
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
@@ -92,6 +106,8 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     with safe_open(str(folder / "adapter_model.safetensors"), framework="pt") as handle:
         targets = (handle.metadata() or {}).get(ADAPTED, "mlp")
         state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    if targets == EVERYTHING:
+        return _replaced(variant, state, folder)
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
     held = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
     there = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}

@@ -1,6 +1,7 @@
 """Taking units out of a model for good: layers leave the list, sub-layers leave a module that adds nothing.
 
-Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves.
+Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves. `"7.@math"` takes nothing
+out: the layer of a donor takes its place (`lamina.models.donors`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +13,15 @@ from lamina.errors import LaminaError
 from lamina.models.families import Family
 from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
 from lamina.models.structure import family_of, known_families, layers_of, text_config
+from lamina.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
+
+# Keys of a configuration under which layers read what another layer has computed, or has weights outside of the layers.
+_TIED = {
+    "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
+    "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
+}
 
 # Configuration lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
 _NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
@@ -32,7 +40,7 @@ def parse(unit: str) -> tuple[int, str]:
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or component not in COMPONENTS:
+    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(DONOR)):
         raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
     return int(number), component
 
@@ -126,7 +134,7 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     for layer, component in parsed:
         if layer >= depth:
             raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
-        if component != "layer" and (family.attention is None or not family.mlp):
+        if component in ("attention", "mlp") and (family.attention is None or not family.mlp):
             raise LaminaError(
                 f"removing the {component} of a layer is not known for the model family '{family.name}'. "
                 f"Use units: layer, or a model of: {', '.join(known_families())}."
@@ -138,6 +146,12 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
             "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
             "Prune the model it was made from, or an export with recovery none."
         )
+    for key, words in _TIED.items():
+        if units and bool(getattr(config, key, 0)):
+            raise LaminaError(
+                f"the model cannot lose a part of its depth: {words}, and a cut would give them those of other layers. "
+                "Use a model whose layers stand alone."
+            )
     if getattr(config, "scale_attn_by_inverse_layer_idx", False):
         raise LaminaError(
             "the model scales attention by its layer number (scale_attn_by_inverse_layer_idx), which renumbering "
@@ -160,4 +174,9 @@ def _cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> No
         per_layer = isinstance(value, (list, tuple)) and len(value) == depth and not name.endswith(_NOT_PER_LAYER)
         if per_layer:
             setattr(config, name, type(value)(value[layer] for layer in kept))
+    if getattr(config, "first_k_dense_replace", None):
+        config.first_k_dense_replace = sum(layer < config.first_k_dense_replace for layer in kept)
+    # Heads that predict several tokens ahead stand behind the layers; transformers does not load them.
+    if getattr(config, "num_nextn_predict_layers", None):
+        config.num_nextn_predict_layers = 0
     config.num_hidden_layers = len(kept)

@@ -83,6 +83,17 @@ def own(module: nn.Module, name: str) -> nn.Parameter:
     return copied
 
 
+def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """Copies of all parameters of a variant, put in their places, by name; what was tied stays tied."""
+    copies: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if id(weight) not in copies:
+                copies[id(weight)] = nn.Parameter(weight.detach().clone(), requires_grad=False)
+            setattr(module, name, copies[id(weight)])
+    return dict(model.named_parameters())
+
+
 def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]) -> None:
     """Refuse patches that a materialised variant would refuse; `model` is the unpruned base model.
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from lamina.errors import LaminaError
-from lamina.models.surgery import removed_layers, runs
+from lamina.models.surgery import parse, removed_layers, runs
 from lamina.models.variant import Boundary, Patch
 from lamina.variant import Variant
 
@@ -19,7 +19,7 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
     LaminaError
         If the plan removes sub-layers, around which no patch is fitted yet.
     """
-    if len(removed_layers(plan["units"])) != len(plan["units"]):
+    if any(component in ("attention", "mlp") for _, component in map(parse, plan["units"])):
         raise LaminaError(
             f"selector '{plan['selector']}' removes {plan.get('kind', 'sub-layer')} units, and a patch repairs removed "
             "layers only. Use recoveries: [none] for it, or a selector with units: layer."

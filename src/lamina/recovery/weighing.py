@@ -18,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Calibration, Sample
+from lamina.models import donors
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery import protocol
 from lamina.recovery.protocol import Fit, Source, Tensors
@@ -138,7 +139,9 @@ def _losses(
         )
         for removed, weight in names
     }
-    with engine.opened(model, samples, outputs=False) as session:
+    records = {name: record for plan in plans for name, record in plan.get("donors", {}).items()}
+    given = donors.donated(model, frozenset().union(*units.values()), records)
+    with engine.opened(model, samples, outputs=False, donors=given) as session:
         session.measure(range(len(samples)), everyone)
     found: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
     for removed, weight in names:

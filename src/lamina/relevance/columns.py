@@ -21,12 +21,14 @@ class Context:
     score : `acc` or `acc_norm`, which divides a choice's log-likelihood by its length.
     removed : number of units that the current model lacks.
     seed : of what a metric draws.
+    hard_first : whether units that left the sweep early saw the hardest samples (budget `exact`), not random ones.
     """
 
     chance: float = 0.0
     score: str = "acc_norm"
     removed: int = 0
     seed: int = 0
+    hard_first: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,20 @@ class Columns:
 
 def from_table(sweep: pa.Table) -> Columns:
     """Columns of one gathered sweep; units in order of depth. A column that the table lacks was not measured."""
-    unit = np.array(sweep["unit"].to_pylist())
-    names = [name for name in dict.fromkeys(unit.tolist()) if name != "none"]
+    unit = sweep["unit"].combine_chunks().dictionary_encode()
+    known = unit.dictionary.to_pylist()
+    names = [name for name in known if name != "none"]
     names.sort(key=lambda name: (int(name.split(".")[0]), name))
     samples, column = np.unique(np.array(sweep["sample"]), return_inverse=True)
     position = {name: row for row, name in enumerate(["none", *names])}
-    row = np.array([position[name] for name in unit.tolist()])
+    row = np.array([position[name] for name in known], dtype=int)[unit.indices.to_numpy()]
     values = {}
     for name in {*_ALWAYS, *(metric.column for metric in METRICS.values())}:
         values[name] = np.full((len(position), len(samples)), np.nan)
-        if name in sweep.column_names:
-            values[name][row, column] = np.array(sweep[name].cast(pa.float64()).to_pylist(), dtype=float)
-    settled = sweep["chosen"].to_pylist() if "chosen" in sweep.column_names else []
-    chosen = next((name for name, yes in zip(unit.tolist(), settled, strict=False) if yes), None)
+        if name in sweep.column_names and sweep[name].null_count < len(sweep):
+            values[name][row, column] = sweep[name].cast(pa.float64()).to_numpy()
+    settled = sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
+    chosen = settled[0] if settled else None
     return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
 
 
@@ -77,6 +80,7 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     Infinite where a value that is drawn is.
     """
     there, finite = ~np.isnan(values), np.isfinite(values)
+    infinite = there & ~finite
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
-    return np.where(weights @ (there & ~finite).T.astype(float) > 0, np.inf, means)
+    return np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means

@@ -15,12 +15,14 @@ Inference for Ranks, 2024]. They hold the true shares with at least 95 %, and al
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from scipy.stats import rankdata, wilcoxon
@@ -38,6 +40,8 @@ EDGE = 2
 BADLY = 0.25
 # Differences that rounding could make.
 TINY = 1e-12
+# Units of a kind, by their names.
+KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
 
 
 @dataclass(frozen=True)
@@ -115,16 +119,20 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     that the metrics put in opposite orders for sure, one is in another place: so there are as many such units as it
     takes to have one of every such pair, which is no less than half a matching of the pairs doubled.
     """
-    differences = [scores[..., :, None] - scores[..., None, :] for scores in metrics]
-    errors = [gap[:, 1:].std(axis=1) for gap in differences]
-    # A difference without error is never off.
-    drawn = [
-        (abs(gap[:, 1:] - gap[:, :1]) / np.where(error > TINY, error, np.inf)[:, None]).max(axis=(0, 2, 3))
-        for gap, error in zip(differences, errors, strict=True)
-    ]
-    most = np.quantile(np.max(drawn, axis=0), 0.95)
+    tasks, draws, units = metrics[0].shape
+    errors = np.empty((len(metrics), tasks, units, units))
+    furthest = np.zeros(draws - 1)
+    # Task by task: the differences of all draws of all tasks would take gigabytes.
+    for number, task in np.ndindex(len(metrics), tasks):
+        gap = metrics[number][task][:, :, None] - metrics[number][task][:, None, :]
+        error = errors[number, task] = gap[1:].std(axis=0)
+        # A difference without error is never off.
+        off = abs(gap[1:] - gap[0]) / np.where(error > TINY, error, np.inf)
+        furthest = np.maximum(furthest, off.max(axis=(1, 2)))
+    most = np.quantile(furthest, 0.95)
     after, others_after = (
-        gap[:, 0] > np.maximum(most * error, TINY) for gap, error in zip(differences, errors, strict=True)
+        scores[:, 0, :, None] - scores[:, 0, None, :] > np.maximum(most * error, TINY)
+        for scores, error in zip(metrics, errors, strict=True)
     )
     opposite = after & others_after.swapaxes(1, 2)
     crossed = [(maximum_bipartite_matching(csr_array(both | both.T)) >= 0).sum() for both in opposite]
@@ -154,6 +162,11 @@ def _with_interval(draws: np.ndarray) -> tuple[float, float, float]:
     return float(draws[0]), float(low), float(high)
 
 
+@lru_cache(maxsize=1)
+def _weights(samples: int) -> np.ndarray:
+    return bootstrap_weights(samples, 0)
+
+
 def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> tuple[list[str], np.ndarray] | None:
     """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
 
@@ -169,41 +182,51 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
         return None
     edge = EDGE if len(columns.units) >= 4 * EDGE else 0
     keep = range(edge, len(columns.units) - edge)
-    found = ranking(columns, metric, context, bootstrap_weights(samples, 0)[:, : columns.n_samples])
+    found = ranking(columns, metric, context, _weights(samples)[:, : columns.n_samples])
     scores = found.draws[:, keep]
     return ([columns.units[i] for i in keep], scores) if np.isfinite(scores).all() else None
 
 
 def comparisons(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table, first: str, second: str, score: str = "acc_norm"
-) -> Iterator[tuple[str, str, list[str], Agreement]]:
-    """(model, kind of unit, calibrations, agreement) of every model and kind that both metrics were measured on.
+    calibrations: Sequence[Mapping[str, Any]],
+    sweeps: pa.Table | dataset.Dataset,
+    first: str,
+    others: Sequence[str],
+    score: str = "acc_norm",
+) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
+    """(model, kind of unit, other metric, calibrations, agreement) of every model and kind that `first` and another
+    metric were measured on.
 
-    `calibrations` are the rows of that table.
+    `calibrations` are the rows of that table; a data set of sweeps is read calibration by calibration.
     """
-    for model, kind, tables in base_sweeps(calibrations, sweeps):
-        found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        for row, table in tables:
-            context = Context(row["chance_accuracy"], score)
-            pair = [draws_of(table, metric, context, row["n_samples"]) for metric in (first, second)]
-            if pair[0] and pair[1] and pair[0][0] == pair[1][0]:
-                found[row["calibration"]] = pair[0][1], pair[1][1]
-        if found:
-            agreement = compare([one for one, _ in found.values()], [other for _, other in found.values()])
-            yield model, kind, list(found), agreement
+    # By kind of unit and other metric the draws of both, by calibration.
+    found: dict[tuple[str, str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    for row, kind, table in base_sweeps(calibrations, sweeps):
+        context = Context(row["chance_accuracy"], score)
+        one = draws_of(table, first, context, row["n_samples"])
+        for metric in others if one else ():
+            other = draws_of(table, metric, context, row["n_samples"])
+            if one and other and one[0] == other[0]:
+                found.setdefault((row["model"], kind, metric), {})[row["calibration"]] = one[1], other[1]
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    for model, kind, metric in sorted(found, key=lambda key: (key[0], order[key[1]], others.index(key[2]))):
+        pairs = found[model, kind, metric]
+        agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()])
+        yield model, kind, metric, list(pairs), agreement
 
 
 def base_sweeps(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table
-) -> Iterator[tuple[str, str, list[tuple[Mapping[str, Any], pa.Table]]]]:
-    """(model, kind of unit, (row of a calibration, its rows of `sweeps`)), of the unpruned models."""
-    sweeps = sweeps.filter(pc.and_(pc.equal(sweeps["selector"], "base"), pc.equal(sweeps["removed"], 0)))
-    for model in sorted({row["model"] for row in calibrations}):
-        for kind, pattern in (("layer", r"^\d+$"), ("attention", "attention$"), ("mlp", "mlp$")):
-            units = pc.or_(pc.match_substring_regex(sweeps["unit"], pattern), pc.equal(sweeps["unit"], "none"))
-            mine = sweeps.filter(pc.and_(pc.equal(sweeps["model"], model), units))
-            rows = [row for row in calibrations if row["model"] == model]
-            yield model, kind, [(row, mine.filter(pc.equal(mine["calibration"], row["calibration"]))) for row in rows]
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
+) -> Iterator[tuple[Mapping[str, Any], str, pa.Table]]:
+    """(row of a calibration, kind of unit, its rows of `sweeps`), of unpruned models, read one by one."""
+    source = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
+    base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
+    for row in calibrations:
+        of_it = (dataset.field("model") == row["model"]) & (dataset.field("calibration") == row["calibration"])
+        swept = source.to_table(filter=base & of_it)
+        for kind, pattern in KINDS.items():
+            units = pc.or_(pc.match_substring_regex(swept["unit"], pattern), pc.equal(swept["unit"], "none"))
+            yield row, kind, swept.filter(units)
 
 
 def told(first: str, second: str, agreement: Agreement) -> str:
@@ -236,12 +259,12 @@ if __name__ == "__main__":
         files = [args.tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
         if lacking := [file for file in files if not file.is_file()]:
             raise LaminaError(f"{lacking[0]} is not there. Run a study of maps, or name the folder of its tables.")
-        calibrations, sweeps = map(store.read, files)
-        blocks = list(comparisons(calibrations.to_pylist(), sweeps, args.first, args.second, args.score))
+        described, sweeps = store.read(files[0]).to_pylist(), dataset.dataset(files[1])
+        blocks = list(comparisons(described, sweeps, args.first, [args.second], args.score))
         if not blocks:
             raise LaminaError(
                 f"{args.tables} holds no calibration on which both '{args.first}' and '{args.second}' tell units "
                 "apart. List both under `metrics` of a study of maps."
             )
-        for model, kind, names, agreement in blocks:
+        for model, kind, _, names, agreement in blocks:
             print(f"{model}, {kind} ({', '.join(names)})\n{told(args.first, args.second, agreement)}\n")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import dataset
 from scipy.stats import false_discovery_control
 
 from lamina.relevance import accuracy
@@ -26,18 +27,18 @@ LEVEL = 0.05
 
 
 def dissociations(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table, score: str = "acc_norm"
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, score: str = "acc_norm"
 ) -> Iterator[dict[str, Any]]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
-    for model, kind, found in base_sweeps(calibrations, sweeps):
-        tasks: list[tuple[str, Columns, Context]] = []
-        for row, table in found:
-            table = table.filter(pc.is_valid(table["correct"]))
-            if not len(table):
-                continue
-            columns, context = from_table(table), Context(row["chance_accuracy"], score)
-            if columns.units and accuracy.undefined(columns, context) is None:
-                tasks.append((row["calibration"], columns, context))
+    found: dict[tuple[str, str], list[tuple[str, Columns, Context]]] = {}
+    for row, kind, table in base_sweeps(calibrations, sweeps):
+        table = table.filter(pc.is_valid(table["correct"]))
+        if not len(table):
+            continue
+        columns, context = from_table(table), Context(row["chance_accuracy"], score)
+        if columns.units and accuracy.undefined(columns, context) is None:
+            found.setdefault((row["model"], kind), []).append((row["calibration"], columns, context))
+    for (model, kind), tasks in sorted(found.items()):
         drawn = [_drawn(columns, context, number) for number, (_, columns, context) in enumerate(tasks)]
         for one, other in combinations(range(len(tasks)), 2):
             (name, columns, _), (rival, theirs, _) = tasks[one], tasks[other]

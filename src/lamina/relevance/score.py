@@ -7,7 +7,7 @@ instead, with the `REMEDY` for plans that this ends, and `least_width`, for inte
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -72,7 +72,8 @@ def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np
 def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
     """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
 
-    A score that is not finite is null with a reason: the removal gave no numbers on so many samples.
+    A score that is not finite is null with a reason: the removal gave no numbers on so many samples. So is that of a
+    unit that saw the hardest samples alone; what it is at least stands beside.
     """
     columns = from_table(sweep)
     weights = bootstrap_weights(columns.n_samples, seed)
@@ -84,9 +85,26 @@ def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: i
     ]
 
 
+def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
+    """What the score of each unit is at least, (units,): that with nothing lost on the samples that it did not see.
+
+    NaN for a metric whose losses may be below 0.
+    """
+    if METRICS[metric].signed:
+        return np.full(len(columns.units), np.nan)
+    values = {}
+    for name, column in columns.values.items():
+        answer = name in ("correct", "correct_norm")
+        best = column[:1] if name == "n_tokens" else np.where(np.isnan(column[:1]), np.nan, 1.0) if answer else 0.0
+        values[name] = np.where(np.isnan(column), best, column)
+    return ranking(replace(columns, values=values), metric, context).draws[0]
+
+
 def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> list[dict[str, Any]]:
     """One row per unit."""
-    point = found.draws[0]
+    early = columns.seen[1:] < columns.n_samples if context.hard_first else np.zeros(len(columns.units), dtype=bool)
+    point = np.where(early, np.nan, found.draws[0])
+    least = np.where(early, bounds(columns, metric, context), np.nan) if found.reason is None else point
     low, high = point, point
     if found.reason is None:
         with np.errstate(all="ignore"):
@@ -102,6 +120,7 @@ def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> li
     for i, unit in enumerate(columns.units):
         finite, seen = bool(np.isfinite(point[i])), int(columns.seen[i + 1])
         lost = f"{not_finite[i]} of {seen} samples not finite" if not finite and not_finite[i] else None
+        left = f"left early, after {seen} of the hardest samples, which tell no mean" if early[i] else None
         rows.append(
             {
                 "metric": metric,
@@ -111,10 +130,11 @@ def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> li
                 "score": float(point[i]) if finite else None,
                 "ci_low": float(low[i]) if finite and np.isfinite(low[i]) else None,
                 "ci_high": float(high[i]) if finite and np.isfinite(high[i]) else None,
+                "at_least": float(least[i]) if np.isfinite(least[i]) else None,
                 "n_samples": 0 if METRICS[metric].pass_ == "weights" else seen,
                 "n_not_finite": int(not_finite[i]),
                 "rank": found.ranks[i] if found.ranks else None,
-                "reason": found.reason or lost,
+                "reason": found.reason or lost or left,
             }
         )
     return rows

@@ -5,6 +5,7 @@ Both are drawn from one sweep, which holds every sample: no pass is run again.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.stats import rankdata
@@ -37,17 +38,25 @@ def sizes(n_samples: int) -> list[int]:
     return [*doubling, most] if most >= SMALLEST else []
 
 
+@lru_cache(maxsize=1)  # all metrics of a calibration ask for the same, and others of its size too
+def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
+    """Weights of the samples in the drawn pairs of each size, (2 * PAIRS, samples): the two of a pair follow."""
+    generator, drawn = np.random.default_rng(seed), []
+    for size in sizes(n_samples):
+        weights = np.zeros((2 * PAIRS, n_samples))
+        for pair in range(PAIRS):
+            order = generator.permutation(n_samples)
+            weights[2 * pair, order[:size]] = weights[2 * pair + 1, order[size : 2 * size]] = 1 / size
+        drawn.append((size, weights))
+    return drawn
+
+
 def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[Stability]:
     """From the sweep of one unpruned model: nothing where the metric is undefined or samples are too few.
 
     Pairs are left out in which a half is at chance or scores all units alike.
     """
-    generator = np.random.default_rng(seed)
-    for size in sizes(columns.n_samples):
-        weights = np.zeros((2 * PAIRS, columns.n_samples))
-        for pair in range(PAIRS):
-            drawn = generator.permutation(columns.n_samples)
-            weights[2 * pair, drawn[:size]] = weights[2 * pair + 1, drawn[size : 2 * size]] = 1 / size
+    for size, weights in halves_of(columns.n_samples, seed):
         scores = ranking(columns, metric, context, weights).draws
         if not np.isfinite(scores).any():
             return

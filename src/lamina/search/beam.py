@@ -5,19 +5,31 @@ from typing import Any
 
 from lamina.search.trials import Search
 from lamina.sweep.candidates import Candidate
+from lamina.variant import DONOR
 
 
 def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
     """The best set of each size that the beam came across; `units` are those that may go."""
-    return within(search, units, sizes, options.width)
+    return within(search, units, sizes, options.width, options.donors)
 
 
-def within(search: Search, units: Sequence[str], sizes: Sequence[int], width: int) -> dict[int, Candidate]:
-    """As `find`, with `width` sets kept."""
+def within(
+    search: Search, units: Sequence[str], sizes: Sequence[int], width: int, donors: Sequence[str] = ()
+) -> dict[int, Candidate]:
+    """As `find`, with `width` sets kept; with donors, each also competes with itself with one more layer replaced."""
     kept, found = [Candidate()], {}
     for size in range(1, max(sizes) + 1):
         # A set of two is reached from either of its units.
-        extended = dict.fromkeys(one.without(unit) for one in kept for unit in units if unit not in one.removed)
+        extended = dict.fromkeys(
+            one.changed(unit) if donors else one.without(unit)
+            for one in kept
+            for unit in units
+            if unit not in one.removed
+        )
         kept = search.best(list(extended), width, size)
+        if donors:
+            swaps = [f"{unit}.{DONOR}{donor}" for unit in units for donor in donors]
+            given = [one.changed(swap) for one in kept for swap in swaps if swap.split(".")[0] not in one.removed]
+            kept = search.best(list(dict.fromkeys([*kept, *given])), width, size, "2")
         found[size] = kept[0]
     return {size: found[size] for size in sizes}

@@ -2,7 +2,8 @@
 
 A mutation swaps a unit that is gone with one that is there, min(U{1..3}, U{1..3}) times, so that sizes stay. In each
 stage fewer children are compared on more tokens, which are drawn anew and are the same for all of a stage; the parent
-competes in the last stage only.
+competes in the last stage only. With donors, half of the mutations replace a layer that is there by a donor's, or give
+it back.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ import numpy as np
 
 from lamina.search.trials import Search
 from lamina.sweep.candidates import Candidate
+from lamina.variant import DONOR
 
 # Draws for each child that is wanted, after which the neighbourhood counts as used up.
 TRIES = 10
@@ -26,7 +28,7 @@ def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> C
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None
     for generation in range(options.lasts(size, len(units)) + 1):
-        children = _children(parent, units, size, options.offspring, generator)
+        children = _children(parent, units, size, options.offspring, generator, options.donors)
         for stage, (keep, tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:
                 children.append(parent)
@@ -38,7 +40,12 @@ def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> C
 
 
 def _children(
-    parent: Candidate | None, units: Sequence[str], size: int, count: int, generator: np.random.Generator
+    parent: Candidate | None,
+    units: Sequence[str],
+    size: int,
+    count: int,
+    generator: np.random.Generator,
+    donors: Sequence[str] = (),
 ) -> list[Candidate]:
     """At most `count` different sets: the parent with some units swapped; without a parent, any."""
     found: dict[Candidate, None] = {}
@@ -48,10 +55,19 @@ def _children(
         if parent is None:
             removed = frozenset(generator.permutation(units)[:size].tolist())
         else:
-            gone, there = sorted(parent.removed), [unit for unit in units if unit not in parent.removed]
+            given = {unit for unit in parent.removed if DONOR in unit}
+            gone, there = sorted(parent.removed - given), [unit for unit in units if unit not in parent.removed]
+            if donors and there and generator.integers(2):
+                unit, donor = generator.choice(there), generator.choice(["", *donors])
+                same = {each for each in given if each.split(".")[0] == unit}
+                removed = parent.removed - same | ({f"{unit}.{DONOR}{donor}"} if donor else set())
+                if removed != parent.removed:
+                    found[Candidate(removed)] = None
+                continue
             swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
             back, out = (generator.permutation(part)[:swaps].tolist() for part in (gone, there))
-            removed = parent.removed.difference(back).union(out)
+            removed = frozenset(gone).difference(back).union(out)
+            removed |= {unit for unit in given if unit.split(".")[0] not in out}
         if parent is None or removed != parent.removed:
             found[Candidate(removed)] = None
     return list(found)

@@ -1,25 +1,31 @@
 """Budget `exact`: the same least relevant unit as a full sweep, without measuring every unit on every sample.
 
 Losses are never below 0. So once one unit has been measured on all samples, every other one is out as soon as its
-losses so far exceed that unit's total: even if all its remaining samples were best, it could not become the minimum. A
-removal that errs on half of the samples is out after a fifth of them if the best one errs on a tenth.
+losses so far exceed that unit's total: even if all its remaining samples were best, it could not become the minimum. It
+does so soonest on the samples that it is likely to get wrong. How likely that is the model before the removal shows,
+which is the last step's choice: its margin between the right answer and the best wrong one.
 
-That total is known at the end only. Until then a unit steps aside once its losses exceed what the best total may well
-be; those for which that guess was too low come back when the true total is known. So all units that must see everything
-share one pass, and the result never rests on a guess.
+First a few random samples tell the few units that may be the minimum from the rest, which waits. Those few see all
+samples, and with them, at little cost, the model before the removal. Then the rest sees the hard samples first, until
+each is ruled out. The result never rests on a guess: who was wrongly sent to wait is measured until it is ruled out,
+and one that is not becomes the minimum.
+
+What a unit lost that left so is no sample of its losses: it bounds their sum from below and tells no mean.
 """
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
 
 from lamina.search.evaluator import Evaluator
-from lamina.search.losses import Ledger
 from lamina.sweep.candidates import Candidate
 
 # Samples between two looks, later an eighth of those seen: enough to fill batches.
-FIRST, GROWTH = 32, 8
+FIRST, GROWTH = 16, 8
+# Standard errors by which a unit must be behind to wait.
+BEHIND = 1.5
 # A candidate's total must exceed the best one by more than what rounding could do.
 ROUNDING = 1e-9
 
@@ -31,8 +37,10 @@ def run(
 
     Parameters
     ----------
+    evaluator
+        That measures beside each candidate the model which they all lack one unit of.
     budget
-        `seed`, which draws the order of the samples.
+        `seed`, which draws the order of the first samples.
     chance
         Accuracy of guessing. A best candidate that is not above it settles nothing, since accuracy relevance does not
         tell removals at chance apart; everything is then measured on everything.
@@ -42,29 +50,66 @@ def run(
     The best candidate. None where losses do not tell (several tie, or are at chance): those that may go have then been
     measured on everything, as in a full sweep, and the ranking of their scores decides as it does there.
     """
-    ledger = Ledger(evaluator, candidates, budget["seed"], FIRST, GROWTH)
-    count, at, active = ledger.count, 0, list(candidates)
-    while at < count:
-        at = ledger.advance(active, count)
-        leader = ledger.best(active)
-        bar = _expected_total(ledger.values[leader], count)
-        active = [candidate for candidate in active if candidate == leader or ledger.total(candidate) <= bar]
+    count, loss = evaluator.count, evaluator.loss
+    values = {candidate: np.full(count, np.nan) for candidate in candidates}
 
-    at_chance = evaluator.loss.metric == "accuracy" and 1 - ledger.mean(leader) <= chance
+    def measure(those: Sequence[Candidate], numbers: list[int]) -> None:
+        """Those who lack a sample share its pass."""
+        lacking = np.isnan([values[one][numbers] for one in those])
+        groups: dict[tuple[bool, ...], list[int]] = {}
+        for number, pattern in zip(numbers, lacking.T.tolist(), strict=True):
+            groups.setdefault(tuple(pattern), []).append(number)
+        for pattern, mine in groups.items():
+            group = list(compress(those, pattern))
+            for one, found in zip(group, evaluator.losses(group, mine), strict=True):
+                values[one][mine] = found
+
+    def total(one: Candidate) -> float:
+        return float(np.nansum(values[one]))
+
+    drawn = np.random.default_rng(budget["seed"]).permutation(count).tolist()
+    at, ahead = 0, list(candidates)
+    while at < count:
+        end = min(count, at + max(FIRST, at // GROWTH)) if len(ahead) > 1 else count
+        measure(ahead, drawn[at:end])
+        at, leader = end, min(ahead, key=total)
+        best = values[leader][drawn[:at]]
+        ahead = [one for one in ahead if _may_be_least(values[one][drawn[:at]], best, count)]
+
+    at_chance = loss.metric == "accuracy" and 1 - total(leader) / count <= chance
+    hard_first = _hard_first(evaluator, candidates, values[leader]) if len(candidates) > 1 else []
     while True:
-        complete = [ledger.total(candidate) for candidate in candidates if ledger.seen[candidate] == count]
-        least = np.inf if at_chance else min(complete) * (1 + ROUNDING) + ROUNDING
-        possible = [candidate for candidate in candidates if ledger.total(candidate) <= least]
-        back = [candidate for candidate in possible if ledger.seen[candidate] < count]
+        known = {one: not np.isnan(values[one]).any() for one in candidates}
+        least = min(total(one) for one in candidates if known[one]) * (1 + ROUNDING) + ROUNDING
+        possible = [one for one in candidates if at_chance or total(one) <= least]
+        back = [one for one in possible if not known[one]]
         if not back:
             return possible[0] if len(possible) == 1 and not at_chance else None
-        ledger.advance(back, count)
+        lacked = np.any([np.isnan(values[one]) for one in back], axis=0).tolist()
+        lacking = [number for number in hard_first if lacked[number]]
+        # With fewer samples nobody could leave.
+        needed = 0 if loss.largest is None else int((least - max(map(total, back))) / loss.largest) + 1
+        size = max(FIRST, (count - len(lacking)) // GROWTH, needed)
+        measure(back, lacking[: None if at_chance else size])
 
 
-def _expected_total(losses: np.ndarray, count: int) -> float:
-    """Total over all samples that the seen ones make likely, plus two standard errors: coming back costs more."""
-    values = losses[np.isfinite(losses)]
-    if not len(values):
-        return float("inf")
-    error = values.std() * np.sqrt((1 - len(values) / count) / len(values))
-    return float(count * (values.mean() + 2 * error))
+def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
+    """Whether losses on the first of `count` samples are as good as the `best` ones on the same, or not much worse."""
+    if not np.isfinite(losses.sum()):
+        return not np.isfinite(best.sum())
+    behind, left = losses - best, 1 - len(best) / count
+    return bool(behind.sum() <= BEHIND * np.sqrt(np.square(behind).sum() * left))
+
+
+def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
+    """The numbers of all samples, those first on which most is likely to be lost.
+
+    By accuracy these are the ones that the model before the removal answers wrong, or right by the smallest margin; by
+    any other metric those on which the best candidate has the largest of its `losses`.
+    """
+    if evaluator.loss.metric == "accuracy":
+        current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
+        margin = "gold_margin_norm" if evaluator.loss.field == "correct_norm" else "gold_margin"
+        # A sample without choices has no margin; the loss of its answer is on another scale, but orders them too.
+        losses = np.array([-row[margin] if margin in row else row["nll"] for row in evaluator.rows([current])])
+    return [int(number) for number in np.argsort(-losses, kind="stable")]

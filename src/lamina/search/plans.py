@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lamina.tables import store
 
@@ -13,7 +14,8 @@ class Plan:
     """The units that a selector removes at one size, in order of removal, base numbering.
 
     `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
-    measured. `refused` says why there is no plan, and what to do; it then has no units.
+    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `donors` says which. `refused`
+    says why there is no plan, and what to do; it then has no units.
     """
 
     model: str
@@ -28,6 +30,7 @@ class Plan:
     accuracy_before: list[float | None] = field(default_factory=list)
     accuracy_after: list[float | None] = field(default_factory=list)
     refused: str | None = None
+    donors: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ import numpy as np
 from lamina.errors import LaminaError
 from lamina.models.surgery import parse
 from lamina.sweep.candidates import Candidate
+from lamina.variant import DONOR
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
@@ -138,7 +139,7 @@ class Search:
             self.rows.append(
                 {
                     "strategy": self.strategy,
-                    "removed": len(candidate.removed),
+                    "removed": sum(DONOR not in unit for unit in candidate.removed),
                     "units": sorted(candidate.removed, key=parse),
                     "step": step,
                     "stage": stage,

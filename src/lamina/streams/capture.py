@@ -28,7 +28,7 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
         If the streams are not numbers.
     """
     count = len(layers_of(model)) + 1
-    found = _Similarities(len(sequences), count, int(text_config(model).hidden_size))
+    found = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
     taps.run(model, sequences, range(count), found.add, tokens)
     if not np.isfinite(found.cosine).all():
         raise LaminaError(
@@ -65,18 +65,22 @@ class _Similarities:
     summed over samples; all in float64.
     """
 
-    def __init__(self, samples: int, count: int, channels: int) -> None:
+    def __init__(self, samples: int, count: int, channels: int, on: torch.device) -> None:
         shape = (samples, count, count)
         self.cosine, self.angle, self.relative = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.norm = np.zeros((samples, count))
-        self.magnitude = torch.zeros(count, channels, dtype=torch.float64)
+        self.magnitude = torch.zeros(count, channels, dtype=torch.float64, device=on)
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        """Sum up chunks of tokens, so that their products never stand beside whole streams."""
+        """Sum up chunks of tokens, so that their products never stand beside whole streams.
+
+        On the device, which is asked for the sums once a batch.
+        """
         line, place = batch.real.nonzero(as_tuple=True)
         size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
         shape, on = (len(batch.samples), len(streams), len(streams)), batch.real.device
-        cosine, relative, norm = (torch.zeros(s, dtype=torch.float64, device=on) for s in (shape, shape, shape[:2]))
+        cosine, relative, angle = torch.zeros(3, *shape, dtype=torch.float64, device=on)
+        norm, ends = torch.zeros(shape[:2], dtype=torch.float64, device=on), batch.real.sum(-1) - 1
         for lines, places in zip(line.split(size), place.split(size), strict=True):
             tokens = torch.stack([stream[lines, places].float() for stream in streams.values()], dim=1)
             products = (tokens @ tokens.mT).double()
@@ -85,16 +89,16 @@ class _Similarities:
             similarity = (products / (lengths[:, :, None] * lengths[:, None, :]).clamp_min(tiny)).clamp(-1, 1)
             squared = (lengths[:, None, :] ** 2 + lengths[:, :, None] ** 2 - 2 * products).clamp_min(0)
             change = squared.sqrt() / lengths[:, :, None].clamp_min(tiny)
-            weight = (1 / batch.real.sum(-1))[lines].double()
+            weight = (1 / (ends + 1))[lines].double()
             share = weight * (lines == torch.arange(len(batch.samples), device=on)[:, None])
             cosine += torch.einsum("bn,nlm->blm", share, 1 - similarity)
             relative += torch.einsum("bn,nlm->blm", share, change)
             norm += share @ lengths
-            self.magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double()).cpu()
-            last = places == batch.real.sum(-1)[lines] - 1
-            ended = np.array(batch.samples)[lines[last].cpu()]
-            self.angle[ended] = (similarity[last].arccos() / torch.pi).cpu()
-        self.cosine[batch.samples], self.relative[batch.samples] = cosine.cpu(), relative.cpu()
+            self.magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double())
+            last = (places == ends[lines])[:, None, None]
+            angle.index_add_(0, lines, torch.where(last, similarity.arccos() / torch.pi, 0))
+        whole = torch.stack([cosine, relative, angle]).cpu().numpy()
+        self.cosine[batch.samples], self.relative[batch.samples], self.angle[batch.samples] = whole
         self.norm[batch.samples] = norm.cpu()
 
 

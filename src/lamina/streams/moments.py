@@ -165,10 +165,14 @@ def _add(
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:
     """The wanted tokens of streams (lines, T, C) as rows (tokens, C) in float64, a chunk at a time."""
-    size = max(1, BATCH // streams[0].shape[-1])
-    for line, place in zip(*(part.split(size) for part in wanted.nonzero(as_tuple=True)), strict=True):
-        if len(line):
-            yield [stream[line, place].double() for stream in streams]
+    for line, place in _chunks(wanted, streams[0].shape[-1]):
+        yield [stream[line, place].double() for stream in streams]
+
+
+def _chunks(wanted: torch.Tensor, channels: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Lines and places of the wanted tokens, BATCH numbers of a stream at a time; a GPU must be asked where."""
+    parts = [part.split(max(1, BATCH // channels)) for part in wanted.nonzero(as_tuple=True)]
+    return [(line, place) for line, place in zip(*parts, strict=True) if len(line)]
 
 
 def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
@@ -193,9 +197,12 @@ def accumulate(
 ) -> None:
     """Add the tokens (lines, T) that are `wanted` of a batch, each `weight` times; `inputs` stand in for X."""
     seen: set[int] = set()
+    channels = next(iter(streams.values())).shape[-1]
+    chunks = _chunks(wanted, channels)
     for (start, end), moments in sums.items():
         given = [inputs[start]] if inputs else []
-        for h, y, *other in rows(streams[start], streams[end], *given, wanted=wanted):
+        for line, place in chunks:
+            h, y, *other = (stream[line, place].double() for stream in (streams[start], streams[end], *given))
             if inputs:
                 square = weight * y.square().sum()
                 moments.yy = square if moments.yy is None else moments.yy + square

@@ -76,8 +76,10 @@ def run(
         ):
             ids, real = padded([sequences[number] for number in samples], model.device)
             body(input_ids=ids, attention_mask=real.long(), use_cache=False)
-            for stream in streams.values():
-                assert_finite(stream.sum(-1)[real], model.config.model_type, "the forward pass over the calibration")
+            if streams:
+                # All at once, for each look makes a GPU wait.
+                sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
+                assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
             # Some families run MLPs on a list of tokens.
             seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
             consumer(Batch(samples, real, seen, called), streams)

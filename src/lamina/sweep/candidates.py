@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lamina.models.surgery import parse
 from lamina.models.variant import Boundary, Patch
+from lamina.variant import DONOR
 
 HALVES = frozenset({"attention", "mlp"})
 
@@ -18,17 +19,20 @@ HALVES = frozenset({"attention", "mlp"})
 class Operation(NamedTuple):
     """What a stream does at one layer: be repaired, then run through it, maybe without some of its parts, or pass by.
 
-    A donor's layer instead of the model's own would be one more field.
+    A `donor` is whose layer it runs through instead of the model's own.
     """
 
     patch: Patch | None = None
     runs: bool = True
     without: frozenset[str] = frozenset()
+    donor: str | None = None
 
 
 @dataclass(frozen=True)
 class Candidate:
     """The base model without its `removed` units, repaired by `patches` at the boundaries of its removed runs.
+
+    A unit such as `7.@math` takes nothing away: layer 7 of that donor is in the place of the model's own.
 
     `until` is the boundary behind which its stream is not needed (2: behind layer 1); None for a model to be scored.
     Two candidates are equal if they remove the same and hold the same patches, not merely equal ones.
@@ -42,6 +46,11 @@ class Candidate:
         """This candidate less more units."""
         return replace(self, removed=self.removed.union(units))
 
+    def changed(self, unit: str) -> "Candidate":
+        """This candidate with one layer dropped or replaced, whatever was done to that layer before."""
+        layer, _ = parse(unit)
+        return replace(self, removed=frozenset({unit, *(each for each in self.removed if parse(each)[0] != layer)}))
+
     def operations(self, depth: int, halves_are_all: bool) -> list[Operation]:
         """One operation per layer, and at the end one that runs nothing, for a patch behind the last layer.
 
@@ -53,9 +62,11 @@ class Candidate:
         repairs = {end: patch for (_, end), patch in self.patches.items()}
         found = []
         for layer in range(depth + 1):
-            without = frozenset(parts.get(layer, ()))
+            here = parts.get(layer, set())
+            donor = next((part for part in here if part.startswith(DONOR)), None)
+            without = frozenset(here - {donor})
             runs = layer < depth and "layer" not in without and not (halves_are_all and without == HALVES)
-            found.append(Operation(repairs.get(layer), runs, without if runs else frozenset()))
+            found.append(Operation(repairs.get(layer), runs, *((without, donor) if runs else ())))
         return found
 
 
@@ -155,7 +166,12 @@ def grow(
                 (passing if not operation.runs else forked if there else running).append(branch)
                 there |= operation.runs
         # What ends with the layer stands last, to be cut off.
-        forked.sort(key=lambda branch: all(candidate.until == layer + 1 for candidate in branch[1]))
+        forked.sort(
+            key=lambda branch: (
+                all(candidate.until == layer + 1 for candidate in branch[1]),
+                branch[0].operation.donor or "",  # streams through one module lie together
+            )
+        )
         found = running + forked + passing
         place = {candidate: number for number, (_, group) in enumerate(found) for candidate in group}
         views = [

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
@@ -14,7 +15,7 @@ from lamina.errors import LaminaError
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import check, parse
 from lamina.models.variant import check_patches
-from lamina.sweep import candidates, forking, packing
+from lamina.sweep import candidates, forking, packing, readings
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Line
@@ -84,10 +85,20 @@ def sweep(
 
 @contextmanager
 def opened(
-    model: PreTrainedModel, samples: Sequence[Sample], tokens: int = 16384, outputs: bool = True
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    tokens: int = 16384,
+    outputs: bool = True,
+    donors: Mapping[str, nn.Module] | None = None,
 ) -> Iterator["Session"]:
-    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments."""
+    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments.
+
+    `donors` are the layers that units such as `7.@math` put in the place of the model's own.
+    """
     with forking.forking(model) as (layers, head):
+        for unit, module in (donors or {}).items():
+            layer, name = parse(unit)
+            layers[layer].donors[name] = module
         yield Session(model, layers, head, samples, tokens, outputs)
 
 
@@ -129,7 +140,7 @@ class Session:
                 "%s has ALiBi positions, which count places in the row: one row per choice, contexts are not shared.",
                 type(model).__name__,
             )
-        self.windows = forking.windows(model)
+        self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
         self.scores = Scores(samples)
         self.layer_tokens = 0
         self._lines = [packing.pack(number, sample, self.own_mask) for number, sample in enumerate(samples)]
@@ -226,17 +237,14 @@ class Session:
         batch = packing.collate(lines, self.model.device)
         everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
         tree = candidates.grow(everyone, list(observed.values()), len(self.layers), self._halves_are_all)
-        watched = list(observed)
-        state = Streams(
-            batch,
-            tree,
-            self.windows,
-            self.own_mask,
-            lambda number, before, after: self.scores.observe(batch, watched[number], before, after),
-        )
-        places = [(number, at) for number, line in enumerate(lines) for at in packing.scored_positions(line)]
-        line_of = torch.tensor([number for number, _ in places], device=batch.tokens.device)
-        position = torch.tensor([at for _, at in places], device=batch.tokens.device)
+        watched, seen = list(observed), dict[Name, torch.Tensor]()
+
+        def observe(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+            seen[watched[number]] = readings.moved(batch, before, after)
+
+        state = Streams(batch, tree, self.windows, self.own_mask, self.causal, observe)
+        places = packing.places(lines, self.scores.offsets)
+        line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(batch.tokens.device)
         streams = 1 + max(tree.leaves)
         self.head.choose = lambda hidden: (
             hidden.to(position.device).unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
@@ -251,9 +259,10 @@ class Session:
             for layer in self.layers:
                 layer.state = None
         self.layer_tokens += state.layer_tokens
-        logits = output.logits.reshape(streams, len(places), -1)
+        logits = output.logits.reshape(streams, len(places.line), -1)
         leaves = dict(zip(wanted, tree.leaves, strict=False))
-        self.scores.score(batch, leaves, logits, tree.leaves[-1] if self.outputs else None)
+        read = readings.read(batch, places, logits, leaves, seen, tree.leaves[-1] if self.outputs else None)
+        self.scores.take(batch, places, read)
 
 
 def _part(

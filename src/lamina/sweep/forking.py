@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -29,13 +30,15 @@ from lamina.sweep.packing import Batch
 class Streams:
     """State of one forward pass, shared by all wrappers.
 
-    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each.
+    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says
+    that attention without a mask is causal, and then picks its fastest kernel and does not repeat grouped heads.
     """
 
     batch: Batch
     tree: Tree
     windows: Sequence[int | None]
     own_mask: bool
+    causal: bool
     observe: Callable[[int, torch.Tensor, torch.Tensor], None]
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     layer_tokens: int = 0
@@ -45,9 +48,14 @@ class Streams:
         lines = len(self.batch.lines)
         return tensor[start * lines : end * lines]
 
-    def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor:
-        """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number."""
-        window = self.windows[layer]
+    def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor | None:
+        """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number.
+
+        None where it would only be causal.
+        """
+        window, length = self.windows[layer], self.batch.tokens.shape[1]
+        if self.causal and self.batch.plain and (window is None or window >= length):
+            return None
         if window not in self.masks:
             seen = self.batch.visible(window)[:, None]
             blank = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
@@ -65,6 +73,7 @@ class ForkingLayer(nn.Module):
         self.place = place_of(layer)
         # The last module of a sub-layer is the one whose output is its contribution.
         self.parts: dict[str, nn.Module] = {}
+        self.donors: dict[str, nn.Module] = {}  # what streams may run through instead, no part of the model
         if family.attention and family.mlp:
             self.parts = {
                 "attention": layer.get_submodule(family.attention),
@@ -104,11 +113,17 @@ class ForkingLayer(nn.Module):
         wanted = [(branch.source, branch.operation.patch) for branch in level.branches]
         entering = output = self._gather([(hidden, *place) for place in wanted[: level.running]], hidden)
         if level.running:
-            silenced = {
-                part: [i for i in range(level.running) if part in level.branches[i].operation.without]
-                for part in self.parts
-            }
-            output = self._run(entering, level.running, silenced, args, kwargs)
+            outputs, start = [], 0
+            for donor, group in groupby(level.branches[: level.running], lambda branch: branch.operation.donor):
+                together = list(group)
+                silenced = {
+                    part: [i for i, branch in enumerate(together) if part in branch.operation.without]
+                    for part in self.parts
+                }
+                streams = state.rows(entering, start, start + len(together))
+                outputs.append(self._run(donor, streams, len(together), silenced, args, kwargs))
+                start += len(together)
+            output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         # What each branch leaves: rows of the layer's output, or what passes it by.
         left: list[tuple[torch.Tensor, int, Patch | None]] = [(output, i, None) for i in range(level.running)]
         left += [(hidden, *place) for place in wanted[level.running :]]
@@ -140,6 +155,7 @@ class ForkingLayer(nn.Module):
 
     def _run(
         self,
+        donor: str | None,
         hidden: torch.Tensor,
         copies: int,
         silenced: dict[str, list[int]],
@@ -172,7 +188,8 @@ class ForkingLayer(nn.Module):
             if numbers
         ]
         try:
-            output = self.layer(hidden, *map(repeat, args), **{name: repeat(value) for name, value in kwargs.items()})
+            module = self.donors[donor] if donor else self.layer
+            output = module(hidden, *map(repeat, args), **{name: repeat(value) for name, value in kwargs.items()})
         finally:
             for handle in handles:
                 handle.remove()
@@ -270,6 +287,11 @@ def windows(model: PreTrainedModel) -> list[int | None]:
     if odd:
         raise LaminaError(f"the sweep does not know the attention of layer type {odd[0]!r} ({type(model).__name__}).")
     return [known[kind] for kind in kinds]
+
+
+def causal_alone(model: PreTrainedModel) -> bool:
+    """Whether the model's attention is causal where it is given no mask: SDPA is told so, eager attention is not."""
+    return getattr(model.config.get_text_config(), "_attn_implementation", None) == "sdpa"
 
 
 def uses_alibi(model: PreTrainedModel) -> bool:

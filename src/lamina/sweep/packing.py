@@ -8,12 +8,14 @@ prefix. So each token's logits are those of its own row evaluated alone.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from lamina.data.calibrations import Sample
 
 # A line shorter than this share of its batch's longest would be mostly padding.
 SHORT = 0.85
+ALIGNED = 8
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,52 @@ def _common_prefix(rows: Sequence[tuple[int, ...]]) -> int:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a batch is scored, as numbers on the host.
+
+    Attributes
+    ----------
+    line, position : of each place whose logits are needed, (places,).
+    at, targets, rows : of each scored token, the place that predicts it, itself, and the row of scores it belongs to.
+    """
+
+    line: np.ndarray
+    position: np.ndarray
+    at: np.ndarray
+    targets: np.ndarray
+    rows: np.ndarray
+
+
+def places(lines: Sequence[Line], offsets: np.ndarray) -> Places:
+    """The places of lines in order, `scored_positions` of each; `offsets[s]` is the first row of sample s."""
+    found = [(n, at) for n, line in enumerate(lines) for at in scored_positions(line)]
+    number = {place: count for count, place in enumerate(found)}
+    tokens = [
+        (number[n, at], target, int(offsets[line.sample]) + answer.row)
+        for n, line in enumerate(lines)
+        for answer in line.answers
+        for at, target in zip(answer.at, answer.targets, strict=True)
+    ]
+    return Places(*np.array(found).T, *np.array(tokens).T)
+
+
+@dataclass(frozen=True)
 class Batch:
-    """Lines padded to one length T: `tokens`, `positions`, `segments` of shape (lines, T); padding has segment -1."""
+    """Lines padded to one length T: `tokens`, `positions`, `segments` of shape (lines, T); padding has segment -1.
+
+    `stream` (lines, T) is True at the tokens of context and gold continuation.
+    """
 
     lines: tuple[Line, ...]
     tokens: torch.Tensor
     positions: torch.Tensor
     segments: torch.Tensor
+    stream: torch.Tensor
+
+    @property
+    def plain(self) -> bool:
+        """Whether every line is one text from its start, for which causal attention needs no mask."""
+        return all(max(line.segments) == 0 for line in self.lines)
 
     def visible(self, window: int | None = None) -> torch.Tensor:
         """Which token may attend to which, (lines, T, T) boolean; `window` limits how far back in positions.
@@ -138,15 +179,18 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[
 
 
 def collate(lines: tuple[Line, ...], device: torch.device) -> Batch:
-    """Pad `lines` on the right into one batch."""
-    length = max(len(line.tokens) for line in lines)
+    """Pad `lines` on the right into one batch, which goes to the device at once.
 
-    def padded(values: list[tuple[int, ...]], filler: int) -> torch.Tensor:
-        return torch.tensor([[*v, *[filler] * (length - len(v))] for v in values], device=device)
-
-    return Batch(
-        lines,
-        padded([line.tokens for line in lines], 0),
-        padded([line.positions for line in lines], 0),
-        padded([line.segments for line in lines], -1),
-    )
+    On a device with tensor cores to a multiple of 8: they compute in such steps, and attention copies a mask whose rows
+    are not aligned.
+    """
+    step = ALIGNED if device.type == "cuda" else 1
+    length = -(-max(len(line.tokens) for line in lines) // step) * step
+    numbers = np.zeros((4, len(lines), length), dtype=np.int64)
+    numbers[2] = -1
+    for number, line in enumerate(lines):
+        width = len(line.tokens)
+        numbers[:3, number, :width] = line.tokens, line.positions, line.segments
+        numbers[3, number, list(line.stream)] = 1
+    tokens, positions, segments, stream = torch.from_numpy(numbers).to(device)
+    return Batch(lines, tokens, positions, segments, stream.bool())

@@ -79,16 +79,15 @@ def taylor(
     # What a gradient is multiplied by: w · sign(w · ḡ).
     signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
     unit_of = {weight: unit for unit, group in weights.items() for weight in group}
-    shares = {unit: torch.zeros(len(samples), dtype=torch.float64) for unit in units}
+    shares = {unit: torch.zeros(len(samples), dtype=torch.float64, device=weights[unit][0].device) for unit in units}
     for number, sample in enumerate(samples):
 
         def add(weight: nn.Parameter, gradient: torch.Tensor, number: int = number) -> None:
-            share_of = (signed[weight].float() * gradient.float()).sum(dtype=torch.float64)
-            shares[unit_of[weight]][number] += share_of.cpu()
+            shares[unit_of[weight]][number] += (signed[weight].float() * gradient.float()).sum(dtype=torch.float64)
 
         with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
-    return shares
+    return {unit: each.cpu() for unit, each in shares.items()}
 
 
 def summed_gradients(

@@ -29,6 +29,7 @@ COLUMNS: Columns = MODEL | {
         "they are equal.",
     ),
     "n_units": (INT, "Units compared."),
-    "n_calibrations": (INT, "Calibrations."),
+    "calibrations": (STRING, "Names of the calibrations, separated by `, `."),
+    "n_calibrations": (INT, "Their number."),
     "n_samples": (INT, "Samples of these calibrations together."),
 }

@@ -3,12 +3,13 @@
 from lamina.tables.columns import FLOAT, INT, SELECTION, STRING, Columns
 
 GRAIN = (
-    "One row per plan and unit: what a selector removes at a size, in order. A refused plan has one row, in which all "
-    "but its key and the reason is null."
+    "One row per plan and unit: what a selector removes or replaces at a size, in order. A refused plan has one row, "
+    "in which all but its key and the reason is null."
 )
 
 COLUMNS: Columns = SELECTION | {
-    "unit": (STRING, "Unit removed: 12, 12.attention or 12.mlp."),
+    "unit": (STRING, "Unit removed: 12, 12.attention or 12.mlp; 12.@math is layer 12 replaced by that of a donor."),
+    "donor": (STRING, "Donor whose layer takes the unit's place, which is not removed then; null for a removal."),
     "position": (INT, "Place in the order of removal, from 1."),
     "score": (
         FLOAT,

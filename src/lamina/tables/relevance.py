@@ -22,10 +22,16 @@ COLUMNS: Columns = SWEPT | {
         "Lower end of the 95 % interval of score: bootstrap over samples; rule of three where no answer changed.",
     ),
     "ci_high": (FLOAT, "Upper end of the 95 % interval of score."),
+    "at_least": (
+        FLOAT,
+        "What score is at least where it is null because the unit left a sweep of budget exact: with nothing lost on "
+        "the samples that it did not see. No estimate and no mean. Null elsewhere, for metric margin, and in tables of "
+        "earlier versions.",
+    ),
     "n_samples": (
         INT,
-        "Number of samples behind score: fewer than the calibration has where a budget let the unit leave early; 0 for "
-        "magnitude, which looks at weights only.",
+        "Number of samples behind score, or at_least: fewer than the calibration has where a budget let the unit leave "
+        "early (random ones under race, the hardest under exact); 0 for magnitude, which looks at weights only.",
     ),
     "n_not_finite": (
         INT,

@@ -97,5 +97,9 @@ COLUMNS: Columns = SWEPT | {
         "calibration's mean: the mean over samples is that sum.",
     ),
     "magnitude": (FLOAT, "Sum of abs(w) over the weights w of the unit; the same for every sample."),
-    "chosen": (BOOL, "Whether the budget of an early-leaving sweep settled on this unit to go; null in full sweeps."),
+    "chosen": (
+        BOOL,
+        "Whether the budget of an early-leaving sweep settled on this unit to go; null in full sweeps. What left early "
+        "has fewer rows: under budget exact its hardest samples, of which no mean tells anything of the others.",
+    ),
 }

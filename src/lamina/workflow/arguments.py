@@ -56,6 +56,7 @@ def sweep(config: Configuration, w: Any) -> str:
         budget=early and as_json(early),
         drawn=drawn(config, w),
         recovery=loop(config, w),
+        donors=donors(config, w),
         block=w.block,
         blocks=studies.sweep_blocks(config, w.selector),
         tokens=config.sweep.tokens,
@@ -71,6 +72,17 @@ def drawn(config: Configuration, w: Any) -> str | None:
         return None
     options, score = getattr(config.metrics, pass_).options(), config.calibrations[w.calibration].score
     return as_json({"options": options, "score": score, "seed": config.seed})
+
+
+def donors(config: Configuration, w: Any) -> str | None:
+    """Whose layers may take the places of the model's own; None for nobody's."""
+    siblings = inputs.donors(config, w)
+    if not siblings:
+        return None
+    selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+    merged = {name: config.donors[name].model_dump() for name in selector.donors if name not in siblings}
+    names, protect = list(selector.donors), list(selector.protect)
+    return as_json({"names": names, "protect": protect, "records": siblings | merged})
 
 
 def loop(config: Configuration, w: Any) -> str | None:
@@ -93,6 +105,7 @@ def sweep_modules(config: Configuration, w: Any) -> list[str]:
         drawn = [f"lamina.relevance.{pass_}"] if pass_ in studies.DRAWN else []
         return [MODULES[pass_], *drawn]
     early = [] if budget == "full" else [f"lamina.search.{budget}"]
+    early += ["lamina.search.donors", "lamina.models.donors"] if inputs.donors(config, w) else []
     name = studies.looped(config, w.selector)
     return early + (
         ["lamina.search.looped", f"lamina.recovery.{config.recoveries[name].method}"] if name != "none" else []
@@ -101,7 +114,9 @@ def sweep_modules(config: Configuration, w: Any) -> list[str]:
 
 def score(config: Configuration, w: Any) -> str:
     """How a sweep is turned into scores of every metric that it measures."""
+    budget = studies.sweep_settings(config, w.selector)[2]
     return command(
+        budget="exact" if budget == "exact" else None,  # elsewhere who left early saw samples like any other's
         score=config.calibrations[w.calibration].score,
         seed=config.seed,
         metrics=",".join(metric.name for metric in measured(config, w)),
@@ -126,6 +141,7 @@ def prune(config: Configuration, w: Any) -> str:
         keys=keys(w),
         score=config.calibrations[w.calibration].score,
         **inputs.step_evidence(config, w),
+        donors=donors(config, w),
         also=as_json(also) if also else None,
     )
 
@@ -135,7 +151,8 @@ def prune_modules(config: Configuration, w: Any) -> list[str]:
     selector = config.selectors[w.selector]
     metric = [f"lamina.relevance.{selector.metric}"] if selector.metric else []
     mixture = ["lamina.search.mixture"] if studies.beside(config, w.calibration, w.selector) else []
-    return [f"lamina.search.{selector.strategy}", *metric, *mixture]
+    given = ["lamina.search.donors"] if inputs.donors(config, w) else []
+    return [f"lamina.search.{selector.strategy}", *metric, *mixture, *given]
 
 
 def search(config: Configuration, w: Any) -> str:
@@ -145,6 +162,7 @@ def search(config: Configuration, w: Any) -> str:
         sizes=json.dumps(studies.searches(config).get((w.model, w.calibration, w.selector), [])),
         score=config.calibrations[w.calibration].score,
         recovery=loop(config, w),
+        donors=donors(config, w),
         tokens=config.sweep.tokens,
         keys=as_json({"model": w.model, "calibration": w.calibration, "selector": w.selector}),
     )
@@ -155,7 +173,8 @@ def search_modules(config: Configuration, w: Any) -> list[str]:
     """What a search imports by name: its strategy, its metric, the repair in the loop."""
     name = studies.looped(config, w.selector)
     looped = [] if name == "none" else ["lamina.search.growing", f"lamina.recovery.{config.recoveries[name].method}"]
-    return [*prune_modules(config, w), *looped]
+    given = ["lamina.models.donors"] if inputs.donors(config, w) else []
+    return [*prune_modules(config, w), *looped, *given]
 
 
 def recover(config: Configuration, w: Any) -> str:
@@ -191,6 +210,14 @@ def generation(config: Configuration, w: Any) -> str:
     """The same of a task to which answers are written, and how they are."""
     written = config.benchmarks.tasks[w.task].generate
     return f"{benchmark(config, w)} {command(generate=written and as_json(written.options()))}"
+
+
+def drafts(config: Configuration) -> str:
+    """How drafts are measured, and the text that their prompts begin; empty where none are."""
+    if (asked := config.benchmarks.drafts) is None:
+        return ""
+    options = asked.model_copy(update={"removed": 1}).options()  # which variants there are is said beside
+    return command(options=as_json(options), text=as_json(config.benchmarks.perplexity[asked.text].options()))
 
 
 def _data(files: Mapping[str, str]) -> str:

@@ -150,6 +150,11 @@ def estimate(
             work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
         else:
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
+        if given := studies.donors(config, selector):
+            # Every layer that is there again, replaced by each donor's; so many models more, naively.
+            left = depth[model] - removed
+            work += len(given) * tokens.packed * left * (left + 1) / 2
+            naive += len(given) * tokens.rows * left * left
         if (recovery := studies.looped(config, selector)) != "none":
             # One pass for the Gram matrices of the patches, over what is scored as well.
             seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
@@ -200,5 +205,6 @@ def estimate(
             # The likeliest answer and the samples, as long as the right ones.
             work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
             stage.add(work, work, flops(model, tokens))
-    stages["benchmark"].jobs += sum(bool(studies.efficiency_variants(config, model)) for model in config.models)
+    for chosen in (studies.efficiency_variants, studies.draft_variants):
+        stages["benchmark"].jobs += sum(bool(chosen(config, model)) for model in config.models)
     return stages

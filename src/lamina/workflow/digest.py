@@ -8,6 +8,7 @@ number comes from; where an entry of such a registry matters to a job, its rule 
 import ast
 import hashlib
 import json
+import os
 import re
 import sys
 from dataclasses import MISSING, fields
@@ -32,6 +33,9 @@ _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
     "lm-eval": ("datasets", "evaluate", "jinja2", "sacrebleu", "scikit-learn"),  # documents, prompts, metrics
 }
+
+
+_OWN = Path(__file__).read_bytes()  # how a module is read
 
 
 class _Module(NamedTuple):
@@ -159,7 +163,39 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 @cache
 def _read(name: str, file: Path, root: Path) -> _Module:
-    tree = ast.parse(file.read_bytes(), filename=str(file))
+    digest, imported = _parsed(name, file)
+    tops = {name.split(".")[0] for name in imported}
+    local = {name for name in imported if name.split(".")[0] == _PACKAGE}
+    parents = {name.rsplit(".", depth)[0] for name in local for depth in range(1, name.count(".") + 1)}
+    known = sorted(name for name in local | parents if _file_of(name, root))
+    packages = sorted(tops - {_PACKAGE} - sys.stdlib_module_names)
+    return _Module(digest, tuple(known), tuple(packages))
+
+
+def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
+    """Hash of a module's code and what it imports; beside the compiled code, so that it is parsed once."""
+    text = file.read_bytes()
+    key = hashlib.sha256(f"{name} {sys.version} ".encode() + _OWN + text).hexdigest()
+    kept = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.digest"
+    try:
+        found, digest, *imported = kept.read_text(encoding="utf-8").split("\n")
+        if found == key:
+            return digest, imported
+    except (OSError, ValueError):
+        pass
+    digest, imported = _parse(name, file, text)
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        whole = kept.with_name(f"{kept.name}.{os.getpid()}")
+        whole.write_text("\n".join([key, digest, *imported]), encoding="utf-8")
+        os.replace(whole, kept)
+    except OSError:
+        pass  # where others installed it, every start parses it
+    return digest, imported
+
+
+def _parse(name: str, file: Path, text: bytes) -> tuple[str, list[str]]:
+    tree = ast.parse(text, filename=str(file))
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     imported: set[str] = set()
     for node in ast.walk(tree):
@@ -172,12 +208,7 @@ def _read(name: str, file: Path, root: Path) -> _Module:
             source = ".".join([*above, *([node.module] if node.module else [])])
             imported.add(source)
             imported.update(f"{source}.{alias.name}" for alias in node.names)
-    tops = {name.split(".")[0] for name in imported}
-    local = {name for name in imported if name.split(".")[0] == _PACKAGE}
-    parents = {name.rsplit(".", depth)[0] for name in local for depth in range(1, name.count(".") + 1)}
-    known = sorted(name for name in local | parents if _file_of(name, root))
-    packages = sorted(tops - {_PACKAGE} - sys.stdlib_module_names)
-    return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(packages))
+    return _hashed(ast.dump(tree)) if tree.body else "", sorted(imported)
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

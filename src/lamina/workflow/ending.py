@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina import database
 from lamina.errors import explained
-from lamina.variant import Variant
+from lamina.variant import DONOR, Variant
 
 QUERY = "sql/queries/largest_removal_that_keeps_95_percent.sql"
 
@@ -28,7 +28,7 @@ def lines(results: str | Path = "results", views: str | Path = database.VIEWS, q
 
 
 def _best(row: dict[str, Any]) -> str:
-    margin, units = 196 * row["kept_stderr"], row["units"].split()
+    margin, units = 196 * row["kept_stderr"], [unit for unit in row["units"].split() if DONOR not in unit]
     kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
     sure = "" if row["certain"] else ", not certainly 95 %"
     return (

@@ -122,12 +122,26 @@ def overlap_gates(config: Configuration, w: Any, listed: list[Variant]) -> list[
     return [paths.overlap(w.model, name, w.task) for name in sorted({w.calibration, *seen})]
 
 
+def draft_gates(config: Configuration, model: str) -> list[str]:
+    """What says that nothing that a model's drafts were made from holds their prompts."""
+    drafts, listed = config.benchmarks.drafts, studies.draft_variants(config, model)
+    seen = {name for v in listed for name in (v.calibration, *studies.read_by(config, v))}
+    return [paths.overlap(model, name, drafts.text) for name in sorted(seen)] if drafts else []
+
+
 def added_data(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
     """The calibrations that a recovery is fitted on beside the job's own, by name."""
     if recovery == "none":
         return {}
     read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], recovery)
     return {name: paths.calibration(w.model, name) for name in read if name != w.calibration}
+
+
+def donors(config: Configuration, w: Any) -> dict[str, str]:
+    """The manifests of the siblings whose layers a job may put into its model, by name."""
+    listed = studies.donors(config, w.selector)
+    names = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
+    return {name: paths.manifest(name) for name in sorted(names)}
 
 
 def healing_data(config: Configuration, w: Any) -> dict[str, str]:
@@ -165,7 +179,9 @@ def table_parts(config: Configuration, table: str) -> list[str]:
     """The files that one table is gathered from: exactly those that the configuration asks for."""
     match table:
         case "models":
-            return [paths.manifest(model) for model in config.models]
+            studied = {model for study in config.studies.values() for model in study.models}
+            # A donor is no model of the report unless a study lists it.
+            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
         case "calibrations":
             return [paths.calibration(*place) for place in studies.calibrations(config)]
         case "activations":
@@ -191,6 +207,8 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
         case "efficiency":
             return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
+        case "drafts":
+            return [paths.drafts(model) for model in config.models if studies.draft_variants(config, model)]
         case "diagnoses":
             return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
     raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.workflow.inputs.")

@@ -132,7 +132,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
 def starts_shared(config: Configuration, selector: str) -> bool:
     """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
     entry = config.selectors[selector]
-    return entry.budget == "full" and entry.recovery is None
+    return entry.budget == "full" and entry.recovery is None and not entry.donors
 
 
 def beside(config: Configuration, calibration: str, selector: str) -> dict[str, float]:
@@ -155,6 +155,11 @@ def looped(config: Configuration, selector: str) -> str:
     if selector.startswith("base/"):
         return "none"
     return config.selectors[planned_for("", selector)[1]].recovery or "none"
+
+
+def donors(config: Configuration, selector: str) -> list[str]:
+    """The donors of the sweeps under a selector, which may be `base/{pass}/{units}`."""
+    return [] if selector.startswith("base/") else list(config.selectors[planned_for("", selector)[1]].donors)
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -259,6 +264,13 @@ def structures(config: Configuration, model: str) -> int:
     """How many variants of a model differ in cost, as far as that is known before there are plans."""
     listed = efficiency_variants(config, model)
     return len({(config.selectors[v.selector].units, v.removed, v.recovery) for v in listed})
+
+
+def draft_variants(config: Configuration, model: str) -> list[Variant]:
+    """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
+    drafts = config.benchmarks.drafts
+    mine = [variant for variant in variants(config) if variant.model == model and drafts]
+    return [v for v in mine if drafts and v.removed >= removed_count(drafts.removed, layers(config, model))]
 
 
 def _pruning(config: Configuration) -> list[Prune]:

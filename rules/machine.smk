@@ -1,0 +1,42 @@
+# What this machine gives a run: cores and GPUs for its jobs, and what happens as it begins and fails. Gives: `gpus` and
+# THREADS for the resources of rules, STARTED.
+import socket
+
+
+def cores():
+    """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
+    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
+
+
+# GPUs here, and the memory of one.
+here_gpus = cache(lambda: len(gpu_lock.devices(os.environ)))
+device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
+
+
+def gpus_of(wildcards, input):
+    """GPUs of a job: those that the weights of its model need. A cluster's jobs have what they ask for."""
+    most = here_gpus() if workflow.local_exec and not workflow.remote_exec else None
+    return devices(CONFIG.models[wildcards.model].devices, input.manifest, device_gb(), most)
+
+
+# A large graph asks the functions of each job, so what is the same for all is a number.
+gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
+
+
+STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; on a cluster in the shared folder
+
+
+onstart:
+    gc.freeze()
+    gc.enable()
+    Path(STARTED).touch()
+    # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
+    Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
+    if WARM:
+        warm.start(WARM, "results/jobs/warm_parent")
+
+
+onerror:
+    # Said after all that Snakemake says. A job of a cluster is no run.
+    if log and not workflow.remote_exec:
+        atexit.register(failures.tell, log[0])

@@ -1,0 +1,244 @@
+"""What all strategies of section `selectors` share: the options that several have, and what goes with what."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from lamina.config.entry import ByValue, Filled, Named, Spelt, group_option, option, replicates_option
+from lamina.config.explain import listed, wrong
+from lamina.config.metrics import METRICS, Metric, those
+
+Units = Literal["layer", "attention", "mlp"]
+
+# What readers find where a strategy has no such option.
+_LACKING: Mapping[str, Any] = {
+    "metric": None,
+    "budget": "full",
+    "confidence": None,
+    "tolerance": None,
+    "seed": 0,
+    "recovery": None,
+    "also": {},
+    "combine": "mean",
+    "donors": (),
+}
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
+Combine = Literal["mean", "worst"]
+
+
+def units_option() -> Any:
+    """The key `units`."""
+    return option("What is removed, whole layers or one of their two halves.", "layer")
+
+
+def check_halves(units: Units, metrics: Iterable[str]) -> None:
+    """Refuse halves of layers for a metric that has no value for them, by the error of key `units`."""
+    for metric in metrics:
+        if units != "layer" and not METRICS[metric].halves:
+            raise wrong(
+                f"'{units}' has no '{metric}', which fits maps over runs of whole layers. Write units: layer, or "
+                f"metric: {those(lambda metric: metric.halves)}.",
+                "units",
+            )
+
+
+def metric_option(**more: Any) -> Any:
+    """The key `metric`."""
+    return option("Relevance metric by which units are compared.", **more)
+
+
+def recovery_option() -> Any:
+    """The key `recovery`."""
+    return option(
+        "Recovery (a name under `recoveries`) that is in place while units are scored, so that what is easiest to "
+        "repair goes; `null` scores bare removals.",
+        None,
+    )
+
+
+def also_option() -> Any:
+    """The key `also`."""
+    return option(
+        "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of "
+        "each score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
+        {},
+        allowed="weights above 0 by calibration, such as {corpus: 1}",
+        shown_default="none",
+    )
+
+
+def combine_option() -> Any:
+    """The key `combine`."""
+    return option("Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean")
+
+
+def donors_option() -> Any:
+    """The key `donors`."""
+    return option(
+        "Siblings (names under `donors`) whose layers may take the places of layers that stay. `removed` counts what "
+        "is dropped.",
+        [],
+        shown_default="none",
+    )
+
+
+def _adds(metric: Metric) -> bool:
+    """Whether scores of several calibrations have one scale: those of gradients and weights have none of their own."""
+    return metric.pass_ in ("removal", "stream")
+
+
+def held_back_option() -> Any:
+    """The key `held_back`."""
+    return option(
+        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
+        "measured there.",
+        0.25,
+        gt=0,
+        lt=1,
+    )
+
+
+class Selector(ByValue):
+    """A metric, a strategy, the kind of unit and what must stay.
+
+    The most that can go: all unprotected layers but one; for `block` the longest run of them; for `deepest` all
+    unprotected ones except the last layer.
+    """
+
+    BY: ClassVar[str] = "strategy"
+    USUAL: ClassVar[str | None] = "iterative"
+    ASIDE = ("group", "replicates")
+    # For messages: what else keeps layers from going, and metrics to begin with.
+    LIMIT: ClassVar[str] = ""
+    USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
+    # Whether one job finds the plans of all sizes by trying whole sets.
+    SEARCHES: ClassVar[bool] = False
+
+    strategy: str = option("How units are picked from their scores.", "iterative")
+    units: Units = units_option()
+    protect: list[Annotated[int, Spelt]] = option("Layers that stay, negative ones counted from the end.", [])
+    group: Filled | None = group_option()
+    replicates: int = replicates_option()
+
+    if TYPE_CHECKING:
+
+        @property
+        def metric(self) -> str | None: ...
+        @property
+        def budget(self) -> str: ...
+        @property
+        def confidence(self) -> float | None: ...
+        @property
+        def tolerance(self) -> float | None: ...
+        @property
+        def seed(self) -> int: ...
+        @property
+        def recovery(self) -> str | None: ...
+        @property
+        def also(self) -> Mapping[str, float]: ...
+        @property
+        def combine(self) -> str: ...
+        @property
+        def donors(self) -> Sequence[str]: ...
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        super().__pydantic_init_subclass__(**kwargs)
+        for key, value in _LACKING.items():
+            if key not in cls.model_fields:
+                setattr(cls, key, value)
+
+    @classmethod
+    def missing(cls, key: str) -> str:
+        if key != "metric":
+            return super().missing(key)
+        free = listed(each.title() for each in Selector.__subclasses__() if "metric" not in each.model_fields)
+        return (
+            f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
+            f"strategy: {free}, which need none."
+        )
+
+    @model_validator(mode="after")
+    def _check_halves(self) -> Self:
+        if self.metric:
+            check_halves(self.units, [self.metric])
+        return self
+
+    @model_validator(mode="after")
+    def _check_recovery(self) -> Self:
+        if not self.recovery:
+            return self
+        if self.units != "layer":
+            raise wrong(
+                f"'{self.recovery}' repairs the boundary of whole layers, and this selector removes {self.units} units."
+                " Write units: layer, or leave `recovery` out.",
+                "recovery",
+            )
+        if self.metric and METRICS[self.metric].pass_ != "removal":
+            raise wrong(
+                f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
+                f"that. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave `recovery` out.",
+                "recovery",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_also(self) -> Self:
+        if self.also and self.metric and not _adds(METRICS[self.metric]):
+            raise wrong(
+                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
+                f"{those(_adds)}, or leave `also` out.",
+                "also",
+            )
+        if self.also and self.budget != "full":
+            raise wrong(
+                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
+                "seen. Write budget: full, or leave `also` out.",
+                "also",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_donors(self) -> Self:
+        if not self.donors:
+            return self
+        if self.units != "layer":
+            raise wrong(
+                f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
+                "`donors` out.",
+                "donors",
+            )
+        if self.metric and METRICS[self.metric].pass_ != "removal":
+            raise wrong(
+                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
+                f"{those(lambda metric: metric.pass_ == 'removal')}, or leave `donors` out.",
+                "metric",
+            )
+        if self.budget != "full":
+            raise wrong(
+                f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
+                "full, or leave `donors` out.",
+                "budget",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_searched(self) -> Self:
+        if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
+            raise wrong(
+                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                f"Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: iterative.",
+                "metric",
+            )
+        return self
+
+    def largest_removal(self, n_layers: int) -> int:
+        """The most units that can go from a model of `n_layers` layers."""
+        free = sum(self.free(n_layers))
+        return min(free, n_layers - 1) if self.units == "layer" else free
+
+    def free(self, n_layers: int) -> list[bool]:
+        """Whether each layer is unprotected."""
+        kept = {index % n_layers for index in self.protect}
+        return [index not in kept for index in range(n_layers)]

@@ -1,0 +1,148 @@
+"""Plain and speculative decoding of one prompt: a draft proposes tokens, the base reads them in one pass and decides.
+
+What is written is the base's, token by token where the likeliest one is taken, in distribution where tokens are drawn
+[Leviathan et al., arXiv 2211.17192, alg. 1]. Probabilities are one-hot where the likeliest token is taken, so that both
+follow one rule.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, cast
+
+import torch
+from torch.nn import functional
+from transformers import DynamicCache, PreTrainedModel
+
+clock = time.perf_counter  # what seconds are counted by
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a text is written.
+
+    Attributes
+    ----------
+    tokens : the most that are written after a prompt.
+    temperature : of the softmax that tokens are drawn from; None takes the likeliest.
+    ends : tokens after which nothing is written.
+    draft : tokens that a draft proposes before the base reads them.
+    """
+
+    tokens: int
+    temperature: float | None = None
+    ends: frozenset[int] = frozenset()
+    draft: int = 4
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tokens that followed a prompt, and the time that those after the first one took.
+
+    `rounds` are the passes of the base behind the prompt's own, `proposed` the tokens that all of them together gave,
+    those behind an end included.
+    """
+
+    tokens: list[int]
+    rounds: int
+    proposed: int
+    seconds: float
+
+
+class Writer:
+    """A model and its cache of what it has read."""
+
+    def __init__(self, model: Any) -> None:
+        # Without the configuration no layer forgets what is outside its window, so that tokens can be taken back.
+        self.model = model
+        self.cuts, self.cache, self.held = model._supports_logits_to_keep(), DynamicCache(), 0
+
+    def read(self, text: Sequence[int], last: int) -> torch.Tensor:
+        """Logits (last, V) behind each of the last tokens of a text, whose beginning was read before."""
+        ids = torch.tensor([text[self.held :]], device=self.model.device)
+        few = {"logits_to_keep": last} if self.cuts else {}
+        output = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, **few)
+        self.held = len(text)
+        return cast(torch.Tensor, output.logits[0, -last:])
+
+    def keep(self, length: int) -> None:
+        """Forget what was read behind the first `length` tokens."""
+        if self.held > length:
+            self.cache.crop(length - self.held)
+            self.held = length
+
+
+def shares(logits: torch.Tensor, temperature: float | None) -> torch.Tensor:
+    """Probabilities (…, V) of the next token in float32; one-hot at the likeliest without a temperature."""
+    if temperature is None:
+        return functional.one_hot(logits.argmax(-1), logits.shape[-1]).float()
+    return (logits.float() / temperature).softmax(-1)
+
+
+def drawn(weights: torch.Tensor, number: float) -> int:
+    """The token in whose part of the cumulative weights (V,) a number of [0, 1) falls."""
+    sums = weights.double().cumsum(-1)
+    return min(int(torch.searchsorted(sums, number * sums[-1], right=True)), len(weights) - 1)
+
+
+def verify(
+    base: torch.Tensor, draft: Sequence[torch.Tensor], proposed: Sequence[int], number: Callable[[], float]
+) -> tuple[int, int]:
+    """How many proposed tokens stay, and the base's own token behind them.
+
+    A token drawn from q stays with chance min(1, p / q); in the place of the first that does not comes one drawn from
+    max(p - q, 0). So each token has distribution p.
+
+    Parameters
+    ----------
+    base : p (g + 1, V), behind the text and behind each proposed token.
+    draft : q (V,) of each of the g proposed tokens.
+    number : gives numbers of [0, 1).
+    """
+    for place, token in enumerate(proposed):
+        p, q = base[place], draft[place]
+        if number() * float(q[token]) >= float(p[token]):
+            return place, drawn((p - q).clamp(min=0), number())
+    return len(proposed), drawn(base[len(proposed)], number())
+
+
+@torch.inference_mode()
+def written(
+    model: PreTrainedModel, prompt: Sequence[int], how: Decoding, seed: int, draft: PreTrainedModel | None = None
+) -> Written:
+    """What a model writes behind a prompt, with a draft or alone; `seed` decides what is drawn."""
+    random, base = Random(seed), Writer(model)
+    first = drawn(shares(base.read(prompt, 1)[0], how.temperature), random.random())
+    helper = Writer(draft) if draft is not None else None
+    text, rounds, start = [*prompt, first], 0, clock()
+    fresh = {first}
+    while len(text) < len(prompt) + how.tokens and not fresh & how.ends:
+        known, guesses = len(text), []
+        for _ in range(how.draft if helper else 0):
+            guesses.append(shares(helper.read(text, 1)[0], how.temperature))  # type: ignore[union-attr]
+            text.append(drawn(guesses[-1], random.random()))
+        p = shares(base.read(text, len(guesses) + 1), how.temperature)
+        kept, token = verify(p, guesses, text[known:], random.random)
+        text = [*text[: known + kept], token]
+        base.keep(len(text) - 1)
+        if helper:
+            helper.keep(len(text) - 1)
+        fresh, rounds = set(text[known:]), rounds + 1
+    seconds = clock() - start
+    found = text[len(prompt) : len(prompt) + how.tokens]
+    end = next((place for place, token in enumerate(found) if token in how.ends), len(found))
+    return Written(found[: end + 1], rounds, len(text) - len(prompt) - 1, seconds)
+
+
+@torch.inference_mode()
+def overlap(
+    model: PreTrainedModel, draft: PreTrainedModel, text: Sequence[int], prompt: int, temperature: float | None
+) -> torch.Tensor:
+    """The chance Σ_v min(p, q) of each token of a text behind its first `prompt` to be accepted, (tokens - prompt,).
+
+    The text is one that the base wrote. Without a temperature it is 1 where the likeliest tokens agree, else 0.
+    """
+    ids = torch.tensor([text], device=model.device)
+    p, q = (each(input_ids=ids, use_cache=False).logits[0, prompt - 1 : -1] for each in (model, draft))
+    return torch.minimum(shares(p, temperature), shares(q, temperature)).sum(-1)

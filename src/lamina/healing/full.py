@@ -1,0 +1,70 @@
+"""Healing by training every weight of a variant, from what pruning left or from random weights.
+
+From the pruned weights with objective `distill` it is Minitron's recipe in small [arXiv 2408.11796]; from random ones
+it is the model of the same shape trained from nothing, on the same batches in the same order.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.healing import lora, training
+from lamina.healing.objectives import Objective
+from lamina.healing.progress import Progress
+from lamina.healing.training import Source
+from lamina.models.materialise import EVERYTHING, materialise
+from lamina.models.modeling_lamina import describe
+from lamina.models.variant import Boundary, Repairing, own_all
+
+save_empty = lora.save_empty
+
+
+def heal(
+    base: PreTrainedModel,
+    plan: Mapping[str, Any],
+    patches: Mapping[Boundary, Repairing] | None,
+    sources: Sequence[Source],
+    options: Any,
+    progress: Progress | None = None,
+) -> tuple[dict[str, nn.Parameter], list[dict[str, Any]]]:
+    """Train all weights of a variant of `base`, whose own stay as they are.
+
+    Returns the best epoch's weights by name, and the rows of table `training`, as `lora.heal`.
+
+    Raises
+    ------
+    LaminaError
+        If random weights are wanted for a variant that is no plain model of its class, or as `training.train`.
+    """
+    variant = materialise(base, plan, patches)
+    torch.manual_seed(options.seed)
+    weights = own_all(variant)
+    if options.start == "random":
+        if any(describe(variant).values()):
+            raise LaminaError(
+                "start: random trains a plain model of fewer layers, and this variant has patches or lacks halves of "
+                "layers. Heal it with recoveries: [none] and a selector with units: layer."
+            )
+        fresh = dict(AutoModelForCausalLM.from_config(variant.config).named_parameters())
+        for name, weight in weights.items():
+            weight.data.copy_(fresh[name])
+    for weight in weights.values():
+        weight.requires_grad_(True)
+    objective = Objective.of(options.objective, variant, base, plan, options.temperature)
+    rows, best = training.train(weights, objective, sources, options, nullcontext, progress)
+    for name, weight in weights.items():
+        weight.requires_grad_(False)
+        weight.data.copy_(best[name])
+    return weights, rows
+
+
+def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
+    """Write all weights where an adapter stands, under the names of the variant's parameters."""
+    state = {f"base_model.model.{name}": weight.detach().cpu().contiguous() for name, weight in weights.items()}
+    lora.write(Path(folder), state, lora.NO_ADAPTER, EVERYTHING)
