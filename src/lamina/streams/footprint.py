@@ -67,7 +67,9 @@ def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams
     """
     asked = line + scored * shape.vocabulary / (4 * shape.channels)
     together = min(lines, max(1, int(tokens / streams / asked)))
-    carried = min(streams, max(2, tokens // (line * together)))
+    # Then groups as even as `engine.groups` makes them, the current model in each.
+    most = max(1, tokens // (line * together) - 1)
+    carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
     logits = scored * shape.vocabulary * (FLOAT + max(FLOAT, 2 * shape.size if shape.size < FLOAT else 0))
     # A removal runs no layer of its own, so that in every layer one stream stands by.
     layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
