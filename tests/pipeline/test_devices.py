@@ -8,6 +8,8 @@ import yaml
 
 from tests.pipeline.project import Project, copy_project
 
+pytestmark = pytest.mark.studies
+
 KEYS = {
     "activations": "layer, span",
     "sweeps": "selector, removed, unit, sample",

@@ -110,7 +110,9 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
     assert found
     names = set(found[0])
     assert names & {"n_samples", "n_jobs", "accuracy_samples"}, "a number needs its sample count"
-    assert names & {"stderr", "ci_low", "accuracy_low", "before_stderr", "accuracy_stderr"}, "a number needs its error"
+    assert names & {"stderr", "ci_low", "accuracy_low", "before_stderr", "accuracy_stderr", "speedup_stderr"}, (
+        "a number needs its error"
+    )
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from lamina import database, report
-from lamina.figures import cross_task, relevance_maps, style
+from lamina.figures import cross_task, dissociations, relevance_maps, style
 from tests.unit.plausible_tables import write_study
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
@@ -134,11 +134,14 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     ),
     "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
     "searches": ("SELECT loss FROM searches WHERE stage = 'held back'", lines("y")),
+    "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
+    "drafts": ("SELECT acceptance FROM drafts UNION ALL SELECT speedup FROM drafts", lines("y")),
     "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("y")),
 }
 SCALES = {
     "relevance_maps": (relevance_maps.ACCURACY, relevance_maps.ACCURACY_SCALE),
     "cross_task": (cross_task.COLOURS, cross_task.SCALE),
+    "dissociations": (dissociations.COLOURS, dissociations.SCALE),
 }
 COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/unit/test_comparison.py repeats them
 # Rows that are single measurements, of which the figure draws the mean and its interval, or one fit each.
