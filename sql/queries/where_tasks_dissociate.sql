@@ -7,6 +7,7 @@
 --                            outside the band of random halves of one task)
 -- widest, ci_low, ci_high    the largest difference of accuracy relevance of a unit, with its 95 % interval
 -- verdict                    double: sure units on both sides; one-sided: on one, which an easier task explains too; none
+-- Empty where no study of maps has two calibrations with accuracy above chance.
 SELECT model, component, calibration, rival,
     coalesce(string_agg(layer, ' ' ORDER BY layer) FILTER (sure AND difference > 0), '') AS first_more,
     coalesce(string_agg(layer, ' ' ORDER BY layer) FILTER (sure AND difference < 0), '') AS rival_more,
