@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina import database, report
+from lamina import database, summary
 from lamina.evaluation import comparisons
 from lamina.tables import store
 from tests.unit.plausible_tables import VIEWS, write_tables
@@ -93,11 +93,11 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     told = {(row["selector"], row["rival"]): row for row in database.rows(views, query)}
     first = told["accuracy", "cosine"]
     assert (first["winner"], first["better"], first["worse"], first["undecided"]) == ("accuracy", 1, 0, 1)
-    [sentence] = report.contests(views, [])
+    [sentence] = summary.contests(views, [])
     assert "cosine 1 / 0 / 1 (on average +32.5 points" in sentence and "deepest 0 / 0 / 1" in sentence
 
 
 def test_one_selector_or_no_benchmark_is_nothing_to_compare(tmp_path: Path) -> None:
     assert list(comparisons.compared(tables(tmp_path / "one", {"accuracy": {"sums": [1, 0]}}))) == []
     views = tables(tmp_path / "none", {})
-    assert list(comparisons.compared(views)) == [] and report.contests(views, []) == []
+    assert list(comparisons.compared(views)) == [] and summary.contests(views, []) == []

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from lamina import database, report
+from lamina import database, summary
 from lamina.config import load as configuration
 from lamina.errors import LaminaError
 from lamina.figures import pruning_curves, relevance_maps, style
@@ -177,7 +177,7 @@ def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -
 
 def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:
     spreads = [row["spread"] for row in database.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")]
-    told = report.replicates(run)
+    told = summary.replicates(run)
     assert f"standard deviation of {np.median(spreads):.3f} from draw to draw in the median of 4 layers" in told[0]
     assert any(sentence.startswith("some on recall, drawn 6 times") for sentence in told)
 
@@ -186,7 +186,7 @@ def test_a_run_without_replicates_has_no_means(tmp_path: Path) -> None:
     write_study(tmp_path, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=10)
     run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
     assert not database.rows(run, "FROM relevance_means") and not database.rows(run, "FROM score_means")
-    assert report.replicates(run) == [] and "replicates" not in pruning_curves.caption(run)
+    assert summary.replicates(run) == [] and "replicates" not in pruning_curves.caption(run)
 
 
 def test_tables_are_told_which_rows_are_replicates(root: Path) -> None:

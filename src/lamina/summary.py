@@ -1,0 +1,221 @@
+"""What came out of a run, in the few sentences that its report calls "In short"; each is computed from the tables."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import duckdb
+
+from lamina.database import rows
+from lamina.figures.style import Z95
+
+
+def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What came out, in a few plain sentences; poor numbers are told like good ones."""
+    return [
+        sentence
+        for sentence in (
+            *free_layers(connection),
+            *agreement(connection),
+            *contests(connection, take),
+            *repairs(connection),
+            *text_repairs(connection),
+            *written(connection),
+            *replicates(connection),
+            not_finite(connection),
+        )
+        if sentence
+    ]
+
+
+def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many layers each model can lose one at a time without a measurable cost, and where that differs."""
+    found = rows(
+        connection,
+        """SELECT model, calibration, count(*) AS n_layers, count(*) FILTER (accuracy_low <= 0) AS free,
+            max(accuracy_samples) AS n_samples
+        FROM relevance_wide WHERE component = 'layer' AND accuracy IS NOT NULL
+        GROUP BY ALL ORDER BY model, calibration""",
+    )
+    sentences = []
+    for model in dict.fromkeys(row["model"] for row in found):
+        mine = [row for row in found if row["model"] == model]
+        least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
+        spread = (
+            f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
+            if len(mine) == 1
+            else f"from {least['free']} of {least['n_layers']} layers on {least['calibration']} "
+            f"to {most['free']} on {most['calibration']}"
+        )
+        sentences.append(
+            f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
+        )
+    return sentences
+
+
+def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How each metric orders the layers of each model, compared with accuracy."""
+    found = rows(
+        connection,
+        """SELECT model, max(n_calibrations) AS tasks,
+            string_agg(format('{} {:.2f} [{:.2f}, {:.2f}]', metric, value, ci_low, ci_high), '; '
+                ORDER BY value DESC) AS told
+        FROM agreements WHERE statistic = 'spearman' AND component = 'layer' AND isfinite(value)
+        GROUP BY model ORDER BY model""",
+    )
+    return [
+        f"{row['model']}: rank correlation with what single removals cost in accuracy, over the layers and at most "
+        f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
+        for row in found
+    ]
+
+
+def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The selector of each recommended recipe against the others with the same repair, and accuracy's (or the first)
+    against the others without one; over own tasks and sizes."""
+    recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
+    asked = dict.fromkeys((row["selector"], row["recovery"], row["healing"]) for row in recipes)
+    first = rows(connection, "SELECT selector FROM comparisons ORDER BY selector <> 'accuracy', selector LIMIT 1")
+    asked |= dict.fromkeys((row["selector"], "none", "none") for row in first)
+    return [sentence for champion in asked for sentence in contest(connection, *champion)]
+
+
+def contest(connection: duckdb.DuckDBPyConnection, champion: str, recovery: str, healing: str) -> list[str]:
+    """A selector against every other one at equal repair; empty where it was not compared."""
+    found = rows(
+        connection,
+        """WITH met AS (
+            SELECT * REPLACE (if(selector = $champion, difference, -difference) AS difference),
+                if(selector = $champion, rival, selector) AS other
+            FROM comparisons WHERE $champion IN (selector, rival)
+                AND recovery = $recovery AND healing = $healing AND task <> 'all'
+        )
+        SELECT other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
+            count(*) FILTER (p_holm < 0.05 AND difference < 0) AS lost,
+            100 * avg(difference) FILTER (metric <> 'nll') AS points
+        FROM met GROUP BY ALL ORDER BY other""",
+        {"champion": champion, "recovery": recovery, "healing": healing},
+    )
+    told = [
+        f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
+        + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
+        for row in found
+    ]
+    if not told:
+        return []
+    repair = " then ".join(part for part in (recovery, healing) if part != "none")
+    how = f"With repair {repair}" if repair else "Without repair"
+    return [
+        f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
+        "undecided at 5 %, by paired tests corrected for their number: "
+        f"{'; '.join(told)}.".replace("-", "−")
+    ]
+
+
+def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How often each kind of repair helped and hurt on the calibrations' own tasks."""
+    found = rows(
+        connection,
+        """SELECT recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
+            count(*) FILTER (gain < -$z * gain_stderr) AS worse,
+            100 * avg(gain) FILTER (metric <> 'perplexity') AS gain,
+            100 * avg(loss) FILTER (metric <> 'perplexity') AS loss
+        FROM repairs WHERE own
+        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
+        {"z": Z95},
+    )
+    sentences = []
+    for row in found:
+        parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
+        mean = ""
+        if row["gain"] is not None:
+            mean = f" Mean change {row['gain']:+.1f} points of accuracy, where pruning had cost {row['loss']:.1f}."
+        sentences.append(
+            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants, hurt in "
+            f"{row['worse']}; the rest is undecided at 95 %.{mean}".replace("-", "−")
+        )
+    return sentences
+
+
+def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """What a repair fitted on one task does to texts that are not the calibration's own."""
+    found = rows(
+        connection,
+        """SELECT task, recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
+            count(*) FILTER (gain < -$z * gain_stderr) AS worse, any_value(base_value) AS base,
+            median(pruned_value) AS pruned, median(value) AS repaired, max(value) AS highest
+        FROM repairs WHERE NOT own AND metric = 'perplexity'
+        GROUP BY task, recovery, healing
+        ORDER BY task, healing <> 'none', recovery <> 'none', recovery, healing""",
+        {"z": Z95},
+    )
+    return [
+        f"On {row['task']}, documents that no repair was fitted on, "
+        f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none')} helped in "
+        f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
+        f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.0f} at worst (base {row['base']:.2f})."
+        for row in found
+    ]
+
+
+def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """What is left of right choices, and of right answers to the same questions where the model writes them."""
+    found = rows(
+        connection,
+        """SELECT recovery, healing, count(*) AS n, 100 * avg(choice_kept) AS chosen, 100 * avg(written_kept) AS written
+        FROM choices_and_generation WHERE own AND removed > 0
+        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
+    )
+    told = [
+        f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
+        f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
+        for row in found
+        if row["written"] is not None
+    ]
+    if not told:
+        return []
+    return [
+        "Left on average of the base model's right choices, and of its right answers to the same questions where it "
+        f"writes them itself: {'; '.join(told)}."
+    ]
+
+
+def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much layers' relevance and what variants keep hang on which samples, or which seed, was drawn."""
+    layers = rows(
+        connection,
+        """SELECT model, calibration, max(n_draws) AS n_draws, median(spread) AS spread, max(spread) AS most,
+            arg_max(unit, spread) AS unit, count(*) AS n
+        FROM relevance_means WHERE metric = 'accuracy' AND component = 'layer' AND spread IS NOT NULL
+        GROUP BY ALL ORDER BY model, calibration""",
+    )
+    kept = rows(
+        connection,
+        """SELECT model, calibration, selector, max(n_draws) AS n_draws, 100 * median(kept_spread) AS spread,
+            100 * max(kept_spread) AS most, count(*) AS n
+        FROM score_means WHERE own AND kept_spread IS NOT NULL GROUP BY ALL ORDER BY model, calibration, selector""",
+    )
+    return [
+        f"{row['calibration']}, drawn {row['n_draws']} times: the accuracy relevance of a layer of {row['model']} has "
+        f"a standard deviation of {row['spread']:.3f} from draw to draw in the median of {row['n']} layers, and of "
+        f"{row['most']:.3f} at most (layer {row['unit']})."
+        for row in layers
+    ] + [
+        f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
+        f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
+        f"the median of {row['n']} variants, and of {row['most']:.1f} at most."
+        for row in kept
+    ]
+
+
+def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
+    """Where a removal gave numbers that are not finite: they count as wrong, and the reader must know."""
+    found = rows(
+        connection,
+        """SELECT model, calibration, unit, max(n_not_finite) AS most FROM relevance
+        WHERE n_not_finite > 0 GROUP BY ALL ORDER BY model, calibration, most DESC, unit""",
+    )
+    if not found:
+        return ""
+    told = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in found[:5])
+    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
+    return f"Without these units the outputs were not finite on some samples, which count as wrong: {told}{more}."
