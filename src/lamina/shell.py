@@ -165,6 +165,12 @@ def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> str:
         text = query(rest.strip()).read_text(encoding="utf-8")
     elif word.startswith("."):
         return HELP
+    try:
+        statements = duckdb.extract_statements(text)
+    except duckdb.Error:
+        return answered(connection, text)  # which says what is wrong
+    if len(statements) > 1:
+        return "\n".join(answered(connection, each.query) for each in statements)
     return answered(connection, text)
 
 

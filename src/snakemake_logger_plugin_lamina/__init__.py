@@ -10,6 +10,7 @@ from typing import Any
 from snakemake.common import configfile
 
 from lamina.config import text
+from lamina.errors import LaminaError
 from lamina.workflow import failures
 from lamina.workflow.progress import LogHandler
 
@@ -20,8 +21,13 @@ _read = configfile._load_configfile
 
 def _explained(file: Any, filetype: str = "Config") -> Any:
     """Read a file as Snakemake does; one that it cannot read is refused with its line and what to write."""
-    if filetype == "Config" and isinstance(file, str | Path) and Path(file).is_file():
+    if filetype == "Config" and isinstance(file, str | Path):
         with failures.refused([]):
+            if not Path(file).is_file():
+                raise LaminaError(
+                    f"there is no configuration file '{file}'. Write --configfile config/NAME.yaml; targets stand "
+                    "behind --."
+                )
             text.check(file)
     return _read(file, filetype)
 

@@ -84,6 +84,9 @@ def test_snakemake_says_so_of_a_file_given_with_configfile(tmp_path: Path) -> No
         (tmp_path / f"{name}.yaml").write_bytes(content)
         with pytest.raises(SystemExit, match=said):
             load_configfile(tmp_path / f"{name}.yaml")
+    for no_file in (tmp_path, tmp_path / "relevance"):
+        with pytest.raises(SystemExit, match="there is no configuration file .* behind --"):
+            load_configfile(str(no_file))
     (tmp_path / "good.yaml").write_text("a: {b: 1}\n")
     assert load_configfile(tmp_path / "good.yaml") == {"a": {"b": 1}}
 

@@ -110,6 +110,10 @@ def test_a_study_measures_its_deep_cuts_as_drafts_on_prompts_that_nothing_has_se
             {"text": "corpus_test", "prompt": 20, "tokens": 41},
             r"benchmarks.drafts \(prompt \+ tokens \+ draft\): 65 tokens are more than the context of model",
         ),
+        (
+            {"text": "corpus_test", "prompt": 8, "tokens": 8, "removed": 7},
+            "benchmarks.drafts.removed: no study removes 7 or more",
+        ),
     ],
 )
 def test_prompts_that_are_not_there_or_do_not_fit_are_refused(drafts: dict, message: str, tmp_path: Path) -> None:

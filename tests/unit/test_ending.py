@@ -7,12 +7,12 @@ from lamina.workflow import ending
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study, write_tables
 
-VIEWS, QUERY = REPOSITORY / "sql/views.sql", REPOSITORY / ending.QUERY
+VIEWS = REPOSITORY / "sql/views.sql"
 
 
 def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:
     files = write_study(tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
-    best, report, database = ending.lines(tmp_path, VIEWS, QUERY)
+    best, report, database = ending.lines(tmp_path, VIEWS)
     named = best.split()[2]
     measured = {
         f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['recovery']}/{r['healing']}": r
@@ -25,4 +25,4 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
 
 def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
     write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
-    assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS, QUERY)[0]
+    assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS)[0]

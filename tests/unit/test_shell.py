@@ -100,3 +100,7 @@ def test_the_documented_page_has_every_question_and_no_other() -> None:
     titles = [line.removeprefix("## ") for line in (REPOSITORY / "docs/queries.md").read_text().splitlines()]
     asked = [file.read_text().splitlines()[0].removeprefix("-- ") for file in sorted(QUERIES.glob("*.sql"))]
     assert [title for title in titles if title in asked] == asked
+
+
+def test_all_questions_of_a_line_are_answered(connection: duckdb.DuckDBPyConnection) -> None:
+    assert shell._answer(connection, "SELECT 1 AS a; SELECT 2 AS b;") == "a\n-\n1\n(1 rows)\nb\n-\n2\n(1 rows)"

@@ -23,7 +23,12 @@ LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration i
 _LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
 
-def described(name: str, model: Model, root: Path) -> Model:
+def entry_of(config: Configuration, model: str) -> str:
+    """Where a model is written: under `models`, or a sibling under `donors`."""
+    return f"{'donors' if model in config.donors else 'models'}.{model}"
+
+
+def described(entry: str, model: Model, root: Path) -> Model:
     """The entry of a model with the layers and the family that its folder tells; a hub model stays as it is.
 
     Raises
@@ -31,7 +36,7 @@ def described(name: str, model: Model, root: Path) -> Model:
     LaminaError
         If there is no such folder, or it is no model, or says something else than the entry.
     """
-    where, source = f"models.{name}.source", model.source
+    where, source = f"{entry}.source", model.source
     folder = root / source
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
@@ -43,9 +48,7 @@ def described(name: str, model: Model, root: Path) -> Model:
     for key, found in told.items():
         stated = getattr(model, key)
         if found and stated and found != stated:
-            raise LaminaError(
-                f"models.{name}.{key}: '{source}/config.json' says {found}, not {stated}. Leave `{key}` out."
-            )
+            raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {found}, not {stated}. Leave `{key}` out.")
     return model.model_copy(update={key: found or getattr(model, key) for key, found in told.items()})
 
 
@@ -91,8 +94,9 @@ def check(config: Configuration, root: Path) -> None:
     for name, model in config.models.items():
         folder = root / model.source
         if folder.is_dir():
-            read_weights(folder, f"models.{name}.source")
-            contexts[name] = context(_settings(f"models.{name}.source", model.source, folder))
+            where = f"{entry_of(config, name)}.source"
+            read_weights(folder, where)
+            contexts[name] = context(_settings(where, model.source, folder))
     check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():

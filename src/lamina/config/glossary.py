@@ -13,7 +13,7 @@ from lamina.config.recoveries import OWN
 from lamina.config.studies import Prune
 
 # Said in words of their own, or by the name of the class.
-_TOLD = ("metric", "recovery", "also", "data", "method", "strategy")
+_TOLD = ("metric", "recovery", "also", "data", "donors", "method", "strategy")
 
 
 def glossary(config: Configuration) -> dict[str, dict[str, str]]:
@@ -41,6 +41,8 @@ def words(entry: ByValue) -> str:
         said.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
     if recovery := given.get("recovery"):
         said.append(f"While units are scored, {recovery} is in place.")
+    if donors := given.get("donors"):
+        said.append(f"Layers of {' and '.join(donors)} may take the places of layers that stay.")
     if also := given.get("also"):
         said.append(f"They are scored on {_weighed(also)} as well.")
     if isinstance(data := given.get("data"), dict):

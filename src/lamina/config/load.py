@@ -60,6 +60,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
             _check_donors(config, f"studies.{name}", study)
+    _check_drafted(config)
     files.check(config, root)
     return config
 
@@ -129,7 +130,7 @@ def _complete(config: Configuration, root: Path) -> None:
             section[name] = _seeded(entry, config.seed)
     replicate(config)
     for name, model in config.models.items():
-        config.models[name] = files.described(name, model, root)
+        config.models[name] = files.described(files.entry_of(config, name), model, root)
     texts = config.benchmarks.perplexity
     for name, text in texts.items():
         texts[name] = text.model_copy(update={"stride": text.stride or text.window})
@@ -199,6 +200,24 @@ def _check_benchmark_names(config: Configuration) -> None:
         raise LaminaError(
             f"benchmarks.drafts.text: '{drafts.text}' is not defined under `benchmarks.perplexity`. "
             f"{nearest(drafts.text, config.benchmarks.perplexity)} Correct the name, or define it there."
+        )
+
+
+def _check_drafted(config: Configuration) -> None:
+    """Drafts that are asked for are measured: some study removes as much."""
+    pruning = [study for study in config.studies.values() if isinstance(study, Prune)]
+    drafts, known = config.benchmarks.drafts, [name for study in pruning for name in study.models]
+    if drafts is None or any(layers(config, name) is None for name in known):
+        return
+    if not any(
+        removed_count(size, layers(config, name)) >= removed_count(drafts.removed, layers(config, name))
+        for study in pruning
+        for name in study.models
+        for size in study.removed
+    ):
+        raise LaminaError(
+            f"benchmarks.drafts.removed: no study removes {drafts.removed} or more, so that no draft would be "
+            "measured. Write a smaller number here, or a larger one under `removed` of a study."
         )
 
 

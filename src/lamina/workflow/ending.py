@@ -8,17 +8,19 @@ from typing import Any
 
 from lamina import database
 from lamina.errors import explained
-from lamina.variant import DONOR, Variant
+from lamina.recommendation import recommendations
+from lamina.variant import DONOR
 
-QUERY = "sql/queries/largest_removal_that_keeps_95_percent.sql"
+KEEP = 0.95
 
 
-def lines(results: str | Path = "results", views: str | Path = database.VIEWS, query: str | Path = QUERY) -> list[str]:
-    """What to look at first; of several tasks the variant that lacks most, one that is certain to keep 95 % before."""
+def lines(results: str | Path = "results", views: str | Path = database.VIEWS) -> list[str]:
+    """What to look at first; of what the report recommends for single tasks the variant that lacks most, one that is
+    certain to keep 95 % before."""
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
-        found = database.rows(connection, Path(query).read_text(encoding="utf-8"))
-    made = [row for row in found if row["removed"]]
-    best = max(made, key=lambda row: (row["certain"], row["removed"], row["kept"]), default=None)
+        found = recommendations(connection, KEEP, None)
+    made = [row for row in found if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]]
+    best = max(made, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None)
     said = _best(best) if best else "none keeps 95 % of its calibration's task"
     return [
         f"best variant  {said}",
@@ -32,7 +34,7 @@ def _best(row: dict[str, Any]) -> str:
     kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
     sure = "" if row["certain"] else ", not certainly 95 %"
     return (
-        f"{Variant.of(row)} keeps {100 * row['kept']:.1f} ± {margin:.1f} % of {row['task']} "
+        f"{row['variants'][0]} keeps {100 * row['kept']:.1f} ± {margin:.1f} % of {row['tasks']} "
         f"({row['n_samples']} documents) without {len(units)} of its {kind}{sure}"
     )
 

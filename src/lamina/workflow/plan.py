@@ -140,8 +140,11 @@ def main(arguments: Iterable[str] | None = None) -> None:
     stages = {name: Stage(**entry) for name, entry in found["stages"].items()}
     print(table(stages, pace), "", told, "Memory of the largest job, above the process and the weights.", sep="\n")
     print(*found["notes"], sep="\n", end="\n" if found["notes"] else "")
-    if args.jobs and pace.stages:
-        print("", compared(stages, pace, spent_by_stage(args.jobs)), sep="\n")
+    spent = spent_by_stage(args.jobs) if args.jobs and pace.stages else {}
+    if spent and any(jobs != stages[name].jobs for name, (jobs, _) in spent.items()):
+        print(f"\nNot compared with the clock: the jobs in {args.jobs} are not those of this study.")
+    elif spent:
+        print("", compared(stages, pace, spent), sep="\n")
 
 
 if __name__ == "__main__":
