@@ -39,8 +39,8 @@ it is `config.yaml`.
 | `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
 | `papers/deeper-layers.yaml` | those of arXiv 2403.17887: blocks by angle and the deepest layers, healed and not |
 | `papers/ghosted-layers.yaml` | those of arXiv 2605.15491: repairs side by side |
-| `papers/minitron.yaml` | arXiv 2408.11796 in small: a third of the embedded model goes, the rest is distilled, or trained from nothing |
-| `reference.yaml` | how the embedded reference model is trained; not a study |
+| `papers/minitron.yaml` | arXiv 2408.11796 in small: a third of the embedded model goes, the rest is distilled |
+| `reference.yaml`, `siblings.yaml` | how the embedded reference model and its siblings are trained; no studies |
 
 Names are yours: letters, digits and `_ . + -`. `base` and `none` are taken. Paths count from the folder the run is
 started in, and `~` is your home.
