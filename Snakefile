@@ -40,20 +40,12 @@ include: "rules/recover.smk"
 include: "rules/heal.smk"
 include: "rules/diagnose.smk"
 include: "rules/benchmark.smk"
+include: "rules/gather.smk"
+include: "rules/compare.smk"
 include: "rules/report.smk"
 include: "rules/export.smk"
 include: "rules/reference.smk"
-
-
-localrules:
-    all,
-    relevance,
-    prune,
-    recover,
-    heal,
-    diagnose,
-    benchmark,
-    report,
+include: "rules/targets.smk"
 
 
 rule all:
@@ -61,43 +53,6 @@ rule all:
     input:
         "results/report.html",
         "results/refusals.txt",
-
-
-rule relevance:
-    input:
-        "results/tables/relevance.parquet",
-
-
-rule prune:
-    input:
-        "results/tables/plans.parquet",
-
-
-rule recover:
-    input:
-        "results/tables/patches.parquet",
-
-
-rule heal:
-    input:
-        "results/tables/training.parquet",
-
-
-rule diagnose:
-    input:
-        "results/tables/diagnoses.parquet",
-
-
-rule benchmark:
-    input:
-        "results/tables/benchmarks.parquet",
-        "results/tables/efficiency.parquet",
-        "results/tables/drafts.parquet",
-
-
-rule report:
-    input:
-        "results/report.html",
 
 
 # Snakemake asks again what a function takes each time that it calls it; told here, it need not look.

@@ -33,6 +33,7 @@ from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost
 from lamina.recovery.protocol import Source
 from lamina.streams import footprint, taps
+from lamina.streams.batches import TOKENS
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
 from lamina.sweep import engine, packing
@@ -56,7 +57,6 @@ class Preset:
     tokens: int
 
 
-FIT_TOKENS = 16384  # budget of a fit
 _8B = (32, 4096, 14336, 32, 8, 128256)
 PRESETS = {
     "smoke": Preset(4, 64, 172, 4, 2, 512, (8, 32), (4, (20, 30)), 256),
@@ -170,7 +170,7 @@ class Stages:
             collect,
             self.sequences,
             self.flops(told.stream * self.preset.layers, told),
-            footprint.moments(self.shape, FIT_TOKENS, self.longest, told.samples, len(runs)),
+            footprint.moments(self.shape, TOKENS, self.longest, told.samples, len(runs)),
         )
 
     def fit(self) -> Work:
@@ -187,7 +187,7 @@ class Stages:
             fit,
             self.sequences,
             self.flops(cost.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, [1]), told),
-            footprint.fit(self.shape, FIT_TOKENS, self.longest, told.samples),
+            footprint.fit(self.shape, TOKENS, self.longest, told.samples),
         )
 
     def _runs(self, number: int) -> list[tuple[int, int]]:

@@ -92,7 +92,8 @@ rule benchmark_efficiency:
         options=arguments.as_json(CONFIG.benchmarks.efficiency.options() if CONFIG.benchmarks.efficiency else {}),
         variants=lambda w: list(map(str, studies.efficiency_variants(CONFIG, w.model))),
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_efficiency.py" --manifest {input.manifest} --variants {params.variants}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_efficiency.py"'
+        " --manifest {input.manifest} --variants {params.variants}"
         " --options {params.options:q} --code {params.code} --output {output} 2> {log}"
 
 
@@ -121,5 +122,6 @@ rule benchmark_drafts:
         options=arguments.drafts(CONFIG),
         variants=lambda w: list(map(str, studies.draft_variants(CONFIG, w.model))),
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_drafts.py" --manifest {input.manifest} --variants {params.variants}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_drafts.py"'
+        " --manifest {input.manifest} --variants {params.variants}"
         " {params.options} --code {params.code} --output {output} 2> {log}"

@@ -25,5 +25,6 @@ rule capture_activations:
         family=family,
         tokens=CONFIG.sweep.tokens,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/capture_activations.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/capture_activations.py"'
+        " --manifest {input.manifest} --calibration {input.calibration}"
         " --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"

@@ -38,6 +38,7 @@ rule heal_variant:
         data=lambda w: arguments.heal(CONFIG, w),
         folder=lambda w, output: Path(output[0]).parent,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/heal_variant.py" --variant {params.variant} --manifest {input.manifest}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/heal_variant.py"'
+        " --variant {params.variant} --manifest {input.manifest}"
         " --calibration {input.calibration} --plan {input.plan} {params.patch} --options {params.options:q}{params.data}"
         " --code {params.code} --output {params.folder} 2> {log}"

@@ -1,5 +1,5 @@
-# What this machine gives a run: cores and GPUs for its jobs, and what happens as it begins and fails. Gives: `gpus` and
-# THREADS for the resources of rules, STARTED.
+# What this machine gives a run: cores and GPUs for its jobs, and what happens as it begins and fails. Gives: `cores` and
+# `gpus` for the resources of rules, STARTED.
 import socket
 
 

@@ -37,6 +37,7 @@ rule fit_patch:
         family=family,
         arguments=lambda w: arguments.recover(CONFIG, w),
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/fit_patch.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/fit_patch.py"'
+        " --manifest {input.manifest} --calibration {input.calibration}"
         " --plans {input.plans} {params.arguments}"
         " --code {params.code} --output {output.patch} --table {output.table} 2> {log}"

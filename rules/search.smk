@@ -37,7 +37,8 @@ rule search_plans:
         metric=lambda w: entry_digest(arguments.own_metric(CONFIG, w)),
         arguments=lambda w: arguments.search(CONFIG, w),
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/search_plans.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/search_plans.py"'
+        " --manifest {input.manifest} --calibration {input.calibration}"
         " {params.arguments} --code {params.code} --plans {output.plans} --output {output.table} 2> {log}"
 
 

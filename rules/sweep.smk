@@ -39,7 +39,8 @@ rule sweep_units:
         metric=lambda w: entry_digest(arguments.early_metric(CONFIG, w)),
         arguments=lambda w: arguments.sweep(CONFIG, w),
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/sweep_units.py" --manifest {input.manifest} --calibration {input.calibration}'
+        'on_gpu {resources.gpu} python "$SCRIPTS/sweep_units.py"'
+        " --manifest {input.manifest} --calibration {input.calibration}"
         " {params.arguments} --code {params.code} --output {output} 2> {log}"
 
 

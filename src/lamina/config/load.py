@@ -4,7 +4,7 @@ Whatever can be known to go wrong later is refused here, with the key, its value
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -116,11 +116,16 @@ def _add_donors(config: Configuration) -> None:
                 )
     for name, selector in config.selectors.items():
         for donor_name in selector.donors:
-            if donor_name not in config.donors:
-                raise LaminaError(
-                    f"selectors.{name}.donors: '{donor_name}' is not defined under `donors`. "
-                    f"{nearest(donor_name, config.donors)} Correct the name, or define it there."
-                )
+            _defined(f"selectors.{name}.donors", donor_name, "donors", config.donors)
+
+
+def _defined(where: str, name: str, section: str, known: Collection[str]) -> None:
+    """Refuse a name that stands `where` and is none of those `known` under `section`."""
+    if name not in known:
+        raise LaminaError(
+            f"{where}: '{name}' is not defined under `{section}`. {nearest(name, known)} Correct the name, or define "
+            "it there."
+        )
 
 
 def _complete(config: Configuration, root: Path) -> None:
@@ -144,14 +149,10 @@ def _seeded(entry: Entry, seed: int) -> Entry:
 def _check_mixtures(config: Configuration) -> None:
     for name, entry in config.calibrations.items():
         for part in entry.mixture if isinstance(entry, Mixture) else ():
-            where = f"calibrations.{name}.mixture: '{part}'"
-            if part not in config.calibrations:
-                raise LaminaError(
-                    f"{where} is not defined under `calibrations`. {nearest(part, config.calibrations)} Correct the "
-                    "name, or define it there."
-                )
+            where = f"calibrations.{name}.mixture"
+            _defined(where, part, "calibrations", config.calibrations)
             if isinstance(config.calibrations[part], Mixture):
-                raise LaminaError(f"{where} is a mixture itself. Name what it is mixed from.")
+                raise LaminaError(f"{where}: '{part}' is a mixture itself. Name what it is mixed from.")
 
 
 def _check_held_out(config: Configuration, root: Path) -> None:
@@ -196,11 +197,8 @@ def _check_benchmark_names(config: Configuration) -> None:
                 f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
                 f"the same files. Rename one, for example '{name}_text'."
             )
-    if (drafts := config.benchmarks.drafts) and drafts.text not in config.benchmarks.perplexity:
-        raise LaminaError(
-            f"benchmarks.drafts.text: '{drafts.text}' is not defined under `benchmarks.perplexity`. "
-            f"{nearest(drafts.text, config.benchmarks.perplexity)} Correct the name, or define it there."
-        )
+    if drafts := config.benchmarks.drafts:
+        _defined("benchmarks.drafts.text", drafts.text, "benchmarks.perplexity", config.benchmarks.perplexity)
 
 
 def _check_drafted(config: Configuration) -> None:
@@ -224,11 +222,7 @@ def _check_drafted(config: Configuration) -> None:
 def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
         for calibration in selector.also:
-            if calibration not in config.calibrations:
-                raise LaminaError(
-                    f"selectors.{name}.also: '{calibration}' is not defined under `calibrations`. "
-                    f"{nearest(calibration, config.calibrations)} Correct the name, or define it there."
-                )
+            _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
         if selector.recovery and selector.recovery not in config.recoveries:
             raise LaminaError(
                 f"selectors.{name}.recovery: '{selector.recovery}' is not defined under `recoveries`. "
@@ -255,11 +249,7 @@ def _check_data(config: Configuration) -> None:
     repairs |= {f"healings.{name}": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
     for where, data in repairs.items():
         for calibration in data:
-            if calibration != OWN and calibration not in config.calibrations:
-                raise LaminaError(
-                    f"{where}.data: '{calibration}' is not defined under `calibrations`. "
-                    f"{nearest(calibration, [OWN, *config.calibrations])} Correct the name, or define it there."
-                )
+            _defined(f"{where}.data", calibration, "calibrations", [OWN, *config.calibrations])
         if len(data) > 1 and OWN in config.calibrations:
             raise LaminaError(
                 f"calibrations.{OWN}: {where}.data means the variant's own calibration by '{OWN}'. "
@@ -281,11 +271,7 @@ def _check_references(config: Configuration, where: str, study: Study) -> None:
     for key, (names, section) in known.items():
         entries = getattr(study, key, [])
         for name in [] if isinstance(entries, str) else entries:
-            if name not in names:
-                raise LaminaError(
-                    f"{where}.{key}: '{name}' is not defined under `{section}`. {nearest(name, names)} "
-                    f"Correct the name, or define '{name}' there."
-                )
+            _defined(f"{where}.{key}", name, section, names)
 
 
 def _check_recoveries(config: Configuration, where: str, study: Prune) -> None:

@@ -17,6 +17,7 @@ from lamina.models.variant import Boundary, Patch
 from lamina.recovery.protocol import Source
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
+from lamina.streams.batches import TOKENS
 from lamina.streams.moments import BATCH, rows
 from lamina.streams.sources import split
 
@@ -42,7 +43,7 @@ def measure(
     sources: Sequence[Source],
     patches: Mapping[Boundary, Patch],
     seed: int,
-    tokens: int = 16384,
+    tokens: int = TOKENS,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
     """What this adds to the row of each boundary in table `patches`; `run` is the pass that gives the streams.

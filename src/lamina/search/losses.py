@@ -67,10 +67,6 @@ class Ledger:
         self.seen |= dict.fromkeys(group, end)
         return end
 
-    def total(self, candidate: Candidate) -> float:
-        """Sum over the samples that the candidate saw."""
-        return float(np.nansum(self.values[candidate]))
-
     def mean(self, candidate: Candidate) -> float:
         """Mean over the samples that the candidate saw."""
         return float(np.nanmean(self.values[candidate]))

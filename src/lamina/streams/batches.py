@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
+TOKENS = 16384  # of a pass where nobody says otherwise
+
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Groups of indices of similar length, longest first, so that a pass too large for memory fails at once.

@@ -10,12 +10,13 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of, text_config
 from lamina.streams import taps
+from lamina.streams.batches import TOKENS
 
 # Numbers of the streams that are turned into float32 at a time: 8 MiB.
 _CHUNK = 1 << 21
 
 
-def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = 16384) -> list[dict[str, Any]]:
+def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS) -> list[dict[str, Any]]:
     """Rows of table `activations` (without its keys), one per boundary and span.
 
     Span 0 carries what belongs to one boundary: the mean norm of a token and each channel's mean magnitude. For span n:

@@ -18,6 +18,7 @@ from lamina.models.variant import Boundary
 from lamina.recovery.protocol import Source
 from lamina.streams import sources as over
 from lamina.streams import taps
+from lamina.streams.batches import TOKENS
 from lamina.streams.sources import split as split
 
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
@@ -115,7 +116,7 @@ def collect(
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
-    tokens: int = 16384,
+    tokens: int = TOKENS,
     memory: int = 8 << 30,
     regressors: Mapping[int, nn.Module] | None = None,
     run: taps.Run = taps.run,

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.recovery.protocol import Source
 from lamina.streams import taps
+from lamina.streams.batches import TOKENS
 
 HELDOUT_SHARE = 0.2
 
@@ -42,7 +43,7 @@ def run(
     boundaries: Sequence[int],
     consumer: Consumer,
     seed: int,
-    tokens: int = 16384,
+    tokens: int = TOKENS,
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run,
 ) -> None:

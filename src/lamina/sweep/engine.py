@@ -15,6 +15,7 @@ from lamina.errors import LaminaError
 from lamina.models.structure import family_of, layers_of
 from lamina.models.surgery import check, parse
 from lamina.models.variant import check_patches
+from lamina.streams.batches import TOKENS
 from lamina.sweep import candidates, forking, packing, readings
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
@@ -56,7 +57,7 @@ def sweep(
     units: Sequence[str],
     removed: Sequence[str] = (),
     pass_: Pass = "removal",
-    tokens: int = 16384,
+    tokens: int = TOKENS,
     outputs: bool = True,
 ) -> Scores:
     """Measure the removal of each of `units` from `model` without its `removed` units, on every sample.
@@ -87,7 +88,7 @@ def sweep(
 def opened(
     model: PreTrainedModel,
     samples: Sequence[Sample],
-    tokens: int = 16384,
+    tokens: int = TOKENS,
     outputs: bool = True,
     donors: Mapping[str, nn.Module] | None = None,
 ) -> Iterator["Session"]:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lamina.config.jobs import Sweep
 from lamina.errors import LaminaError, explained
 from lamina.workflow import commands, resources, warm
 
@@ -64,7 +65,7 @@ def _job(manifest: Path, calibration: Path) -> float:
     """Seconds of the processor that a job of rule capture_activations costs here, its imports included if cold."""
     script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
     output = Path(tempfile.mkdtemp()) / "model" / "calibration.parquet"
-    told = {"--manifest": manifest, "--calibration": calibration, "--tokens": 16384, "--output": output}
+    told = {"--manifest": manifest, "--calibration": calibration, "--tokens": Sweep().tokens, "--output": output}
     command = [str(script), *(str(part) for pair in told.items() for part in pair)]
     if warm_here := commands.can_be_warm():
         for name in warm.LIBRARIES["heavy"]:
@@ -93,6 +94,7 @@ def rates(
     from lamina.recovery import check, ghost
     from lamina.recovery.protocol import Source
     from lamina.streams import taps
+    from lamina.streams.batches import TOKENS
     from lamina.streams.capture import capture
     from lamina.sweep import engine
     from lamina.workflow import cost
@@ -111,7 +113,7 @@ def rates(
 
     # Of a cut model that is healed, one layer is gone, so that its name is that of the last.
     work: dict[str, tuple[Callable[[], Any], float]] = {
-        "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, 16384), told.stream * depth),
+        "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, TOKENS), told.stream * depth),
         "capture": (lambda: capture(model, sequences), told.stream * depth),
         "sweep": (lambda: engine.sweep(model, samples, units), cost.sweep_work(told, depth, 0, "removal", "layer")[0]),
         "recover": (fit, cost.fit_work(Ghost(), "own", {"own": told}, depth, [1])),

@@ -5,14 +5,13 @@ from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.streams import footprint
-from lamina.streams.batches import logit_positions
+from lamina.streams.batches import TOKENS, logit_positions
 from lamina.streams.footprint import Shape
 from lamina.workflow import studies
 from lamina.workflow.plan import STAGES
 from lamina.workflow.tokens import Tokens
 
-FIT_TOKENS = 16384  # budget of a fit
-BENCHMARKED = 64  # requests at a time
+BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 
 
 def peaks(
@@ -39,7 +38,7 @@ def peaks(
     for variant in studies.variants(config):
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.recovery != "none":
-            at_least("recover", footprint.moments(shape, FIT_TOKENS, own.longest, own.samples, variant.removed))
+            at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, variant.removed))
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lamina.errors import explained
+from lamina.errors import LaminaError, explained
 
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
@@ -26,6 +26,7 @@ RULES = {
     "benchmark_perplexity": "benchmark",
     "benchmark_generation": "benchmark",
     "benchmark_efficiency": "benchmark",
+    "benchmark_drafts": "benchmark",
 }
 
 
@@ -130,9 +131,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--pace", type=Path, help="what lamina.workflow.calibrate wrote, if it did")
     parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with, once measured")
     args = parser.parse_args(None if arguments is None else list(arguments))
+    if args.rate is not None and not args.rate > 0:
+        raise LaminaError(f"RATE={args.rate:g}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
     found = json.loads(args.file.read_text(encoding="utf-8"))
     pace = Pace((args.rate or RATE) * 1e12, {})
     told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
+    told += "" if args.rate else " CALIBRATE=1 measures this machine instead."
     if not args.rate and args.pace and args.pace.exists():
         measured = json.loads(args.pace.read_text(encoding="utf-8"))
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})

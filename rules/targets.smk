@@ -1,0 +1,49 @@
+# Parts of a run that one may ask for by name, such as `snakemake --cores all relevance`.
+
+
+localrules:
+    all,
+    relevance,
+    prune,
+    recover,
+    heal,
+    diagnose,
+    benchmark,
+    report,
+
+
+rule relevance:
+    input:
+        "results/tables/relevance.parquet",
+
+
+rule prune:
+    input:
+        "results/tables/plans.parquet",
+
+
+rule recover:
+    input:
+        "results/tables/patches.parquet",
+
+
+rule heal:
+    input:
+        "results/tables/training.parquet",
+
+
+rule diagnose:
+    input:
+        "results/tables/diagnoses.parquet",
+
+
+rule benchmark:
+    input:
+        "results/tables/benchmarks.parquet",
+        "results/tables/efficiency.parquet",
+        "results/tables/drafts.parquet",
+
+
+rule report:
+    input:
+        "results/report.html",
