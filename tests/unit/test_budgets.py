@@ -56,15 +56,20 @@ def evaluator(
     return Evaluator(session, loss_of(metric, "acc_norm"), [current], {current: engine.CURRENT, **without}, looks)
 
 
+@cache
+def _random_sweep(seed: int, removed: tuple[str, ...]) -> tuple[PreTrainedModel, Scores]:
+    """A model of eight layers, and every layer's removal on samples of all kinds."""
+    model, samples = tiny.model(depth=8), random_samples(seed, count=90, kinds=("choices", "generated", "text"))
+    return model, engine.sweep(model, samples, engine.all_units(8, "layer", removed), removed)
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl", "output_js", "output_cosine", "output_norm"])
 @pytest.mark.parametrize("removed", [(), ("1",), ("3", "4")])
 def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str, ...]) -> None:
-    model = tiny.model(depth=8)
-    for seed in range(4):
-        samples = random_samples(seed, count=90, kinds=("choices", "generated", "text"))
-        units = engine.all_units(8, "layer", removed)
+    for seed in range(2):
+        model, full = _random_sweep(seed, removed)
+        samples, units = full.samples, full.names[1:]
         chance = chance_accuracy(samples, tiny.VOCABULARY)
-        full = engine.sweep(model, samples, units, removed)
         current = Candidate(frozenset(removed))
         candidates = [current.without(unit) for unit in units]
         with engine.opened(model, samples, outputs=metric.startswith("output_")) as session:
@@ -273,7 +278,7 @@ def test_race_is_within_the_tolerance_and_exact_is_exact(task: str, removed: tup
     best = max(units, key=lambda unit: (accuracy[unit], int(unit)))
     candidates = [Candidate(frozenset([*removed, unit])) for unit in units]
     right = 0
-    for seed in range(20):
+    for seed in range(12):
         replay = Replay(full)
         chosen = exact.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
         assert chosen is None or replay.unit(chosen) == best
@@ -282,7 +287,7 @@ def test_race_is_within_the_tolerance_and_exact_is_exact(task: str, removed: tup
         winner = race.run(replay, candidates, options(seed), chance)  # type: ignore[arg-type]
         right += accuracy[replay.unit(winner)] >= max(accuracy.values()) - 0.01 - 1e-12
         assert replay.seen.sum() <= len(units) * len(samples)
-    assert right >= 17
+    assert right >= 10
 
 
 def test_evidence_is_rarely_wrong_and_grows_when_it_is_right() -> None:

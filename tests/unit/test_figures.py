@@ -31,18 +31,23 @@ SIZES = {
 }
 
 
-@pytest.fixture(scope="module", params=SIZES)
-def study(request, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("study")
-    write_study(folder, **SIZES[request.param])
-    return folder
-
-
 @pytest.fixture(scope="module")
-def small(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("small")
-    write_study(folder, **SIZES["small"])
-    return folder
+def studies(tmp_path_factory) -> dict[str, Path]:
+    """Folders of tables, written once, so that what is drawn of them is drawn once."""
+    folders = {size: tmp_path_factory.mktemp("study") for size in SIZES}
+    for size, folder in folders.items():
+        write_study(folder, **SIZES[size])
+    return folders
+
+
+@pytest.fixture(params=SIZES)
+def study(request, studies) -> Path:
+    return studies[request.param]
+
+
+@pytest.fixture
+def small(studies) -> Path:
+    return studies["small"]
 
 
 def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
@@ -88,10 +93,9 @@ def test_a_run_without_data_gives_an_image_that_says_so(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_reads_every_table_that_it_declares(name, tmp_path):
+def test_a_figure_reads_every_table_that_it_declares(name, studies):
     """`small` and `study` are drawn from the declared tables alone; none of these can be left out either."""
-    folder, module = tmp_path, FIGURES[name]
-    write_study(folder, **SIZES["two models"])
+    folder, module = studies["two models"], FIGURES[name]
     for left_out in module.TABLES:
         files = [folder / f"{table}.parquet" for table in module.TABLES if table != left_out]
         with pytest.raises(duckdb.CatalogException):
