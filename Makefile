@@ -25,6 +25,9 @@ SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cor
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
 
 ifneq ($(CONFIG),)
+ifneq ($(words $(CONFIG)),1)
+$(error CONFIG='$(CONFIG)' holds a blank: give the file a name without one)
+endif
 ifeq ($(wildcard $(CONFIG)),)
 $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yaml)
 endif

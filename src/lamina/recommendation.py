@@ -85,7 +85,8 @@ def recommendations(
     none of them is repaired.
 
     The smallest wins; of equally small ones those that keep enough at the lower end of their 95 % interval
-    (`certain`), of these the one that is best on general text, then the one that keeps most.
+    (`certain`), of these the one that is best on general text, then the one that keeps most. Of equals, which a
+    healing is with what it began from where no step of it was better, the one with less done to it.
 
     Parameters
     ----------
@@ -124,5 +125,8 @@ def best(tried: Iterable[dict[str, Any]]) -> dict[str, Any]:
         return max(tried, key=lambda row: row["kept"])
     return max(
         enough,
-        key=lambda row: (row["layers"], row["certain"], -(row["text_ratio"] or float("inf")), row["kept"]),
+        key=lambda row: (
+            *(row["layers"], row["certain"], -(row["text_ratio"] or float("inf")), row["kept"]),
+            *(row["healing"] == "none", row["recovery"] == "none"),
+        ),
     )

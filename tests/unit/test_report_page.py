@@ -262,6 +262,14 @@ def test_no_variant_is_recommended_where_none_keeps_enough(folder):
     assert not any(row["kept_enough"] for row in recommendation.recommendations(connection, 1.0, 1.0))
 
 
+def test_of_equals_the_one_with_less_done_to_it_is_recommended():
+    """A healing of which no step was better is what it began from, to the last digit."""
+    row = dict(layers=2, certain=True, text_ratio=1.1, kept=0.97, kept_enough=True)
+    rows = [row | dict(recovery=one, healing=other) for one in ("kept", "none") for other in ("lora", "none")]
+    assert best(rows) == best(reversed(rows)) == row | dict(recovery="none", healing="none")
+    assert best([rows[0], rows[1]]) == rows[1]
+
+
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
     page = file.read_text(encoding="utf-8")
     cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index('id="names"')], re.DOTALL)
