@@ -266,7 +266,9 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended():
     """A healing of which no step was better is what it began from, to the last digit."""
     row = dict(layers=2, certain=True, text_ratio=1.1, kept=0.97, kept_enough=True)
     rows = [row | dict(recovery=one, healing=other) for one in ("kept", "none") for other in ("lora", "none")]
-    assert recommendation.best(rows) == recommendation.best(reversed(rows)) == row | dict(recovery="none", healing="none")
+    assert (
+        recommendation.best(rows) == recommendation.best(reversed(rows)) == row | dict(recovery="none", healing="none")
+    )
     assert recommendation.best(rows[:2]) == rows[1]
 
 
