@@ -29,6 +29,7 @@ STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; 
 onstart:
     gc.freeze()
     gc.enable()
+    graph.look_when_jobs_end(workflow.scheduler)
     Path(STARTED).touch()
     # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
     Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
