@@ -225,7 +225,8 @@ COMMENT ON COLUMN choices_and_generation.written_kept IS 'written / that of the 
 COMMENT ON COLUMN choices_and_generation.written_kept_stderr IS 'Standard error of written_kept, by the delta method.';
 
 CREATE OR REPLACE VIEW repairs AS
-WITH paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
+WITH told AS MATERIALIZED (FROM scores),
+paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
     SELECT v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task,
         if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
         stddev_samp(v.value - p.value) / sqrt(count(*)) AS stderr
@@ -248,8 +249,8 @@ SELECT
     CASE WHEN v.higher_is_better THEN v.base_value - p.value ELSE p.value - v.base_value END AS loss,
     p.change_stderr AS loss_stderr,
     v.n_samples
-FROM scores AS v
-JOIN scores AS p USING (model, calibration, selector, removed, task, metric)
+FROM told AS v
+JOIN told AS p USING (model, calibration, selector, removed, task, metric)
 LEFT JOIN paired AS s ON s.model = v.model AND s.calibration = v.calibration AND s.selector = v.selector
     AND s.removed = v.removed AND s.recovery = v.recovery AND s.healing = v.healing AND s.task = v.task
     AND s.metric = v.metric
@@ -264,7 +265,7 @@ COMMENT ON COLUMN repairs.loss IS 'What pruning had cost against the base model;
 COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';
 
 CREATE OR REPLACE VIEW proxies AS
-WITH bare AS (
+WITH bare AS MATERIALIZED (
     SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
 ),
 targets AS (  -- the plan that was made for a task alone; of several calibrations the one that keeps most
@@ -274,7 +275,7 @@ targets AS (  -- the plan that was made for a task alone; of several calibration
         WHERE o.model = bare.model AND o.calibration = bare.calibration) = 1
     QUALIFY row_number() OVER (PARTITION BY model, selector, removed, task ORDER BY value DESC, calibration) = 1
 ),
-ratios AS (
+ratios AS MATERIALIZED (
     SELECT b.model, b.selector, b.removed, b.calibration, t.own_calibration, b.task, b.metric, b.value, t.own_value,
         t.chance, (b.value - t.chance) / (t.own_value - t.chance) AS ratio
     FROM bare AS b JOIN targets AS t USING (model, selector, removed, task)
@@ -396,18 +397,19 @@ COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration 
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after everything went, 0 to 1.';
 
 CREATE OR REPLACE VIEW variants AS
-WITH own AS (
+WITH told AS MATERIALIZED (FROM scores),
+own AS (
     SELECT model, calibration, selector, removed, recovery, healing,
         string_agg(task, ', ' ORDER BY task) AS own_tasks,
         string_agg(DISTINCT metric, ', ') AS own_metric,
         avg(value) AS own_value, sqrt(sum(stderr ** 2)) / count(*) AS own_stderr, avg(base_value) AS own_base,
         avg(kept) AS own_kept, sqrt(sum(kept_stderr ** 2)) / count(*) AS own_kept_stderr, sum(n_samples) AS own_samples
-    FROM scores WHERE own GROUP BY ALL
+    FROM told WHERE own GROUP BY ALL
 ),
 every AS (
     SELECT model, calibration, selector, removed, recovery, healing,
         avg(kept) AS mean_kept, sqrt(sum(kept_stderr ** 2)) / count(*) AS mean_kept_stderr, count(*) AS n_tasks
-    FROM scores WHERE higher_is_better GROUP BY ALL
+    FROM told WHERE higher_is_better GROUP BY ALL
 ),
 texts AS (
     SELECT model, calibration, selector, removed, recovery, healing,
@@ -416,10 +418,10 @@ texts AS (
         exp(avg(ln(value))) AS text_perplexity,
         exp(avg(ln(value))) * sqrt(sum((stderr / value) ** 2)) / count(*) AS text_perplexity_stderr,
         exp(avg(ln(base_value))) AS text_base
-    FROM scores WHERE metric = 'perplexity' GROUP BY ALL
+    FROM told WHERE metric = 'perplexity' GROUP BY ALL
 ),
 described AS (
-    SELECT model, calibration, selector, removed, recovery, healing FROM scores
+    SELECT model, calibration, selector, removed, recovery, healing FROM told
     UNION SELECT model, calibration, selector, removed, recovery, healing FROM efficiency
 ),
 placed AS (

@@ -14,22 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina import database, report
+from lamina import database
 from lamina.figures import cross_task, dissociations, relevance_maps, style
+from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
-FIGURES = report.modules()
 Drawn = Callable[[Figure], Iterable[object]]
 
 
 def lines(axis: str) -> Drawn:
-    """Coordinates of all lines and points, but for the unseen marks of hints."""
+    """Coordinates of all lines and points."""
 
     def drawn(figure: Figure) -> Iterable[object]:
         for line in (line for axes in figure.axes for line in axes.lines):
-            if not str(line.get_gid()).startswith(style.HINT):
-                yield from np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float)
+            yield from np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float)
 
     return drawn
 

@@ -11,6 +11,7 @@ import pytest
 from lamina import database, explorer, recommendation, report
 from lamina.figures import style
 from tests.unit import chromium
+from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def file(folder) -> Path:
     figures = folder / "figures"
     figures.mkdir()
     for name in DRAWN:
-        module = report.modules()[name]
+        module = FIGURES[name]
         connection = database.connect(VIEWS, [folder / f"{table}.parquet" for table in module.TABLES])
         drawing = style.svg(module.draw(connection), name, module.caption(connection))
         (figures / f"{name}.svg").write_text(drawing, encoding="utf-8")
