@@ -478,16 +478,31 @@ shared AS (  -- means compare over the same calibrations: those that no selector
     SELECT model, removed, calibration FROM measured GROUP BY model, removed, calibration
     QUALIFY count(DISTINCT selector) = max(count(DISTINCT selector)) OVER (PARTITION BY model, removed)
 ),
+read AS (  -- all read the same texts: the mean of each document first
+    SELECT s.model, s.removed, s.selector, s.recovery, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
+    FROM benchmark_samples AS s JOIN measured USING (model, calibration, selector, removed, recovery, healing)
+    JOIN shared USING (model, removed, calibration)
+    WHERE s.metric = 'nll' AND EXISTS (
+        FROM benchmarks AS b WHERE b.model = s.model AND b.task = s.task AND b.metric = 'perplexity' AND part_of IS NULL)
+    GROUP BY s.model, s.removed, s.selector, s.recovery, s.healing, s.task, s.sample
+),
+texts AS (
+    SELECT model, removed, selector, recovery, healing, sqrt(sum(stderr ** 2)) / count(*) AS nll_stderr, min(n) AS n_read
+    FROM (SELECT * EXCLUDE (nll, n), stddev_samp(nll) / sqrt(count(*)) AS stderr, min(n) AS n FROM read GROUP BY ALL)
+    GROUP BY ALL
+),
 means AS (
     SELECT model, removed, selector, recovery, healing,
         avg(own_value) AS accuracy, sqrt(sum(own_stderr ** 2)) / count(*) AS accuracy_stderr,
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
-        exp(avg(ln(text_perplexity))) * sqrt(sum((text_perplexity_stderr / text_perplexity) ** 2)) / count(*)
-            AS perplexity_stderr,
+        -- of documents that are not known at most this: their errors go together
+        exp(avg(ln(text_perplexity))) * if(any_value(n_read) = count(*), any_value(nll_stderr),
+            avg(text_perplexity_stderr / text_perplexity)) AS perplexity_stderr,
         exp(avg(ln(text_base))) AS perplexity_base,
         count(*) AS n_calibrations, sum(own_samples) AS n_samples
     FROM measured JOIN shared USING (model, removed, calibration)
+    LEFT JOIN texts USING (model, removed, selector, recovery, healing)
     GROUP BY ALL
 ),
 comparable AS (  -- a repair that was tried on some of them only has another mean
@@ -504,7 +519,7 @@ COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accura
 COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy from its test documents; the choice of calibration samples is not in it.';
 COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
 COMMENT ON COLUMN frontier.perplexity IS 'Perplexity of the benchmark texts; geometric mean over texts and calibrations.';
-COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity.';
+COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity over documents, which all calibrations share: of the mean over calibrations of each (of equal weight).';
 COMMENT ON COLUMN frontier.perplexity_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: those of the size that no selector lacks. Pairs measured on fewer are left out.';
 COMMENT ON COLUMN frontier.n_samples IS 'Test documents behind accuracy, over all calibrations.';

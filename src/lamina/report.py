@@ -139,6 +139,11 @@ def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
     body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own[m[1]]}"' if m[1] in own else "", body)
     body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own[m[2]], body)
 
+    # A mark has its lines from the shape that all of its kind use.
+    shapes = set(re.findall(r'<path id="([^"]+)" d="[^"]*" style="stroke', body))
+    again = re.compile(r'(<use href="#([^"]+)"[^>]* style="(?:fill: #\w{6})?)(?:; )?stroke[^"]*"')
+    body = again.sub(lambda m: f'{m[1]}"' if m[2] in shapes else m[0], body)
+
     def look(style: re.Match[str]) -> str:
         name = style[2] and f' class="{looks.setdefault(style[2], f"l{len(looks)}")}"'
         return (f' fill="{style[1]}"' if style[1] else "") + name
@@ -161,8 +166,8 @@ def ungrouped(svg: str) -> str:
         open_groups.append(found[1] != "" or found[2] is not None)
         return found[0] if open_groups[-1] else ""
 
-    svg = re.sub(r"<g([^>]*)>\s*(<title>)?|</g>\s*", tag, svg)
-    return re.sub(r"<defs>\s*</defs>\s*", "", svg)
+    svg = re.sub(r"<g([^>]*)>(<title>)?|</g>", tag, re.sub(r">\s+<", "><", svg))
+    return svg.replace("<defs></defs>", "")
 
 
 def metrics(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:

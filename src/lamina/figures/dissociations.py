@@ -30,7 +30,7 @@ FROM dissociations WHERE component = 'layer'
 WINDOW pair AS (PARTITION BY model, calibration, rival)
 ORDER BY model, calibration, rival, layer
 """
-PAIRS = 40  # drawn of each model, or nothing is read; beside the picture stand all
+PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all
 COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"])
 SCALE = Normalize(-1, 1)
 

@@ -200,7 +200,18 @@ def _marks(figure: Figure) -> Iterator[str]:
 def _rounded(numbers: re.Match[str]) -> str:
     """To tenths of a point, which nobody sees; curves are small, and to hundredths."""
     places = re.sub(r"(\.\d\d)\d+" if "C" in numbers[0] else r"(\.\d)\d+", r"\1", numbers[0])
-    return re.sub(r"\s*([MLCz])\s*", r"\1", places) if places.startswith(" d=") else places
+    if not places.startswith(" d="):
+        return places
+    places, at = re.sub(r"\s*([MLCz])\s*", r"\1", places), ("", "")
+
+    def step(there: re.Match[str]) -> str:
+        nonlocal at
+        (x, y), at = at, (there[2], there[3])
+        if there[1] == "M" or (x != at[0] and y != at[1]):
+            return there[0]
+        return f"V{at[1]}" if x == at[0] else f"H{at[0]}"
+
+    return places if "C" in places else re.sub(r"([ML])([-\d.]+) ([-\d.]+)", step, places)
 
 
 def hint(artist: Artist, text: str) -> None:
