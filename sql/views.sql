@@ -497,7 +497,7 @@ means AS (
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
         -- of documents that are not known at most this: their errors go together
-        exp(avg(ln(text_perplexity))) * if(any_value(n_read) = count(*), any_value(nll_stderr),
+        exp(avg(ln(text_perplexity))) * if(any_value(n_read) = count(*) AND count(*) > 1, any_value(nll_stderr),
             avg(text_perplexity_stderr / text_perplexity)) AS perplexity_stderr,
         exp(avg(ln(text_base))) AS perplexity_base,
         count(*) AS n_calibrations, sum(own_samples) AS n_samples

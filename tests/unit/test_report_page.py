@@ -177,6 +177,21 @@ def test_the_page_is_no_wider_than_a_phone(browser, file):
 
 
 @in_browser
+def test_the_table_of_variants_is_no_wider_than_the_page_until_all_columns_are_asked_for(browser, file):
+    page = opened(browser, file)
+    shown = '[...document.querySelectorAll("#table thead th")].filter(e => e.clientWidth).length'
+    few, wider = (
+        page.run(shown),
+        'document.getElementById("table").scrollWidth - document.querySelector(".tall").clientWidth',
+    )
+    assert page.run(wider) <= 0
+    page.run('document.getElementById("more").click()')
+    assert page.run(shown) == few + 5
+    page.run('document.getElementById("more").click()')
+    assert page.run(shown) == few
+
+
+@in_browser
 def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browser, file):
     browser.open(file, scripts=False)
     browser.ask("Emulation.setScriptExecutionDisabled", value=False)  # for the questions below; the page has loaded

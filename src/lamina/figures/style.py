@@ -28,6 +28,7 @@ matplotlib.rcParams.update(
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
+        "axes.titley": 1.0,  # nothing stands above a panel that it would have to look out for, at every layout
         "axes.labelsize": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
