@@ -144,6 +144,10 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     ).fetchall():
         text = f"{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
+    drawing = draw("pruning_curves", small)
+    marks = np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', drawing), float)
+    unseen = np.array(re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawing), float)
+    assert len(unseen) == len(said) and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2  # points
 
 
 def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
