@@ -7,7 +7,7 @@ The study has ten variants a task, 200 of 20 tasks in all, and each is tested on
 two layers removed, bare and patched, and one of the two healed as well (one plan of the last task is refused).
 
 One JSON line a step: seconds, those of CPU and peak memory of its process, and one for comparisons, figures and report
-together, as many at a time as a run has cores. `page` is the report in Chromium, where there is one, till it has loaded.
+together, as many at a time as a run has cores. `page` is the report in Chromium, where there is one, until loaded.
 Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
 """
 
