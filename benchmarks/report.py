@@ -6,8 +6,9 @@
 The study has ten variants a task, 200 of 20 tasks in all, and each is tested on every task: two selectors with one and
 two layers removed, bare and patched, and one of the two healed as well (one plan of the last task is refused).
 
-One JSON line a step: seconds, those of CPU and peak memory of its process. `page` is the report in Chromium, where
-there is one, till it has loaded. Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
+One JSON line a step: seconds, those of CPU and peak memory of its process, and one for comparisons, figures and report
+together, as many at a time as a run has cores. `page` is the report in Chromium, where there is one, until loaded.
+Bars: figures and report 60 s and 2 GB together, the page 3 s, a query 1 s.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import duckdb
@@ -81,24 +83,31 @@ def told(step: str, began: float) -> dict[str, object]:
     return {"step": step, "seconds": round(time.perf_counter() - began, 2)}
 
 
-def pages(folder: Path, files: list[Path]) -> Iterator[dict[str, object]]:
+def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, object]]:
     """Compare metrics and selectors, draw every figure, render the report, open it."""
     figures, page = folder / "figures", folder / "report.html"
     figures.mkdir()
     of = {file.stem: file for file in files}
+    began = time.perf_counter()
     swept = [of[table] for table in ("relevance", "sweeps", "calibrations")]
-    yield script("compare_metrics", "compare_metrics", "--tables", *swept, "--output", of["agreements"])
+    jobs = [("compare_metrics", "compare_metrics", "--tables", *swept, "--output", of["agreements"])]
     tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
     views = ("--views", database.VIEWS)
-    yield script("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])
+    jobs += [("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])]
+    with ThreadPool(workers) as pool:
+        yield from pool.starmap(script, jobs)
+    jobs = []
     for name, read in sorted(declared("lamina.figures", "TABLES").items()):
         tables = [file for file in files if file.stem in read]
         output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")
-        yield script(f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output)
+        jobs.append((f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output))
+    with ThreadPool(workers) as pool:
+        yield from pool.starmap(script, jobs, chunksize=1)
     facts = folder / "facts.json"
     facts.write_text(json.dumps({"seed": 0, "versions": {}, "commit": None}))
     given = ("--tables", *files, "--figures", figures, "--template", ROOT / "workflow/report/report.html.j2")
     yield script("report", "render_report", *given, "--facts", facts, "--keep", "0.95", "--output", page)
+    yield told("comparisons, figures and report", began) | {"workers": workers}
     if chromium.BINARY:
         with chromium.opened(folder / "profile") as browser:
             seconds = browser.open(page)
@@ -121,6 +130,7 @@ if __name__ == "__main__":
     parser.add_argument("--layers", type=int, default=40)
     parser.add_argument("--tasks", type=int, default=20)
     parser.add_argument("--sweep-rows", type=int, default=5_000_000)
+    parser.add_argument("--workers", type=int, default=2, help="jobs at a time, as a run on as many cores")
     parser.add_argument("--only", choices=("pages", "queries"))
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -130,7 +140,10 @@ if __name__ == "__main__":
             tables = pool.apply(study, wanted)
         counts = {file.stem: duckdb.sql(f"SELECT count(*) FROM '{file}'").fetchall()[0][0] for file in tables}
         print(json.dumps({"rows": counts}), flush=True)
-        for part, steps in (("pages", lambda: pages(Path(temporary), tables)), ("queries", lambda: questions(tables))):
+        for part, steps in (
+            ("pages", lambda: pages(Path(temporary), tables, args.workers)),
+            ("queries", lambda: questions(tables)),
+        ):
             if args.only in (None, part):
                 for line in steps():
                     print(json.dumps(line), flush=True)

@@ -225,7 +225,8 @@ COMMENT ON COLUMN choices_and_generation.written_kept IS 'written / that of the 
 COMMENT ON COLUMN choices_and_generation.written_kept_stderr IS 'Standard error of written_kept, by the delta method.';
 
 CREATE OR REPLACE VIEW repairs AS
-WITH paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
+WITH told AS MATERIALIZED (FROM scores),
+paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
     SELECT v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task,
         if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
         stddev_samp(v.value - p.value) / sqrt(count(*)) AS stderr
@@ -248,8 +249,8 @@ SELECT
     CASE WHEN v.higher_is_better THEN v.base_value - p.value ELSE p.value - v.base_value END AS loss,
     p.change_stderr AS loss_stderr,
     v.n_samples
-FROM scores AS v
-JOIN scores AS p USING (model, calibration, selector, removed, task, metric)
+FROM told AS v
+JOIN told AS p USING (model, calibration, selector, removed, task, metric)
 LEFT JOIN paired AS s ON s.model = v.model AND s.calibration = v.calibration AND s.selector = v.selector
     AND s.removed = v.removed AND s.recovery = v.recovery AND s.healing = v.healing AND s.task = v.task
     AND s.metric = v.metric
@@ -264,7 +265,7 @@ COMMENT ON COLUMN repairs.loss IS 'What pruning had cost against the base model;
 COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';
 
 CREATE OR REPLACE VIEW proxies AS
-WITH bare AS (
+WITH bare AS MATERIALIZED (
     SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
 ),
 targets AS (  -- the plan that was made for a task alone; of several calibrations the one that keeps most
@@ -274,7 +275,7 @@ targets AS (  -- the plan that was made for a task alone; of several calibration
         WHERE o.model = bare.model AND o.calibration = bare.calibration) = 1
     QUALIFY row_number() OVER (PARTITION BY model, selector, removed, task ORDER BY value DESC, calibration) = 1
 ),
-ratios AS (
+ratios AS MATERIALIZED (
     SELECT b.model, b.selector, b.removed, b.calibration, t.own_calibration, b.task, b.metric, b.value, t.own_value,
         t.chance, (b.value - t.chance) / (t.own_value - t.chance) AS ratio
     FROM bare AS b JOIN targets AS t USING (model, selector, removed, task)
@@ -396,18 +397,19 @@ COMMENT ON COLUMN removal_order.accuracy_before IS 'Accuracy on the calibration 
 COMMENT ON COLUMN removal_order.accuracy_after IS 'Accuracy on the calibration after everything went, 0 to 1.';
 
 CREATE OR REPLACE VIEW variants AS
-WITH own AS (
+WITH told AS MATERIALIZED (FROM scores),
+own AS (
     SELECT model, calibration, selector, removed, recovery, healing,
         string_agg(task, ', ' ORDER BY task) AS own_tasks,
         string_agg(DISTINCT metric, ', ') AS own_metric,
         avg(value) AS own_value, sqrt(sum(stderr ** 2)) / count(*) AS own_stderr, avg(base_value) AS own_base,
         avg(kept) AS own_kept, sqrt(sum(kept_stderr ** 2)) / count(*) AS own_kept_stderr, sum(n_samples) AS own_samples
-    FROM scores WHERE own GROUP BY ALL
+    FROM told WHERE own GROUP BY ALL
 ),
 every AS (
     SELECT model, calibration, selector, removed, recovery, healing,
         avg(kept) AS mean_kept, sqrt(sum(kept_stderr ** 2)) / count(*) AS mean_kept_stderr, count(*) AS n_tasks
-    FROM scores WHERE higher_is_better GROUP BY ALL
+    FROM told WHERE higher_is_better GROUP BY ALL
 ),
 texts AS (
     SELECT model, calibration, selector, removed, recovery, healing,
@@ -416,10 +418,10 @@ texts AS (
         exp(avg(ln(value))) AS text_perplexity,
         exp(avg(ln(value))) * sqrt(sum((stderr / value) ** 2)) / count(*) AS text_perplexity_stderr,
         exp(avg(ln(base_value))) AS text_base
-    FROM scores WHERE metric = 'perplexity' GROUP BY ALL
+    FROM told WHERE metric = 'perplexity' GROUP BY ALL
 ),
 described AS (
-    SELECT model, calibration, selector, removed, recovery, healing FROM scores
+    SELECT model, calibration, selector, removed, recovery, healing FROM told
     UNION SELECT model, calibration, selector, removed, recovery, healing FROM efficiency
 ),
 placed AS (
@@ -476,16 +478,31 @@ shared AS (  -- means compare over the same calibrations: those that no selector
     SELECT model, removed, calibration FROM measured GROUP BY model, removed, calibration
     QUALIFY count(DISTINCT selector) = max(count(DISTINCT selector)) OVER (PARTITION BY model, removed)
 ),
+read AS (  -- all read the same texts: the mean of each document first
+    SELECT s.model, s.removed, s.selector, s.recovery, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
+    FROM benchmark_samples AS s JOIN measured USING (model, calibration, selector, removed, recovery, healing)
+    JOIN shared USING (model, removed, calibration)
+    WHERE s.metric = 'nll' AND EXISTS (
+        FROM benchmarks AS b WHERE b.model = s.model AND b.task = s.task AND b.metric = 'perplexity' AND part_of IS NULL)
+    GROUP BY s.model, s.removed, s.selector, s.recovery, s.healing, s.task, s.sample
+),
+texts AS (
+    SELECT model, removed, selector, recovery, healing, sqrt(sum(stderr ** 2)) / count(*) AS nll_stderr, min(n) AS n_read
+    FROM (SELECT * EXCLUDE (nll, n), stddev_samp(nll) / sqrt(count(*)) AS stderr, min(n) AS n FROM read GROUP BY ALL)
+    GROUP BY ALL
+),
 means AS (
     SELECT model, removed, selector, recovery, healing,
         avg(own_value) AS accuracy, sqrt(sum(own_stderr ** 2)) / count(*) AS accuracy_stderr,
         avg(own_base) AS accuracy_base,
         exp(avg(ln(text_perplexity))) AS perplexity,
-        exp(avg(ln(text_perplexity))) * sqrt(sum((text_perplexity_stderr / text_perplexity) ** 2)) / count(*)
-            AS perplexity_stderr,
+        -- of documents that are not known at most this: their errors go together
+        exp(avg(ln(text_perplexity))) * if(any_value(n_read) = count(*) AND count(*) > 1, any_value(nll_stderr),
+            avg(text_perplexity_stderr / text_perplexity)) AS perplexity_stderr,
         exp(avg(ln(text_base))) AS perplexity_base,
         count(*) AS n_calibrations, sum(own_samples) AS n_samples
     FROM measured JOIN shared USING (model, removed, calibration)
+    LEFT JOIN texts USING (model, removed, selector, recovery, healing)
     GROUP BY ALL
 ),
 comparable AS (  -- a repair that was tried on some of them only has another mean
@@ -502,7 +519,7 @@ COMMENT ON COLUMN frontier.accuracy IS 'Mean over the calibrations of the accura
 COMMENT ON COLUMN frontier.accuracy_stderr IS 'Standard error of accuracy from its test documents; the choice of calibration samples is not in it.';
 COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same tasks.';
 COMMENT ON COLUMN frontier.perplexity IS 'Perplexity of the benchmark texts; geometric mean over texts and calibrations.';
-COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity.';
+COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity over documents, which all calibrations share: of the mean over calibrations of each (of equal weight).';
 COMMENT ON COLUMN frontier.perplexity_base IS 'The base model''s perplexity on the same texts.';
 COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: those of the size that no selector lacks. Pairs measured on fewer are left out.';
 COMMENT ON COLUMN frontier.n_samples IS 'Test documents behind accuracy, over all calibrations.';

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ STUDY = "The study: the name of the configuration file that the run was started 
 
 _TAKEN = ("main", "studies", "information_schema", "pg_catalog")  # schemas that are there already
 
+_DERIVED = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS\n", re.MULTILINE)  # not one of a table alone
 _TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
 
 
@@ -51,14 +52,20 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
             yield statement.query.replace(table[0], f"'{files[table[1]]}'")
 
 
-def connect(views: str | Path, tables: Iterable[str | Path]) -> duckdb.DuckDBPyConnection:
-    """Open the views of these Parquet files in memory, without the dictionary.
+def connect(
+    views: str | Path, tables: Iterable[str | Path], computed: Container[str] = ()
+) -> duckdb.DuckDBPyConnection:
+    """Open the views of these Parquet files in memory, without the dictionary; the `computed` ones as tables, for who
+    asks them again and again.
 
     No other file is looked at, whatever else is in their folder: a job that reads a table which is not among its inputs
     would race with the one that writes it. Views that need another table are not there, and a query on one fails.
     """
     connection = duckdb.connect()
     for statement in statements(views, tables):
+        made = _DERIVED.search(statement)
+        if made and made[1] in computed:
+            statement = statement.replace(made[0], made[0].replace("VIEW", "TABLE"))
         # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
         with suppress(duckdb.CatalogException):
             connection.execute(statement)

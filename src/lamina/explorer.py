@@ -242,7 +242,9 @@ def still(specification: dict[str, Any], drawn: list[dict[str, Any]], model: str
     values = [row for row in drawn if row["model"] == model]
     width = {"width": 760} if specification.get("width") == "container" else {}
     text = vl_convert.vegalite_to_svg(specification | width | {"data": {"name": "variants", "values": values}})
-    return re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text)
+    usual = r' (?:opacity="1"|pointer-events="none"|aria-hidden="true"|font-family="sans-serif")'
+    text = re.sub(rf'\s+xmlns(:\w+)?="[^"]*"|{usual}', "", text)
+    return re.sub(r'(?<= )(?:d|x2|y2|transform)="[^"]*"', lambda places: re.sub(r"(\.\d)\d+", r"\1", places[0]), text)
 
 
 @cache

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
 from lamina.models import export
@@ -130,10 +131,18 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
         for file in (files.plan, files.patch, files.adapter):
             if file and not Path(file).exists():
                 raise LaminaError(
-                    f"{file} is not there, so the variant '{name}' has not been made. Put it into a study of the "
-                    f"configuration and run the workflow{_or_export(variant, results)}."
+                    f"{file} is not there, so the variant '{name}' has not been made.{_or_near(Path(file))} Put it "
+                    f"into a study of the configuration and run the workflow{_or_export(variant, results)}."
                 )
     return json.loads(manifest.read_text(encoding="utf-8")), variant
+
+
+def _or_near(missing: Path) -> str:
+    """What a misspelt name in the path may have been meant as: of those that there are in its place."""
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    known = sorted({found.stem for found in missing.parent.iterdir()})
+    return "" if not known or missing.name.startswith("removed=") else f" {nearest(missing.stem, known)}"
 
 
 def _or_export(variant: Variant, results: Path) -> str:

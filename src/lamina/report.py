@@ -3,13 +3,10 @@
 Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either side.
 """
 
-import importlib
 import json
-import pkgutil
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import duckdb
@@ -17,21 +14,19 @@ import jinja2
 from markupsafe import Markup
 
 from lamina import explorer
-from lamina import figures as figure_modules
 from lamina.config.metrics import METRICS
 from lamina.database import rows
 from lamina.figures.style import Z95
 from lamina.recommendation import recommendations
 from lamina.summary import summary
+from lamina.workflow.declared import declared
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
 
-# Letters as matplotlib draws them, by font and code point: a shape, and the places where it stands.
-GLYPH_ID = r"[A-Z]\w+(?:-[A-Z]\w+)*-[0-9a-f]+"
-GLYPH = re.compile(rf'<path id="({GLYPH_ID})"(?: d="[^"]*")? transform="scale\([\d.]+\)"/>\s*')
-SET = re.compile(rf'<use xlink:href="#({GLYPH_ID})"(?: transform="translate\(([\d.]+) 0\)")?/>')
+# How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
+LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
 
 DIAGNOSES = """
 FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
@@ -83,7 +78,7 @@ def render(
     drawn = explorer.points(found)
     specifications = explorer.specifications(drawn, keep)
     take = recommendations(connection, keep, general_text)
-    drawn_figures, glyphs = drawings(figures)
+    drawn_figures, looks = drawings(figures)
     return page.render(
         models=rows(connection, "SELECT * FROM models ORDER BY model"),
         calibrations=rows(connection, "SELECT * FROM calibrations ORDER BY model, calibration"),
@@ -98,7 +93,7 @@ def render(
         drafts=answer("which_draft_pays"),
         repairs=answer("which_repair_when"),
         figures=drawn_figures,
-        glyphs=glyphs,
+        looks=looks,
         disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
         variants=found,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
@@ -114,33 +109,18 @@ def render(
     )
 
 
-def modules() -> dict[str, ModuleType]:
-    """The modules of `lamina.figures` that draw, by name, in the order of the page."""
-    names = [name for _, name, _ in pkgutil.iter_modules(figure_modules.__path__) if name != "style"]
-    found = {name: importlib.import_module(f"lamina.figures.{name}") for name in names}
-    return dict(sorted(found.items(), key=lambda entry: entry[1].PLACE))
-
-
-def figure(name: str, module: ModuleType, folder: Path) -> dict[str, Any] | None:
-    """One figure ready for the page: its SVG inline, and its caption; None where it has none and so no data."""
-    path = folder / f"{name}.svg"
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    caption = re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL)
-    if caption is None:
-        return None
-    drawing = inline(text.replace(caption[0], ""), name, module.TITLE)
-    return {"name": name, "title": module.TITLE, "svg": drawing, "caption": Markup(caption[1])}
-
-
 def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
-    """The figures that have data, and the shapes of their letters, which they share: the page has each once."""
-    found = [each for name, module in modules().items() if (each := figure(name, module, folder))]
-    glyphs: dict[str, str] = {}
-    for each in found:
-        glyphs |= {shape[1]: shape[0] for shape in GLYPH.finditer(each["svg"])}
-        text = re.sub(r"<defs>\s*</defs>\s*", "", GLYPH.sub("", each["svg"]))
-        each["svg"] = Markup(SET.sub(lambda letter: f'<use href="#{letter[1]}" x="{letter[2] or 0}"/>', text))
-    return found, Markup("".join(glyphs.values()))
+    """The figures that have data, in the order of the page: SVG and caption; and the rules by which they look so."""
+    titles, places = declared("lamina.figures", "TITLE"), declared("lamina.figures", "PLACE")
+    found: list[dict[str, Any]] = []
+    looks: dict[str, str] = {}
+    for number, name in enumerate(sorted(places, key=places.__getitem__)):
+        path = folder / f"{name}.svg"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
+            drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
+            found.append({"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])})
+    return found, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 
 def as_json(value: Any) -> str:
@@ -148,25 +128,46 @@ def as_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
-def inline(svg: str, name: str, title: str) -> Markup:
-    """An SVG file as an element of the page: no prologue, no addresses, only ids in use, which are this figure's own
-    but for letters."""
+def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
+    """An SVG file as an element of the page: no prologue, no addresses, no groups of nothing in common, and only ids
+    in use, which begin with the prefix. `looks` names the classes of the page, and what is missing there is added."""
     body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body)
-    pointed_at = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body).replace("xlink:href", "href")
+    pointed_at = list(dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', body)))
+    own = {identity: f"{prefix}-{number}" for number, identity in enumerate(pointed_at)}
+    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own[m[1]]}"' if m[1] in own else "", body)
+    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own[m[2]], body)
 
-    def own(identity: str) -> str:
-        return identity if re.fullmatch(GLYPH_ID, identity) else f"{name}-{identity}"
+    # A mark has its lines from the shape that all of its kind use.
+    shapes = set(re.findall(r'<path id="([^"]+)" d="[^"]*" style="stroke', body))
+    again = re.compile(r'(<use href="#([^"]+)"[^>]* style="(?:fill: #\w{6})?)(?:; )?stroke[^"]*"')
+    body = again.sub(lambda m: f'{m[1]}"' if m[2] in shapes else m[0], body)
 
-    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own(m[1])}"' if m[1] in pointed_at else "", body)
-    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own(m[2]), body)
-    head, rest = body.split(">", 1)
+    def look(style: re.Match[str]) -> str:
+        name = style[2] and f' class="{looks.setdefault(style[2], f"l{len(looks)}")}"'
+        return (f' fill="{style[1]}"' if style[1] else "") + name
+
+    head, rest = LOOK.sub(look, body).split(">", 1)
     width = re.search(r'width="([\d.]+)pt"', head)
     pixels = round(float(width.group(1)) * 4 / 3) if width else 900
     head = re.sub(r'\s(width|height)="[^"]*"', "", head)
     style = f'style="--width:{pixels}px"'
-    return Markup(f'{head} role="img" aria-label="{title}" {style}>{rest}')
+    return Markup(f'{head} role="img" aria-label="{title}" {style}>{ungrouped(rest)}')
+
+
+def ungrouped(svg: str) -> str:
+    """Without the groups that say nothing: half of the elements that matplotlib writes."""
+    open_groups: list[bool] = []  # whether each stays
+
+    def tag(found: re.Match[str]) -> str:
+        if found[0].startswith("</g"):
+            return found[0] if open_groups.pop() else ""
+        open_groups.append(found[1] != "" or found[2] is not None)
+        return found[0] if open_groups[-1] else ""
+
+    svg = re.sub(r"<g([^>]*)>(<title>)?|</g>", tag, re.sub(r">\s+<", "><", svg))
+    return svg.replace("<defs></defs>", "")
 
 
 def metrics(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import stdev
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -204,6 +205,39 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
         ("1.5 x", "none", 0),
         ("any", "ghost", pytest.approx(0.3)),
     ]
+
+
+def test_the_error_of_the_frontiers_perplexity_is_over_texts(tmp_path):
+    """Two plans read the same two texts, of three and four documents: numpy over the mean of each document."""
+    rng = np.random.default_rng(0)
+    read = {"long": rng.gamma(2, 1, (2, 3)), "short": rng.gamma(2, 1, (2, 4))}
+    shared, number = dict(model="m", selector="s", removed=1, recovery="none", healing="none"), dict(stderr=0.1)
+    rows = [BASE | number | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xy"]
+    samples = []
+    for text, losses in read.items():
+        kind = number | dict(task=text, metric="perplexity", higher_is_better=False)
+        rows.append(BASE | kind | dict(value=2.0))
+        for calibration, mine in zip("xy", losses, strict=True):
+            key = shared | dict(calibration=calibration)
+            rows.append(key | kind | dict(value=exp(mine.mean())))
+            samples += [key | dict(task=text, metric="nll", sample=i, value=value) for i, value in enumerate(mine)]
+    rows += [
+        shared | number | dict(calibration=name, task=name, metric="acc", value=0.5, higher_is_better=True)
+        for name in "xy"
+    ]
+    calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xy"]
+    tables = dict(benchmarks=[row | dict(n_samples=9) for row in rows], calibrations=calibrations)
+    wanted = exp(np.mean([losses.mean() for losses in read.values()]))
+    means = [losses.mean(axis=0) for losses in read.values()]
+    error = np.sqrt(sum(mean.var(ddof=1) / mean.size for mean in means)) / 2
+    unknown = np.mean(
+        [np.hypot(*(0.1 / exp(losses[which].mean()) for losses in read.values())) / 2 for which in (0, 1)]
+    )
+    for known, relative in ((samples, error), (samples[1:3], unknown)):
+        files = write_tables(tmp_path, **tables, benchmark_samples=known)
+        (found,) = database.rows(database.connect(VIEWS, files), "FROM frontier")
+        assert found["perplexity"] == pytest.approx(wanted)
+        assert found["perplexity_stderr"] == pytest.approx(wanted * relative)
 
 
 def test_time_per_rule(hand_made):

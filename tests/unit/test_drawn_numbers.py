@@ -14,22 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina import database, report
+from lamina import database
 from lamina.figures import cross_task, dissociations, relevance_maps, style
+from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
-FIGURES = report.modules()
 Drawn = Callable[[Figure], Iterable[object]]
 
 
 def lines(axis: str) -> Drawn:
-    """Coordinates of all lines and points, but for the unseen marks of hints."""
+    """Coordinates of all lines and points."""
 
     def drawn(figure: Figure) -> Iterable[object]:
         for line in (line for axes in figure.axes for line in axes.lines):
-            if not str(line.get_gid()).startswith(style.HINT):
-                yield from np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float)
+            yield from np.asarray(line.get_xdata() if axis == "x" else line.get_ydata(), dtype=float)
 
     return drawn
 
@@ -189,3 +188,16 @@ def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, folder
     first = next(csv.DictReader(io.StringIO(style.data(FIGURES[name], of(name, folder)))))
     assert any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first) or name in WITHOUT_INTERVAL
     assert any(re.search(r"stderr|low$|reach|difference", column) for column in first) or name in WITHOUT_INTERVAL
+
+
+def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(folder: Path, monkeypatch) -> None:
+    connection = of("dissociations", folder)
+    extra = "SELECT * REPLACE ('{}' AS rival, {}::DOUBLE AS difference, {} AS sure) FROM dissociations"
+    more = extra.format("unsure", 0.9, False), extra.format("more", 0.6, True), extra.format("less", 0.5, True)
+    connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
+    connection.execute("DROP VIEW dissociations; ALTER TABLE wider RENAME TO dissociations")
+    assert "Drawn are" not in dissociations.caption(connection)
+    monkeypatch.setattr(dissociations, "PAIRS", 1)
+    assert "Drawn are 1 of 3 pairs" in dissociations.caption(connection)
+    drawn = dissociations.draw(connection).axes[0].get_yticklabels()
+    assert [label.get_text() for label in drawn] == ["recall − more"]

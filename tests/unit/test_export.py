@@ -193,6 +193,8 @@ def test_no_export_is_recommended_that_would_be_refused(results: Path) -> None:
         ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
         ("tiny/words/cosine/removed=3/none/none", {}, "make export VARIANT=tiny/words/cosine/removed=3/none/none"),
         ("tiny/words/cosine/removed=2/none/long", {}, "has not been made"),
+        ("tiny/words/cosin/removed=2/none/none", {}, "Did you mean 'cosine'"),
+        ("tiny/words/cosine/removed=2/gost/none", {}, "Did you mean 'ghost'"),
         ("tiny", {"dtype": "float8"}, "dtype: 'float8'"),
         ("tiny", {"device": "cpu", "device_map": "auto"}, "not both"),
     ],

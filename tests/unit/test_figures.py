@@ -16,13 +16,13 @@ import pytest
 
 from lamina import database, explorer, report
 from lamina.figures import relevance_agreement, style
+from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 QUERIES = ROOT / "sql" / "queries"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
-FIGURES = report.modules()
 SIZES = {
     "small": dict(n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40),
     "two models": dict(
@@ -112,7 +112,7 @@ def test_the_workflow_can_read_what_a_figure_declares_without_importing_matplotl
 
 def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     page = whole(study)
-    at = [page.find(f'<section id="{name}">') for name in FIGURES]
+    at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
     assert [place >= 0 for place in at] == [caption(name, study) != "" for name in FIGURES]
     assert (shown := [place for place in at if place >= 0]) == sorted(shown)
     assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
@@ -141,13 +141,17 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     """Each unseen mark lies where the error bar's point lies, and says its selector, value, interval and n."""
     connection = opened("pruning_curves", small)
     axes = FIGURES["pruning_curves"].draw(connection).axes[0]
-    said = {mark.get_gid(): mark.get_ydata()[0] for mark in axes.lines if str(mark.get_gid()).startswith(style.HINT)}
+    said = {text: y for _, y, text, _ in style.HINTS[axes]}
     for selector, value, stderr, n in connection.execute(
         """SELECT selector, value, stderr, n_samples FROM scores
         WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"""
     ).fetchall():
-        text = f"{style.HINT}{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
+        text = f"{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
+    drawing = draw("pruning_curves", small)
+    marks = np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', drawing), float)
+    unseen = np.array(re.findall(r'<circle cx="([\d.]+)" cy="([\d.]+)"', drawing), float)
+    assert len(unseen) == len(said) and abs(unseen[:, None] - marks).max(axis=2).min(axis=1).max() < 0.2  # points
 
 
 def test_the_efficiency_caption_tells_what_was_timed(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from lamina import database, explorer, recommendation, report
 from lamina.figures import style
 from tests.unit import chromium
+from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ def file(folder) -> Path:
     figures = folder / "figures"
     figures.mkdir()
     for name in DRAWN:
-        module = report.modules()[name]
+        module = FIGURES[name]
         connection = database.connect(VIEWS, [folder / f"{table}.parquet" for table in module.TABLES])
         drawing = style.svg(module.draw(connection), name, module.caption(connection))
         (figures / f"{name}.svg").write_text(drawing, encoding="utf-8")
@@ -173,6 +174,21 @@ def test_the_page_is_no_wider_than_a_phone(browser, file):
     page = opened(browser, file, 390)
     assert page.run("document.documentElement.scrollWidth") <= 390
     assert page.run('[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)')
+
+
+@in_browser
+def test_the_table_of_variants_is_no_wider_than_the_page_until_all_columns_are_asked_for(browser, file):
+    page = opened(browser, file)
+    shown = '[...document.querySelectorAll("#table thead th")].filter(e => e.clientWidth).length'
+    few, wider = (
+        page.run(shown),
+        'document.getElementById("table").scrollWidth - document.querySelector(".tall").clientWidth',
+    )
+    assert page.run(wider) <= 0
+    page.run('document.getElementById("more").click()')
+    assert page.run(shown) == few + 5
+    page.run('document.getElementById("more").click()')
+    assert page.run(shown) == few
 
 
 @in_browser

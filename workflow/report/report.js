@@ -95,6 +95,9 @@
   form.addEventListener("submit", event => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => { mark(""); choose(); }));
   document.getElementById("download").addEventListener("click", download);
+  document.getElementById("more").addEventListener("click", event => {
+    event.target.setAttribute("aria-pressed", table.classList.toggle("all"));
+  });
   [...table.tHead.rows[0].cells].forEach((head, column) => head.addEventListener("click", () => sort(column)));
   body.addEventListener("click", event => {
     mark(event.target.closest("tr").id);

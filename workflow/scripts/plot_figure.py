@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 from pathlib import Path
 
 from lamina import database
@@ -20,7 +21,8 @@ def main() -> None:
     arguments = parser.parse_args()
     # By name, so that an edit to one figure makes only that figure stale.
     module = importlib.import_module(f"lamina.figures.{arguments.figure}")
-    connection = database.connect(arguments.views, arguments.tables)
+    asked = re.findall(r"\w+", getattr(module, "QUERY", ""))  # for the caption, the file and the drawing
+    connection = database.connect(arguments.views, arguments.tables, computed=asked)
     caption = module.caption(connection)
     store.write_text(arguments.data, style.data(module, connection))
     store.write_text(arguments.output, style.svg(module.draw(connection), arguments.figure, caption))

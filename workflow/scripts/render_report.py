@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--names", type=json.loads, default={}, help="JSON: what names mean, by section and name")
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
-    connection = database.connect(arguments.views, arguments.tables)
+    connection = database.connect(arguments.views, arguments.tables, computed=("against_base", "repairs"))
     facts = json.loads(arguments.facts.read_text(encoding="utf-8"))
     given = facts, arguments.keep, arguments.general_text, arguments.names
     page = report.render(connection, arguments.queries, arguments.figures, arguments.template, *given)

@@ -49,9 +49,7 @@ def triangles(connection: duckdb.DuckDBPyConnection, by_row: bool) -> Figure:
             error[row["span"] - 1, row["layer"]] = row["stderr"] or 0
         edges = (-0.5, size - 0.5, 0.5, size + 0.5)
         shown = stretched(angle) if by_row else angle
-        axes.imshow(
-            shown, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="nearest"
-        )
+        axes.imshow(shown, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="none")
         small = size <= 16
         for span in range(1, size + 1):
             if not np.isfinite(angle[span - 1]).any():

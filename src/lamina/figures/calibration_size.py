@@ -45,7 +45,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             x = [point.size * 1.05 ** (place - 1.5) for point in points]
             reach = [[point.median - point.low for point in points], [point.high - point.median for point in points]]
             middle = [point.median for point in points]
-            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, capsize=1.8, **look(place))
+            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, **look(place))
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45)
         axes.set_xticks([], minor=True)

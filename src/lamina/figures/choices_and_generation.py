@@ -66,7 +66,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             )
         place = None if row["bare"] else repairs.index((row["recovery"], row["healing"]))
         across, up = (style.Z95 * (row[f"{kind}_kept_stderr"] or 0) for kind in ("choice", "written"))
-        axes.errorbar(*at, up, across, linestyle="", markersize=5, elinewidth=0.7, capsize=1.5, **look(place))
+        axes.errorbar(*at, up, across, linestyle="", markersize=5, elinewidth=0.7, **look(place))
         chosen, written = (
             style.interval(row[f"{kind}_kept"], row[f"{kind}_kept_stderr"]) for kind in ("choice", "written")
         )

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lamina.database import rows
 from lamina.figures import style
-from lamina.figures.relevance_maps import text_colour
+from lamina.figures.relevance_maps import number_cell
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46
@@ -64,11 +64,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks
     axes.set_facecolor("#eeeeee")
     for row in data:
         x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
-        colour = COLOURS(SCALE(row["change"]))
-        axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5))
         error = style.Z95 * (row["change_stderr"] or 0)
         text = f"{100 * row['change']:+.0f} ± {100 * error:.0f}".replace("-", "−")
-        axes.text(x, y, text, ha="center", va="center_baseline", fontsize=6.5, color=text_colour(colour))
+        number_cell(axes, (x, y), row["change"], text, COLOURS, SCALE)
     for row in data:
         if row["own"]:
             x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])

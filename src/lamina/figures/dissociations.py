@@ -30,13 +30,14 @@ FROM dissociations WHERE component = 'layer'
 WINDOW pair AS (PARTITION BY model, calibration, rival)
 ORDER BY model, calibration, rival, layer
 """
+PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all
 COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"])
 SCALE = Normalize(-1, 1)
 
 
 def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     """One panel per model, one colour scale for all."""
-    data = rows(connection, QUERY)
+    data = shown(rows(connection, QUERY))
     if not data:
         return style.empty("no two tasks were swept on which the model is above chance")
     models = list(dict.fromkeys(row["model"] for row in data))
@@ -55,6 +56,18 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
+def shown(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of the pairs that are drawn: of many those with the widest difference that is sure, else the widest."""
+    wanted: set[tuple[str, ...]] = set()
+    for (model,), mine in style.grouped(data, "model").items():
+        widest = {
+            pair: max((row["sure"], abs(row["difference"])) for row in found)
+            for pair, found in style.grouped(mine, "calibration", "rival").items()
+        }
+        wanted |= {(model, *pair) for pair in sorted(widest, key=widest.__getitem__, reverse=True)[:PAIRS]}
+    return [row for row in data if (row["model"], *_pair(row)) in wanted]
+
+
 def _pair(row: dict[str, Any]) -> tuple[str, str]:
     return row["calibration"], row["rival"]
 
@@ -68,8 +81,9 @@ def _panel(axes: Axes, data: list[dict[str, Any]], pairs: list[tuple[str, str]],
         label.set_fontweight("bold" if pair in both_ways else "normal")
     axes.tick_params(length=0)
     axes.grid(False)
+    places = {pair: place for place, pair in enumerate(pairs)}
     for row in data:
-        x, y = row["layer"], pairs.index(_pair(row))
+        x, y = row["layer"], places[_pair(row)]
         text = f"{round(row['difference'], 2) + 0:.2f}".replace("-", "−")
         square = number_cell(axes, (x, y), row["difference"], text, COLOURS, SCALE)
         said = (
@@ -88,11 +102,13 @@ def caption(connection: duckdb.DuckDBPyConnection) -> str:
     data = rows(connection, QUERY)
     if not data:
         return ""
+    most = max(len({_pair(row) for row in mine}) for mine in style.grouped(data, "model").values())
+    some = f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all." * (most > PAIRS)
     counted = [row[key] for row in data for key in ("n_samples", "n_rival")]
     return (
         "What removing a layer costs the first task less what it costs the second, each as a share of the accuracy "
         f"above chance (base model; calibration samples, {style.counts(counted)} per task). Dots: sure by a paired "
         "bootstrap, corrected over the layers of a pair (Benjamini and Hochberg, 5 %), and beyond what random halves "
         "of one task differ by. Bold: sure layers on both sides, a double dissociation; with dots on one side alone, "
-        "one task may merely be the easier one to break."
+        f"one task may merely be the easier one to break.{some}"
     )

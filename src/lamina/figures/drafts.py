@@ -47,11 +47,11 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             # Lines stand beside each other, or equal ones would hide all but one.
             shift = 0.4 * (number - (len(lines) - 1) / 2)
             places, values = [100 * row["share"] + shift for row in line], [row[column] for row in line]
-            axes.errorbar(places, values, reach, markersize=4.5, elinewidth=1, capsize=2, **look)
+            axes.errorbar(places, values, reach, markersize=4.5, elinewidth=1, **look)
             style.hints(axes, [(x, row[column], _hint(row)) for x, row in zip(places, line, strict=True)])
         if column == "acceptance":
-            known = [row for row in mine if row["break_even"] is not None]
-            axes.plot([100 * row["share"] for row in known], [row["break_even"] for row in known], "_", color="#999999")
+            known = {(100 * row["share"], row["break_even"]) for row in mine if row["break_even"] is not None}
+            axes.plot(*zip(*sorted(known), strict=True) if known else ((), ()), "_", color="#999999")
             axes.set_ylim(0, 1.02)
         else:
             axes.axhline(1, color="#999999", linestyle="--", linewidth=0.9)

@@ -14,7 +14,7 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from lamina.database import rows
 from lamina.figures import style
-from lamina.figures.relevance_maps import ACCURACY, ACCURACY_SCALE, COSINE, cosine_scale, text_colour
+from lamina.figures.relevance_maps import ACCURACY, ACCURACY_SCALE, CELL, COSINE, cosine_scale, text_colour
 from lamina.relevance.statistics import wilson_interval
 
 TITLE = "How relevance moves as layers go"
@@ -119,7 +119,7 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
                     axes.text(row["layer"], y, f"≥{short(bound)}", ha="center", va="center_baseline", fontsize=5)
                 continue
             colour = colours_of(metric)(scale(row["score"]))
-            axes.add_patch(Rectangle((row["layer"] - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor="white", lw=0.5))
+            axes.add_patch(Rectangle((row["layer"] - 0.5, y - 0.5), 1, 1, facecolor=colour, **CELL))
             ink = text_colour(colour)
             if depth <= 16:
                 text = short(row["score"])

@@ -68,7 +68,9 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         confusion = np.zeros((n, n), dtype=int)
         for cell in cells:
             confusion[cell["place_by_accuracy"] - 1, cell["place_by_metric"] - 1] = cell["count"]
-        axes.imshow(confusion.T, origin="lower", cmap="Greys", extent=(0.5, n + 0.5, 0.5, n + 0.5), vmin=0)
+        axes.imshow(
+            confusion.T, origin="lower", cmap="Greys", interpolation="none", extent=(0.5, n + 0.5, 0.5, n + 0.5), vmin=0
+        )
         axes.plot([0.5, n + 0.5], [0.5, n + 0.5], color="#0072B2", linewidth=0.9, linestyle="--")
         name = metric if kind == "layer" else f"{metric} ({kind})"
         axes.set_title(f"{style.panel_title(connection, model, name)}\n{words(cells[0])}")

@@ -51,6 +51,8 @@ FROM (
 WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
 ORDER BY model, component, calibration, layer
 """
+# Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
+CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
 NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
 
 
@@ -147,11 +149,11 @@ def number_cell(
     """Fill a cell with the colour of `value` and write `text` on it."""
     colour = colours(scale(value))
     corner = (cell[0] - 0.5, cell[1] - 0.5)
-    square = Rectangle(corner, 1, 1, facecolor=colour, edgecolor="white", linewidth=0.5)
+    square = Rectangle(corner, 1, 1, facecolor=colour, **CELL)
     axes.add_patch(square)
-    axes.text(
-        *cell, text, ha="center", va="center_baseline", fontsize=5 if "\n" in text else 6.5, color=text_colour(colour)
-    )
+    size = 5 if "\n" in text else 6.5
+    centred = axes.text(*cell, text, ha="center", va="center_baseline", fontsize=size, color=text_colour(colour))
+    centred.set_in_layout(False)
     return square
 
 

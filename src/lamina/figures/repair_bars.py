@@ -31,7 +31,7 @@ SELECT model, calibration, task, metric, selector, removed, recovery, healing, v
 FROM scores JOIN shown USING (model, calibration, removed) WHERE own
 ORDER BY model, calibration, task, selector, healing <> 'none', recovery <> 'none', recovery, healing
 """
-HATCHES = ("", "////", "....", "xxxx", "\\\\\\\\", "++++", "oooo")
+HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 
 

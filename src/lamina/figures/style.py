@@ -6,9 +6,10 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import duckdb
 import matplotlib
@@ -27,6 +28,7 @@ matplotlib.rcParams.update(
         "axes.titlesize": 9.5,
         "axes.titleweight": "bold",
         "axes.titlelocation": "left",
+        "axes.titley": 1.0,  # nothing stands above a panel that it would have to look out for, at every layout
         "axes.labelsize": 9,
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -38,13 +40,18 @@ matplotlib.rcParams.update(
         "legend.fontsize": 8.5,
         "xtick.labelsize": 8,
         "ytick.labelsize": 8,
+        "xtick.major.size": 0,  # the grid says where, and a large study has thousands
+        "ytick.major.size": 0,
         "figure.facecolor": "white",
         "hatch.linewidth": 0.6,
-        "svg.fonttype": "path",
+        "svg.fonttype": "none",  # a page with outlines of every letter opens slowly
     }
 )
 
 HINT = "hint:"  # begins the id of what says something under the pointer
+# Of the letters of a figure, which are laid out for the first; the second has the same widths, and others are narrower.
+FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
+HINTS: WeakKeyDictionary[Axes, list[tuple[float, float, str, float]]] = WeakKeyDictionary()  # x, y, text, width
 Z95 = 1.959964  # standard errors on either side of a 95 % interval
 
 # Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
@@ -170,15 +177,42 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
             figure.set_layout_engine("none")
         figure.savefig(buffer, format="svg", dpi=200, metadata={"Date": None, "Creator": None})
     text = re.sub(r"[ \t]*\n[ \t]*", "\n", buffer.getvalue())
-    # A hundredth of a point is not seen, and every figure stands in the report.
-    text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|translate\([^)]*\)", _rounded, text)
-    if caption:
-        text = re.sub(r"(<svg[^>]*>)", lambda head: f"{head[0]}\n <desc>{html.escape(caption)}</desc>", text, count=1)
-    return re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
+    # Every figure stands in the report: the root names the fonts, and the grid is within its panel.
+    grid = f' clip-path="[^"]*"(?= style="fill: none; stroke: {matplotlib.rcParams["grid.color"]})'
+    text = re.sub(rf' transform="rotate\(-0 [^"]*"| font-family: [^;"]*;?|<g/>\n|{grid}', "", text)
+    text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)", _rounded, text)
+    text = re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
+    told = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
+    text = re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{told}', text, count=1)
+    return text.replace("</svg>", f'<g fill-opacity="0">\n{"".join(_marks(figure))}</g>\n</svg>')
+
+
+def _marks(figure: Figure) -> Iterator[str]:
+    """The unseen marks of `hints` above all that is drawn, in points from the upper left."""
+    point = 72 / figure.dpi
+    for axes in figure.axes:
+        for x, y, text, size in HINTS.get(axes, ()):
+            across, up = axes.transData.transform((x, y))
+            if axes.bbox.padded(1).contains(across, up):
+                centre = f'cx="{across * point:.1f}" cy="{figure.bbox.height * point - up * point:.1f}"'
+                yield f'<circle {centre} r="{size / 2:g}"><title>{html.escape(text)}</title></circle>\n'
 
 
 def _rounded(numbers: re.Match[str]) -> str:
-    return re.sub(r"(\.\d\d)\d+", r"\1", numbers[0])
+    """To tenths of a point, which nobody sees; curves are small, and to hundredths."""
+    places = re.sub(r"(\.\d\d)\d+" if "C" in numbers[0] else r"(\.\d)\d+", r"\1", numbers[0])
+    if not places.startswith(" d="):
+        return places
+    places, at = re.sub(r"\s*([MLCz])\s*", r"\1", places), ("", "")
+
+    def step(there: re.Match[str]) -> str:
+        nonlocal at
+        (x, y), at = at, (there[2], there[3])
+        if there[1] == "M" or (x != at[0] and y != at[1]):
+            return there[0]
+        return f"V{at[1]}" if x == at[0] else f"H{at[0]}"
+
+    return places if "C" in places else re.sub(r"([ML])([-\d.]+) ([-\d.]+)", step, places)
 
 
 def hint(artist: Artist, text: str) -> None:
@@ -187,10 +221,8 @@ def hint(artist: Artist, text: str) -> None:
 
 
 def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
-    """Say a text where the pointer rests near each point (x, y, text): unseen marks, above all that is drawn."""
-    for x, y, text in points:
-        (mark,) = axes.plot(x, y, "o", markersize=size, color="white", markeredgewidth=0, alpha=0, zorder=10)
-        hint(mark, text)
+    """Say a text where the pointer rests near each point (x, y, text), by unseen marks `size` points wide."""
+    HINTS.setdefault(axes, []).extend((x, y, text, size) for x, y, text in points)
 
 
 def interval(value: float, stderr: float | None, digits: int = 3, unit: str = "") -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from scipy.stats import rankdata
 
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.comparison import correlation
@@ -56,6 +55,8 @@ def stability(columns: Columns, metric: str, context: Context, seed: int = 0) ->
 
     Pairs are left out in which a half is at chance or scores all units alike.
     """
+    from scipy.stats import rankdata  # which takes a second to import
+
     for size, weights in halves_of(columns.n_samples, seed):
         scores = ranking(columns, metric, context, weights).draws
         if not np.isfinite(scores).any():
