@@ -156,6 +156,8 @@ def test_what_a_fork_used_is_said(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_a_job_and_what_it_started_die_with_its_client(folder: Path, how: signal.Signals) -> None:
+    # What a shell starts in the background ignores it, and so does what that starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     job = start(folder, "waits")
     assert job.stdout is not None
     pids = [int(word) for word in job.stdout.readline().split()]

@@ -34,8 +34,7 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
     """
     right = hits(columns, context.score)
     without = right[1:]
-    there = np.isfinite(without)
-    paired = right[:1] if there.all() else np.where(there, right[:1], np.nan)
+    paired = np.where(np.isfinite(without), right[:1], np.nan)
     above, above_before = (np.maximum(weighted_mean(weights, x) - context.chance, 0) for x in (without, paired))
     with np.errstate(divide="ignore", invalid="ignore"):
         return 1 - above / above_before

@@ -81,7 +81,6 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     """
     there, finite = ~np.isnan(values), np.isfinite(values)
     infinite = there & ~finite
-    whole = weights.sum(axis=-1, keepdims=True) if there.all() else weights @ there.T.astype(float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        means = (weights @ np.where(finite, values, 0.0).T) / whole
+        means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
     return np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
