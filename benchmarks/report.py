@@ -94,15 +94,15 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
     views = ("--views", database.VIEWS)
     jobs += [("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])]
-    with ThreadPool(workers) as pool:
-        yield from pool.starmap(script, jobs)
-    jobs = []
+    after = []  # what is drawn of comparisons waits for them, and nothing else does
     for name, read in sorted(declared("lamina.figures", "TABLES").items()):
         tables = [file for file in files if file.stem in read]
         output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")
-        jobs.append((f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output))
-    with ThreadPool(workers) as pool:
-        yield from pool.starmap(script, jobs, chunksize=1)
+        job = (f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output)
+        (after if {"agreements", "comparisons"} & set(read) else jobs).append(job)
+    for some in (jobs, after):
+        with ThreadPool(workers) as pool:
+            yield from pool.starmap(script, some, chunksize=1)
     facts = folder / "facts.json"
     facts.write_text(json.dumps({"seed": 0, "versions": {}, "commit": None}))
     given = ("--tables", *files, "--figures", figures, "--template", ROOT / "workflow/report/report.html.j2")
