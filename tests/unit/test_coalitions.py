@@ -17,6 +17,7 @@ from lamina.data.calibrations import Calibration, Sample, chance_accuracy
 from lamina.relevance import presence, shapley
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import relevance
+from lamina.relevance.statistics import wilson_interval
 from lamina.search.evidence import read_step
 from lamina.sweep import coalitions, engine
 from lamina.tables import store
@@ -194,6 +195,18 @@ def test_presence_of_halves_equals_loops_over_cut_models(family: str, kind: str)
         kept = np.mean([each for lacking, each in value.items() if unit not in lacking], axis=0)
         dropped = np.mean([each for lacking, each in value.items() if unit in lacking], axis=0)
         assert from_table(table).values["presence"][row] == pytest.approx(kept - dropped, abs=1e-3)
+
+
+def test_a_generated_answer_is_never_a_guess() -> None:
+    """Whose chance is less than the rounding error of an interval; a model that is never right has no parts."""
+    count = next(n for n in range(1, 200) if wilson_interval(0, n)[0] > 0)
+    samples = random_samples(2, count=count, kinds=("generated",))
+    calibration = Calibration(tuple(samples), {"chance_accuracy": 0.0})
+    told = {"options": {"draws": 8}, "score": "acc", "seed": 0}
+    units = engine.all_units(5, "layer")
+    rows = coalitions.rows(tiny.model(), calibration, units, [], "presence", told, 4000)
+    assert not any(row["correct"] for row in rows[:count])
+    assert [row["presence"] for row in rows[count:]] == [None] * (5 * count)
 
 
 @pytest.mark.parametrize("metric", ["shapley", "presence"])
