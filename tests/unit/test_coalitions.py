@@ -17,7 +17,6 @@ from lamina.data.calibrations import Calibration, Sample, chance_accuracy
 from lamina.relevance import presence, shapley
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import relevance
-from lamina.relevance.statistics import wilson_interval
 from lamina.search.evidence import read_step
 from lamina.sweep import coalitions, engine
 from lamina.tables import store
@@ -198,8 +197,8 @@ def test_presence_of_halves_equals_loops_over_cut_models(family: str, kind: str)
 
 
 def test_a_generated_answer_is_never_a_guess() -> None:
-    """Whose chance is less than the rounding error of an interval; a model that is never right has no parts."""
-    count = next(n for n in range(1, 200) if wilson_interval(0, n)[0] > 0)
+    """Chance is next to nothing there, and a model that is never right is at chance all the same: it has no parts."""
+    count = 125  # of which a difference of near equals would give more than 0
     samples = random_samples(2, count=count, kinds=("generated",))
     calibration = Calibration(tuple(samples), {"chance_accuracy": 0.0})
     told = {"options": {"draws": 8}, "score": "acc", "seed": 0}

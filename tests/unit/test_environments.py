@@ -112,5 +112,5 @@ def test_every_rule_that_runs_python_names_its_environment() -> None:
     for file in (REPOSITORY / "rules").glob("*.smk"):
         rules = re.split(r"^rule (\w+):$", file.read_text(), flags=re.MULTILINE)[1:]
         for name, body in zip(rules[::2], rules[1::2], strict=True):
-            # The others are names for parts of a run.
-            assert 'conda:\n        "../envs/lamina.yaml"' in body or "shell:" not in body, name
+            # What makes nothing is a name for a part of a run.
+            assert 'conda:\n        "../envs/lamina.yaml"' in body or "output:" not in body, name

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from lamina.config.metrics import METRICS
 from lamina.relevance import score
@@ -148,6 +149,15 @@ def test_wilson_interval_is_the_published_one() -> None:
     """10 of 20: 0.2993 to 0.7007 (Wilson's formula, worked by hand)."""
     low, high = wilson_interval(10, 20)
     assert (low, high) == (pytest.approx(0.2993, abs=1e-4), pytest.approx(0.7007, abs=1e-4))
+    for total in (1, 7, 125, 500):
+        for right in {0, 1, total // 3, total}:
+            published = binomtest(right, total).proportion_ci(method="wilson")
+            assert wilson_interval(right, total) == pytest.approx((published.low, published.high), abs=1e-7)
+
+
+def test_a_model_that_is_never_right_is_above_no_chance() -> None:
+    """Of whatever number of samples, not by as much as a rounding error: a generated answer is hardly ever a guess."""
+    assert {wilson_interval(0, total)[0] for total in range(1, 1001)} == {0.0}
 
 
 def test_columns_are_ordered_by_depth() -> None:

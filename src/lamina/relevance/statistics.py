@@ -28,4 +28,7 @@ def wilson_interval(right: float, total: int) -> tuple[float, float]:
     share, shift = right / total, z * z / total
     middle = (share + shift / 2) / (1 + shift)
     half = z * np.sqrt(share * (1 - share) / total + shift / (4 * total)) / (1 + shift)
-    return float(middle - half), float(middle + half)
+    high = middle + half
+    # Both ends solve one quadratic equation. Their product gives the lower one without a difference of near equals,
+    # which would put a model that is never right above a chance of next to nothing.
+    return float(share * share / (1 + shift) / high), float(high)

@@ -58,8 +58,7 @@ def rows(
             # Losses count errors, so accuracy less 1; the highest share of right answers that may be a guess.
             chance = calibration.facts["chance_accuracy"]
             right = [n for n in range(count + 1) if wilson_interval(n, count)[0] <= chance]
-            # Where a guess is as good as never right, no right answer at all is still one.
-            floor = max(right, default=0) / count - 1 + 1e-9
+            floor = max(right) / count - 1 + 1e-9
         whole = value([frozenset()])[0]
         parts, errors = np.full((len(units), count), np.nan), np.full(len(units), np.nan)
         if floor is None or whole.mean() > floor:

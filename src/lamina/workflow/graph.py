@@ -22,7 +22,7 @@ def look_when_jobs_end(scheduler: Any) -> None:
     """Let the scheduler look for jobs to start when one has ended, and not also once a second for each that ever has.
 
     Snakemake's own limit, 100 starts a second, which no run of these jobs reaches, makes each look plan another one a
-    second later, without end: after a few hundred jobs the driver does little else. A limit that was asked for stays.
+    second later, without end: as often a second as jobs have ended. A limit that was asked for stays.
     """
     limit = scheduler.job_rate_limiter
     if limit is not None and (limit.max_jobs, limit.timespan) == (100, 1):
