@@ -64,16 +64,17 @@ def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams
     """Of a pass of the engine over some of `lines`, `scored` positions of each having logits, with `streams` wanted.
 
     As `engine.Session.measure` fills a pass: as many lines as leave room for all streams, at least one; then streams.
+    Lines are of unequal length, and a short one fills what the longest would have left of the budget: hence a fraction.
     """
     asked = line + scored * shape.vocabulary / (4 * shape.channels)
-    together = min(lines, max(1, int(tokens / streams / asked)))
+    together = min(lines, max(1, tokens / streams / asked))
     # Then groups as even as `engine.groups` makes them, the current model in each.
-    most = max(1, tokens // (line * together) - 1)
+    most = max(1, int(tokens / (line * together)) - 1)
     carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
     logits = scored * shape.vocabulary * (FLOAT + max(FLOAT, 2 * shape.size if shape.size < FLOAT else 0))
     # A removal runs no layer of its own, so that in every layer one stream stands by.
     layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
-    return together * max(layers, carried * logits)
+    return round(together * max(layers, carried * logits))
 
 
 def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
