@@ -256,8 +256,7 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """
     if config.benchmarks.efficiency is None:
         return []
-    every = (variant for study in _pruning(config) for variant in _study_variants(config, study, model))
-    return sorted({replace(variant, healing="none") for variant in every})
+    return sorted({replace(variant, healing="none") for variant in _of_model(config, model)})
 
 
 def structures(config: Configuration, model: str) -> int:
@@ -269,8 +268,14 @@ def structures(config: Configuration, model: str) -> int:
 def draft_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
     drafts = config.benchmarks.drafts
-    mine = [variant for variant in variants(config) if variant.model == model and drafts]
-    return [v for v in mine if drafts and v.removed >= removed_count(drafts.removed, layers(config, model))]
+    if drafts is None:
+        return []
+    least = removed_count(drafts.removed, layers(config, model))
+    return sorted(v for v in _of_model(config, model) if v.removed >= least)
+
+
+def _of_model(config: Configuration, model: str) -> set[Variant]:
+    return {variant for study in _pruning(config) for variant in _study_variants(config, study, model)}
 
 
 def _pruning(config: Configuration) -> list[Prune]:
