@@ -32,7 +32,7 @@ from lamina.models.load import device
 from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost
 from lamina.recovery.protocol import Source
-from lamina.streams import footprint, taps
+from lamina.streams import footprint, room, taps
 from lamina.streams.batches import TOKENS
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
@@ -150,12 +150,13 @@ class Stages:
         told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
         work, _ = cost.sweep_work(told, self.preset.layers, 0, pass_, "layer")
         lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
+        lengths = {len(line.tokens) for line in lines}
         most = max(len(packing.scored_positions(line)) for line in lines)
         return Work(
             lambda: engine.sweep(self.model, samples, self.units, (), pass_, self.tokens),
             [line.tokens for line in lines],
             self.flops(work, told, told.scored * streams),
-            footprint.sweep(self.shape, self.tokens, told.longest, len(lines), most, streams),
+            footprint.sweep(self.shape, self.tokens, lengths, len(lines), most, streams),
         )
 
     def moments(self) -> Work:
@@ -210,7 +211,7 @@ class Stages:
             lambda: lora.heal(self.model, plan, None, [training.Source(samples)], options),
             [sample.sequence() for sample in step],
             self.flops(layers, seen, scored),
-            footprint.heal(self.shape, left, self.longest, len(step), True),
+            footprint.heal(self.shape, left, self.longest, len(step), True, room.room(self.model)),
         )
 
     def benchmark(self) -> Work:
@@ -225,7 +226,7 @@ class Stages:
             lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True),
             inputs,
             self.flops(told.rows * self.preset.layers, told, told.rows),
-            footprint.benchmark(self.shape, longest, min(len(inputs), lm.batch_size_per_gpu)),
+            footprint.benchmark(self.shape, longest, min(len(inputs), lm.batch_size_per_gpu), len(inputs)),
         )
 
     def efficiency(self) -> Work:

@@ -73,11 +73,6 @@ class Objective:
                 )
         return cls(name, variant, base, temperature, places)
 
-    @property
-    def per_entry(self) -> int:
-        """Numbers that are kept for each entry of the vocabulary at a position."""
-        return 12 if self.name == "distill" else 6
-
     def counts(self, samples: Sequence[Sample]) -> list[int]:
         """The number of tokens by which each of the `sums` is divided: scored ones, and for streams all."""
         lengths = [(len(ids), first) for ids, first in map(tokens, samples)]

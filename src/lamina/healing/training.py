@@ -20,6 +20,8 @@ from lamina.errors import LaminaError
 from lamina.healing.objectives import Objective, tokens
 from lamina.healing.progress import Progress
 from lamina.streams.batches import by_length
+from lamina.streams.footprint import Shape, trained
+from lamina.streams.room import room
 
 VALIDATION_SHARE = 0.15
 SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch
@@ -160,11 +162,8 @@ def _restored(found: Mapping[str, torch.Tensor], weights: Weights, optimiser: An
 def positions(objective: Objective) -> int:
     """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU)."""
     model = objective.variant
-    config = model.config.get_text_config(decoder=True)
-    free = torch.cuda.mem_get_info(model.device)[0] // 2 if model.device.type == "cuda" else 2 << 30
-    # About 40 numbers a channel and layer are kept for the backward pass, and a few per vocabulary entry.
-    numbers = 40 * config.hidden_size * config.num_hidden_layers + objective.per_entry * config.vocab_size
-    return int(free // (4 * numbers))
+    shape = Shape.of(model.config, model.dtype.itemsize)
+    return int(room(model) // trained(shape, shape.layers, objective.name == "distill"))
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:

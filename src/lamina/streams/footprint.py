@@ -4,7 +4,8 @@ Each function counts what stands side by side at the widest place of its stage. 
 `tokens: auto` is the largest budget whose prediction fits.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from lamina.streams.moments import BATCH
 from lamina.streams.taps import positions
 
 FLOAT, DOUBLE = 4, 8
+HOST = 2 << 30  # of a CPU's memory: what jobs ask for beside the libraries and the weights
 # Numbers that consumers of streams and of logits turn into another type at a time.
 _STREAMS, _LOGITS = 1 << 21, 1 << 23
 
@@ -60,10 +62,18 @@ def capture(shape: Shape, tokens: int, line: int, lines: int) -> int:
     return numbers * shape.size + max(held * shape.passing(line), similarities) + 3 * DOUBLE * lines * count**2
 
 
-def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> int:
-    """Of a pass of the engine over some of `lines`, `scored` positions of each having logits, with `streams` wanted.
+def sweep(shape: Shape, tokens: int, lengths: Collection[int], lines: int, scored: int, streams: int) -> int:
+    """Of a pass of the engine over some of `lines` of such `lengths`, up to `scored` positions of each having logits.
 
-    As `engine.Session.measure` fills a pass: as many lines as leave room for all streams, at least one; then streams.
+    The current model and all but one of the `streams` that are wanted fork off it. The widest pass need not be that of
+    the longest line: a shorter one may carry more streams.
+    """
+    return round(max(_pass(shape, tokens, length, lines, min(scored, length), streams) for length in lengths))
+
+
+def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> float:
+    """As `engine.Session.measure` fills a pass: as many lines as leave room for all streams, at least one; then these.
+
     Lines are of unequal length, and a short one fills what the longest would have left of the budget: hence a fraction.
     """
     asked = line + scored * shape.vocabulary / (4 * shape.channels)
@@ -71,10 +81,13 @@ def sweep(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams
     # Then groups as even as `engine.groups` makes them, the current model in each.
     most = max(1, int(tokens / (line * together)) - 1)
     carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
-    logits = scored * shape.vocabulary * (FLOAT + max(FLOAT, 2 * shape.size if shape.size < FLOAT else 0))
+    # One stream after the other is read: in float32, with its exponentials, and for its distance from the base with
+    # those of both, their mean, and what one more operation makes of them.
+    read = (4 if streams > 1 else 1) + (2 if streams > 1 else 1) * (shape.size < FLOAT)
+    logits = scored * shape.vocabulary * (carried * shape.size + read * FLOAT)
     # A removal runs no layer of its own, so that in every layer one stream stands by.
     layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
-    return round(together * max(layers, carried * logits))
+    return together * max(layers, logits)
 
 
 def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:
@@ -89,17 +102,24 @@ def fit(shape: Shape, tokens: int, line: int, lines: int) -> int:
     return max(moments(shape, tokens, line, lines, 1), 10 * shape.channels**2 * DOUBLE)
 
 
-def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool) -> int:
-    """Of a step on `lines` at a time with `left` layers: what their backward pass needs, and the logits."""
-    layers, held = left * (5.25 * shape.inner + 8.6 * shape.channels), line * lines
-    logits = (4 if distilled else 3) * shape.vocabulary
+def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool, most: float = math.inf) -> int:
+    """Of a step on `lines` at a time, in parts of up to `most` bytes: what the backward pass of `left` layers needs."""
+    needed = trained(shape, left, distilled)
+    held = _batch(int(min(most // needed, line * lines)), line, lines)
     chunk = 4 * FLOAT * min(held * shape.vocabulary, _LOGITS) if distilled else 0
-    return round(held * shape.size * (layers + logits)) + chunk
+    return round(held * needed) + chunk
 
 
-def benchmark(shape: Shape, line: int, lines: int) -> int:
-    """Of log-likelihoods of `lines` at a time: logits and their logarithms."""
-    return line * lines * max(shape.passing(line), 2 * shape.vocabulary * shape.size)
+def trained(shape: Shape, left: int, distilled: bool) -> float:
+    """Of a position with `left` layers: what their backward pass needs, and the logits."""
+    layers = left * (5.25 * shape.inner + 8.6 * shape.channels)
+    return shape.size * (layers + (4 if distilled else 3) * shape.vocabulary)
+
+
+def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:
+    """Of log-likelihoods of `lines` of `every` at a time: logits, their logarithms, and those of the batch before."""
+    alive = 3 if lines < every else 2
+    return line * lines * max(shape.passing(line), alive * shape.vocabulary * shape.size)
 
 
 def efficiency(shape: Shape, line: int, lines: int) -> int:

@@ -7,11 +7,10 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.streams import footprint
-from lamina.streams.footprint import Shape
+from lamina.streams.footprint import HOST, Shape
 from lamina.sweep import packing
 
 _LINE = 512  # tokens of a line where no samples tell
-HOST = 2 << 30  # of a CPU's memory: what jobs ask for beside the libraries and the weights
 
 
 def tokens(asked: str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None) -> int:
@@ -23,14 +22,14 @@ def tokens(asked: str, model: PreTrainedModel, samples: Sequence[Sample], stream
         return int(asked)
     shape = Shape.of(model.config, model.dtype.itemsize)
     lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
-    longest = max((len(line.tokens) for line in lines), default=_LINE)
+    lengths = {len(line.tokens) for line in lines} or {_LINE}
     scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
     def predicted(budget: int) -> int:
         # Of as many lines as the budget asks for, however few there are: memory must not follow their number.
         if streams is None:
-            return footprint.capture(shape, budget, longest, max(len(lines), budget))
-        return footprint.sweep(shape, budget, longest, max(len(lines), budget), scored, streams)
+            return footprint.capture(shape, budget, max(lengths), max(len(lines), budget))
+        return footprint.sweep(shape, budget, lengths, max(len(lines), budget), scored, streams)
 
     return footprint.budget(room(model), predicted)
 

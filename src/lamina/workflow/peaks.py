@@ -6,7 +6,7 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.streams import footprint
 from lamina.streams.batches import TOKENS, logit_positions
-from lamina.streams.footprint import Shape
+from lamina.streams.footprint import HOST, Shape
 from lamina.workflow import studies
 from lamina.workflow.plan import STAGES
 from lamina.workflow.tokens import Tokens
@@ -34,7 +34,7 @@ def peaks(
         told, shape = calibrations[model, calibration], shapes[model]
         streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
         scored = -(-told.scored // told.samples)
-        at_least("sweep", footprint.sweep(shape, int(budget), told.longest, told.samples, scored, streams))
+        at_least("sweep", footprint.sweep(shape, int(budget), _lengths(told), told.samples, scored, streams))
     for variant in studies.variants(config):
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.recovery != "none":
@@ -42,9 +42,16 @@ def peaks(
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
-            at_least("heal", footprint.heal(shape, left, own.longest, settings.batch, distilled))
+            at_least("heal", footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST))
     for (model, _), told in tasks.items():
-        lines = min(told.samples * max(1, told.rows // max(1, told.packed)), BENCHMARKED)
+        every = told.samples * max(1, told.rows // max(1, told.packed))
         fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, told.longest))
-        at_least("benchmark", footprint.benchmark(shapes[model], told.longest, min(lines, fitting)))
+        lines = min(every, BENCHMARKED, fitting)
+        at_least("benchmark", footprint.benchmark(shapes[model], told.longest, lines, every))
     return found
+
+
+def _lengths(told: Tokens) -> range:
+    """Lengths that lines may have: of those as far below the mean as the longest is above it."""
+    mean = told.packed // max(1, told.samples)
+    return range(max(1, min(told.longest, 2 * mean - told.longest)), told.longest + 1)
