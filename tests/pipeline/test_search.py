@@ -7,6 +7,8 @@ import pytest
 from lamina import database
 from tests.pipeline.project import Project, copy_project
 
+pytestmark = pytest.mark.studies
+
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Project:
