@@ -474,9 +474,24 @@ CREATE OR REPLACE VIEW frontier AS
 WITH measured AS (  -- texts that are a calibration's own are no general text
     SELECT * FROM variants WHERE removed > 0 AND own_metric <> 'perplexity' AND text_perplexity IS NOT NULL
 ),
-shared AS (  -- means compare over the same calibrations: those that no selector lacks, for example by a refused plan
-    SELECT model, removed, calibration FROM measured GROUP BY model, removed, calibration
-    QUALIFY count(DISTINCT selector) = max(count(DISTINCT selector)) OVER (PARTITION BY model, removed)
+counted AS (
+    SELECT model, removed, calibration, count(DISTINCT selector) AS selectors FROM measured GROUP BY ALL
+),
+sets AS (  -- of calibrations: all that at least so many selectors have
+    SELECT model, removed, least, calibration, count(*) OVER (PARTITION BY model, removed, least) AS n
+    FROM counted JOIN (SELECT DISTINCT model, removed, selectors AS least FROM counted) USING (model, removed)
+    WHERE selectors >= least
+),
+whole AS (  -- pairs that were measured on all calibrations of a set
+    SELECT model, removed, least, selector, recovery, healing, any_value(n) AS n
+    FROM measured JOIN sets USING (model, removed, calibration)
+    GROUP BY ALL HAVING count(*) = any_value(n)
+),
+worth AS (SELECT model, removed, least, sum(n) AS variants FROM whole GROUP BY ALL),
+shared AS (  -- means compare over the same calibrations: those that keep the most variants in the comparison
+    SELECT model, removed, calibration
+    FROM sets JOIN (SELECT model, removed, max_by(least, (variants, least)) AS least FROM worth GROUP BY ALL)
+        USING (model, removed, least)
 ),
 read AS (  -- all read the same texts: the mean of each document first
     SELECT s.model, s.removed, s.selector, s.recovery, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
@@ -521,7 +536,7 @@ COMMENT ON COLUMN frontier.accuracy_base IS 'The base model''s mean on the same 
 COMMENT ON COLUMN frontier.perplexity IS 'Perplexity of the benchmark texts; geometric mean over texts and calibrations.';
 COMMENT ON COLUMN frontier.perplexity_stderr IS 'Standard error of perplexity over documents, which all calibrations share: of the mean over calibrations of each (of equal weight).';
 COMMENT ON COLUMN frontier.perplexity_base IS 'The base model''s perplexity on the same texts.';
-COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: those of the size that no selector lacks. Pairs measured on fewer are left out.';
+COMMENT ON COLUMN frontier.n_calibrations IS 'Calibrations in the means: of the size, those that keep the most variants comparable. Pairs not measured on all of them are left out.';
 COMMENT ON COLUMN frontier.n_samples IS 'Test documents behind accuracy, over all calibrations.';
 COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both a higher accuracy and a lower perplexity (one may be equal).';
 

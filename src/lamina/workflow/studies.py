@@ -267,11 +267,12 @@ def structures(config: Configuration, model: str) -> int:
 
 def draft_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
-    drafts = config.benchmarks.drafts
-    if drafts is None:
+    drafts, every = config.benchmarks.drafts, _of_model(config, model)
+    # Of a model that no study prunes the number of layers may be unknown.
+    if drafts is None or not every:
         return []
     least = removed_count(drafts.removed, layers(config, model))
-    return sorted(v for v in _of_model(config, model) if v.removed >= least)
+    return sorted(v for v in every if v.removed >= least)
 
 
 def _of_model(config: Configuration, model: str) -> set[Variant]:
