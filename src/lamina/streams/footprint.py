@@ -113,7 +113,8 @@ def heal(shape: Shape, left: int, line: int, lines: int, distilled: bool, most: 
 def trained(shape: Shape, left: int, distilled: bool) -> float:
     """Of a position with `left` layers: what their backward pass needs, and the logits."""
     layers = left * (5.25 * shape.inner + 8.6 * shape.channels)
-    return shape.size * (layers + (4 if distilled else 3) * shape.vocabulary)
+    # Norms and losses keep float32 beside narrower weights: in bfloat16 a step needs three quarters of this.
+    return max(shape.size, FLOAT) * (layers + (4 if distilled else 3) * shape.vocabulary)
 
 
 def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:

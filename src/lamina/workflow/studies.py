@@ -267,7 +267,8 @@ def structures(config: Configuration, model: str) -> int:
 
 def draft_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
-    drafts, every = config.benchmarks.drafts, _of_model(config, model)
+    drafts = config.benchmarks.drafts
+    every = _of_model(config, model) if drafts else set()
     # Of a model that no study prunes the number of layers may be unknown.
     if drafts is None or not every:
         return []
