@@ -41,8 +41,8 @@ run: .venv/installed
 
 plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
-	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.workflow.calibrate results results/pace.json)
-	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.plan results/cost.json --pace results/pace.json \
+	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.cost.pace results results/pace.json)
+	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
 		$(if $(RATE),--rate $(RATE)) $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
 
 test: .venv/installed

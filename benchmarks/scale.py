@@ -19,11 +19,14 @@ from typing import Any
 
 import torch
 from cases import REFERENCE, peak_of, random_documents
+from lamina.work.counting import counted
+from lamina.work.tokens import Tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.config.healings import Lora
 from lamina.config.recoveries import Ghost
+from lamina.cost import work
 from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import efficiency, tasks
 from lamina.evaluation.tasks import VariantLM
@@ -37,9 +40,6 @@ from lamina.streams.batches import TOKENS
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
 from lamina.sweep import engine, packing
-from lamina.workflow import cost
-from lamina.workflow.counting import counted
-from lamina.workflow.tokens import Tokens
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Stages:
 
     def flops(self, layer_tokens: float, tokens: Tokens, scored: float = 0.0) -> float:
         """Arithmetic of layers on lines of such lengths, and of the output embedding at `scored` positions."""
-        return cost.layer_flops(self.manifest, tokens) * layer_tokens + cost.head_flops(self.manifest) * scored
+        return work.layer_flops(self.manifest, tokens) * layer_tokens + work.head_flops(self.manifest) * scored
 
     def capture(self) -> Work:
         """Similarities of all boundaries."""
@@ -148,14 +148,14 @@ class Stages:
 
     def _sweep(self, samples: list[Sample], pass_: engine.Pass) -> Work:
         told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
-        work, _ = cost.sweep_work(told, self.preset.layers, 0, pass_, "layer")
+        layer_tokens, _ = work.sweep_work(told, self.preset.layers, 0, pass_, "layer")
         lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
         lengths = {len(line.tokens) for line in lines}
         most = max(len(packing.scored_positions(line)) for line in lines)
         return Work(
             lambda: engine.sweep(self.model, samples, self.units, (), pass_, self.tokens),
             [line.tokens for line in lines],
-            self.flops(work, told, told.scored * streams),
+            self.flops(layer_tokens, told, told.scored * streams),
             footprint.sweep(self.shape, self.tokens, lengths, len(lines), most, streams),
         )
 
@@ -187,7 +187,7 @@ class Stages:
         return Work(
             fit,
             self.sequences,
-            self.flops(cost.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, [1]), told),
+            self.flops(work.fit_work(Ghost(), "own", {"own": told}, self.preset.layers, [1]), told),
             footprint.fit(self.shape, TOKENS, self.longest, told.samples),
         )
 
@@ -205,8 +205,8 @@ class Stages:
         (step,) = next(training._steps([training.Source(trained)], options)).groups
         left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held)
         both = left + self.preset.layers
-        layers = seen.stream * (cost.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
-        scored = seen.stream * (cost.TRAINING + 1) + 4 * validated.stream
+        layers = seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
+        scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream
         return Work(
             lambda: lora.heal(self.model, plan, None, [training.Source(samples)], options),
             [sample.sequence() for sample in step],

@@ -13,13 +13,14 @@ ROOT = Path(workflow.basedir)
 sys.path.insert(0, str(ROOT / "src"))
 
 from lamina.config import text
-from lamina.config.load import load
+from lamina.preflight.load import load
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
-from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, paths, studies, warm
+from lamina import paths
+from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
-from lamina.workflow.paths import KEY, any_of
+from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, drawn_minutes, fit_memory, memory, minutes, minutes_of, threads
 
 # The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina import paths
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
@@ -17,7 +18,6 @@ from lamina.models.load import load_folder, load_model, load_tokenizer, placemen
 from lamina.models.materialise import materialise
 from lamina.variant import FORM, Variant
 from lamina.version import VERSION
-from lamina.workflow import paths
 
 
 def load(

@@ -111,8 +111,8 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/errors.py", "src/lamina/variant.py", "src/lamina/config/load.py"),
-        *("src/lamina/workflow/paths.py", "src/lamina/search/race.py", "src/lamina/search/deepest.py"),
+        *("src/lamina/errors.py", "src/lamina/variant.py", "src/lamina/preflight/load.py"),
+        *("src/lamina/paths.py", "src/lamina/search/race.py", "src/lamina/search/deepest.py"),
     ],
 )
 def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, file: str) -> None:

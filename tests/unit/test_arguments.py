@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lamina.config.configuration import Configuration
-from lamina.config.load import load
 from lamina.errors import LaminaError
+from lamina.preflight.load import load
 from lamina.variant import Variant
 from lamina.workflow import arguments, inputs, studies
 from tests.unit.configurations import Raw, minimal, put, workplace

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from lamina.config import calibrations, diagnoses, healings, models, recoveries, selectors
-from lamina.config import load as config
 from lamina.config.entry import Entry, option
 from lamina.config.studies import Maps
+from lamina.preflight import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -75,12 +75,12 @@ def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_layers"])
 def test_layers_come_from_the_models_folder(root: Path, key: str) -> None:
     model_folder(root / key, {key: 5})
-    assert config.layers(config.load(put(minimal(), "models.small.source", key), root), "small") == 5
+    assert config.load(put(minimal(), "models.small.source", key), root).models["small"].layers == 5
 
 
 def test_layers_of_a_multimodal_checkpoint_are_those_of_its_text_model(root: Path) -> None:
     model_folder(root / "nested", {"text_config": {"num_hidden_layers": 6}})
-    assert config.layers(config.load(put(minimal(), "models.small.source", "nested"), root), "small") == 6
+    assert config.load(put(minimal(), "models.small.source", "nested"), root).models["small"].layers == 6
 
 
 def test_a_local_model_tells_its_family(root: Path) -> None:
@@ -103,8 +103,8 @@ def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypat
 
 def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
     loaded = config.load(put(minimal(), "models.hub.layers", 32), root)
-    assert config.layers(loaded, "hub") == 32
-    assert config.layers(config.load(minimal(), root), "hub") is None
+    assert loaded.models["hub"].layers == 32
+    assert config.load(minimal(), root).models["hub"].layers is None
 
 
 def test_a_whole_number_with_a_point_is_a_whole_number(root: Path) -> None:
@@ -114,8 +114,8 @@ def test_a_whole_number_with_a_point_is_a_whole_number(root: Path) -> None:
 
 def test_the_embedded_corpus_goes_by_its_split() -> None:
     for split in ("train", "validation", "test"):
-        assert (REPOSITORY / config.corpus_file("microworld_corpus", split)).is_file()
-    assert config.corpus_file("texts/mine.json", "test") == "texts/mine.json"
+        assert (REPOSITORY / calibrations.corpus_file("microworld_corpus", split)).is_file()
+    assert calibrations.corpus_file("texts/mine.json", "test") == "texts/mine.json"
 
 
 @pytest.mark.parametrize(("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)])
@@ -141,7 +141,7 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, cou
 )
 def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
     metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
-    assert config.largest_removal(selectors.read(metric | selector), 8) == largest
+    assert selectors.read(metric | selector).largest_removal(8) == largest
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1_8B", "a+b", "3x", "_a"])
@@ -224,7 +224,7 @@ from pathlib import Path
 from typing import Literal
 from lamina.config import document, recoveries
 from lamina.config.entry import option
-from lamina.config.load import load
+from lamina.preflight.load import load
 
 class Scale(recoveries.Recovery):
     "Scales what is left."
@@ -241,7 +241,7 @@ print("### method: scale" in document.readme(), "Scale" in document.schema()["$d
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, lamina.config.load, lamina.workflow.digest; print(*sys.modules)"
+    code = "import sys, lamina.preflight.load, lamina.workflow.digest; print(*sys.modules)"
     printed = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
     ).stdout

@@ -9,9 +9,9 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from lamina.config import document
-from lamina.config import load as config
 from lamina.config.entry import Choice
 from lamina.errors import LaminaError
+from lamina.preflight import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lamina.config import load as config
 from lamina.errors import LaminaError
+from lamina.preflight import load as config
 from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 
 

@@ -9,6 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config import recoveries, selectors
 from lamina.config.metrics import Presence, Shapley
+from lamina.cost import forecast, pace, work
+from lamina.cost.forecast import Pace, Stage
+from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
 from lamina.recovery import weighing
 from lamina.relevance import presence, shapley
@@ -19,9 +22,6 @@ from lamina.search.trials import Search, Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
-from lamina.workflow import calibrate, cost, plan
-from lamina.workflow.plan import Pace, Stage
-from lamina.workflow.tokens import Tokens
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -39,20 +39,20 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
         session.sweep(units, removed)
     packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
     tokens = Tokens(len(samples), packed, 1, 1)
-    work, _ = cost.sweep_work(tokens, 12, len(removed), "removal", "layer")
+    predicted, _ = work.sweep_work(tokens, 12, len(removed), "removal", "layer")
     # The rest is padding, and where the first removed layer really lies.
-    assert session.layer_tokens == pytest.approx(work, rel=0.15)
+    assert session.layer_tokens == pytest.approx(predicted, rel=0.15)
 
 
 def test_by_hand() -> None:
     """Three layers, 10 tokens packed, 25 read naively: 3 + (2 + 1 + 0) layers, against 3 + 3 · 2."""
     tokens = Tokens(1, 10, 25, 8)
-    assert cost.sweep_work(tokens, 3, 0, "removal", "layer") == (60, 225)
-    assert cost.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
-    assert cost.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
-    assert cost.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
+    assert work.sweep_work(tokens, 3, 0, "removal", "layer") == (60, 225)
+    assert work.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
+    assert work.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
+    assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
-    assert cost.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
+    assert work.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
 
 
 @pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=50)])
@@ -67,8 +67,8 @@ def test_drawn_models_cost_at_most_the_estimate(options: Shapley | Presence) -> 
         steps = [list({frozenset(chain[:size]) for chain in chains}) for size in range(1, depth + 1)]
     cut = [[Candidate(), *(Candidate(frozenset(map(str, lacking))) for lacking in step)] for step in steps]
     layers = sum(grow(step, [], 12, True).layers for step in cut)
-    work, _ = cost.drawn_work(Tokens(1, 1, 1, 1), 12, 0, options, "layer")
-    assert layers <= work < 2.5 * layers
+    predicted, _ = work.drawn_work(Tokens(1, 1, 1, 1), 12, 0, options, "layer")
+    assert layers <= predicted < 2.5 * layers
 
 
 def test_a_search_costs_about_what_was_estimated() -> None:
@@ -86,8 +86,8 @@ def test_a_search_costs_about_what_was_estimated() -> None:
     found = [sum(row["removed"] == size for row in one.rows) for size in tried]
     most = list(tried.values())
     assert most == [8, 14, 12, 10] and all(5 <= n <= m for n, m in zip(found, most, strict=True))
-    work, _ = cost.search_work(Tokens(40, packed, 1, 1), 8, tried)
-    assert 0.5 * work < session.layer_tokens < 1.1 * work
+    predicted, _ = work.search_work(Tokens(40, packed, 1, 1), 8, tried)
+    assert 0.5 * predicted < session.layer_tokens < 1.1 * predicted
 
 
 def test_an_evolution_is_estimated_by_its_generations() -> None:
@@ -104,13 +104,13 @@ def test_more_samples_cost_in_proportion() -> None:
 
 def test_the_table_adds_up() -> None:
     stages = {"sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9), "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7)}
-    text = plan.table(stages, Pace(1e12, {}))
+    text = forecast.table(stages, Pace(1e12, {}))
     last = next(line for line in text.splitlines() if line.startswith("all"))
     assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "3", "GB", "1e+07", "10", "h"]
 
 
 def test_times_are_told_in_a_unit_to_read() -> None:
-    assert [plan.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
+    assert [forecast.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
         *("0 s", "< 0.01 s", "7.2 s", "89 s", "1.5 min", "90 min", "1.5 h")
     ]
 
@@ -118,7 +118,7 @@ def test_times_are_told_in_a_unit_to_read() -> None:
 def test_a_measured_pace_is_compared_with_a_run() -> None:
     """Two jobs of half a second each and 10 TFLOP at 1 and at 5 TFLOP/s: 11 and 3 seconds, of which 10 and 4 were."""
     stages = {"sweep": Stage(jobs=9, flops=1e13), "heal": Stage(jobs=9, flops=1e13)}
-    text = plan.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
+    text = forecast.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
     rows = [line.split() for line in text.splitlines()[1:]]
     assert rows == [["sweep", "2", "10", "11", "+10%"], ["heal", "2", "4", "3", "-25%"]]
 
@@ -129,7 +129,7 @@ def test_a_calibration_measures_every_stage() -> None:
     parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
     manifest = {"name": "tiny", "n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
-    found = dict(calibrate.rates(model, tiny.tokenizer(), manifest, samples))
+    found = dict(pace.rates(model, tiny.tokenizer(), manifest, samples))
     assert set(found) == {"forward", "capture", "sweep", "recover", "heal", "benchmark"}
     assert all(0 < rate < 1e15 for rate in found.values())
 
@@ -138,17 +138,19 @@ def test_fits_by_hand() -> None:
     """Ten layers; 100 tokens of the task and 50 of other text (60 packed); plans of one and of two layers."""
     read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
 
-    def work(**options: Any) -> float:
-        return cost.fit_work(recoveries.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
+    def fitting(**options: Any) -> float:
+        return work.fit_work(recoveries.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
 
-    assert work(method="ghost") == pytest.approx(1.3 * 150 * 10)
-    assert work(method="replaceme") == 150 * 10
+    assert fitting(method="ghost") == pytest.approx(1.3 * 150 * 10)
+    assert fitting(method="replaceme") == 150 * 10
     # Run by run: 3 passes for the first of each plan, twice as many models behind it.
-    assert work(method="ghost", refit=True) == (3 + 3 + 6) * 150 * 10
+    assert fitting(method="ghost", refit=True) == (3 + 3 + 6) * 150 * 10
     # Three runs at the most, 80 % of the tokens in steps and the rest, and all once more, looked at; two layers each.
-    assert work(method="streamline", epochs=4) == pytest.approx(150 * 10 + 3 * (4 * 120 * (3 + 1) + 2 * (5 * 30 + 120)))
+    assert fitting(method="streamline", epochs=4) == pytest.approx(
+        150 * 10 + 3 * (4 * 120 * (3 + 1) + 2 * (5 * 30 + 120))
+    )
     # 12 tokens held out, on 8 models of nine layers and 8 of eight.
-    weighed = work(method="ghost", data={"own": 1, "other": "auto"})
+    weighed = fitting(method="ghost", data={"own": 1, "other": "auto"})
     assert weighed == pytest.approx(150 * 10 * (1 + 2) + 12 * 8 * (9 + 8))
-    assert len(weighing.GRID) == cost.WEIGHTS
-    assert sum(sources.split(1000, 0)) / 1000 == pytest.approx(cost.HELD_OUT)
+    assert len(weighing.GRID) == work.WEIGHTS
+    assert sum(sources.split(1000, 0)) / 1000 == pytest.approx(work.HELD_OUT)

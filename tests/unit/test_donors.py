@@ -10,12 +10,12 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.config.load import load
 from lamina.config.selectors import Beam, Evolutionary
 from lamina.errors import LaminaError
 from lamina.models import donors
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.preflight.load import load
 from lamina.recovery import report
 from lamina.search import donors as steps
 from lamina.search.plans import Plan, Request, Step

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from lamina.config.benchmarks import Drafts
-from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.evaluation import drafts
 from lamina.evaluation.speculation import Decoding, written
 from lamina.models.materialise import materialise
 from lamina.models.variant import Patch
+from lamina.preflight.load import load
 from lamina.tables import store
 from lamina.variant import Variant
 from lamina.workflow import inputs, studies

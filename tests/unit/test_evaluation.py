@@ -14,6 +14,7 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
+from lamina import paths
 from lamina.config.benchmarks import Efficiency
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
@@ -25,7 +26,6 @@ from lamina.models.variant import Patch
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant
-from lamina.workflow import paths
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]

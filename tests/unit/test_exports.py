@@ -3,8 +3,8 @@
 import pytest
 
 from lamina.config.configuration import Configuration
-from lamina.config.load import load
 from lamina.errors import LaminaError
+from lamina.preflight.load import load
 from lamina.variant import Variant
 from lamina.workflow import exports
 from tests.unit.configurations import minimal, workplace

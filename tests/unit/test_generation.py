@@ -10,16 +10,20 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from lamina import paths
 from lamina.config.benchmarks import Generate, Task
-from lamina.config.load import load
+from lamina.cost import estimate
+from lamina.cost.forecast import Stage
+from lamina.cost.tokens import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.preflight.load import load
 from lamina.tables import store
-from lamina.workflow import cost, inputs, paths, studies
+from lamina.workflow import inputs, studies
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
 
@@ -220,10 +224,10 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     assert work[2].layer_tokens - work[0].layer_tokens == 5 * (work[1].layer_tokens - work[0].layer_tokens) > 0
 
 
-def estimated(config: Any) -> cost.Stage:
+def estimated(config: Any) -> Stage:
     """What the benchmarks of a configuration cost, with ten tokens in everything."""
-    tokens = cost.Tokens(1, 10, 10, 10)
+    tokens = Tokens(1, 10, 10, 10)
     models = {name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models}
     drawn = {(m, c): tokens for m in models for c in config.calibrations}
     named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
-    return cost.estimate(config, models, drawn, {(m, t): tokens for m in models for t in named})["benchmark"]
+    return estimate.estimate(config, models, drawn, {(m, t): tokens for m in models for t in named})["benchmark"]

@@ -5,7 +5,7 @@ import yaml
 
 from lamina.config import glossary, healings, recoveries, selectors
 from lamina.config.entry import ByValue
-from lamina.config.load import load
+from lamina.preflight.load import load
 from tests.unit.configurations import REPOSITORY
 
 

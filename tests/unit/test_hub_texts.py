@@ -13,13 +13,13 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lamina.config import load as configuration
 from lamina.config.calibrations import Hub, read
 from lamina.data import hub, mixture
 from lamina.data.calibrations import Calibration, Sample, document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
+from lamina.preflight import load as configuration
 from lamina.workflow import arguments, inputs
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.test_calibrations import ENTRY, REFERENCE, ROOT
@@ -184,7 +184,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypa
     root = workplace(tmp_path)
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
     loaded = configuration.load(raw, root)
-    assert configuration.own_tasks(loaded, "all") == configuration.own_tasks(loaded, "recall") != []
+    assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
     assert '"corpus"' in arguments.parts(loaded, "all") and arguments.parts(loaded, "recall") == ""
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):

@@ -11,7 +11,7 @@ import pytest
 
 from lamina.config import recoveries
 from lamina.config.configuration import Configuration
-from lamina.config.load import load
+from lamina.preflight.load import load
 from lamina.search import looped, mixture
 from lamina.search.looped import Looped, Source
 from lamina.search.plans import Step

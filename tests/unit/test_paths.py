@@ -2,8 +2,8 @@
 
 import re
 
+from lamina import paths
 from lamina.variant import Variant
-from lamina.workflow import paths
 
 HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
 

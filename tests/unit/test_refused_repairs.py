@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant
-from lamina.workflow import paths
 from tests.unit import tiny
 from tests.unit.test_repairs import PRUNED, fitted, plan_of, script
 from tests.unit.test_repairs import results as results  # a fixture

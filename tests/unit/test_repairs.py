@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 
 import lamina
 import lamina.recovery
+from lamina import paths
 from lamina.config import recoveries
 from lamina.config.entry import option
 from lamina.data import calibrations
@@ -28,7 +29,6 @@ from lamina.recovery.protocol import Source
 from lamina.streams import moments
 from lamina.tables import store
 from lamina.variant import Variant
-from lamina.workflow import paths
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, plan_of
 

@@ -13,9 +13,9 @@ import pytest
 from scipy import stats
 
 from lamina import database, summary
-from lamina.config import load as configuration
 from lamina.errors import LaminaError
 from lamina.figures import pruning_curves, relevance_maps, style
+from lamina.preflight import load as configuration
 from lamina.tables import store
 from lamina.workflow import arguments, studies
 from tests.unit.configurations import REPOSITORY, minimal, put, workplace
@@ -80,7 +80,7 @@ def test_questions_of_ones_own_stay_own_when_repeated(root: Path) -> None:
     )
     raw = put(minimal(), "calibrations.mine", {"choices": "mine.jsonl", "limit": 4, "replicates": 2})
     put(raw, "benchmarks.tasks.mine", {"choices": "mine_test.jsonl"})
-    assert configuration.own_tasks(configuration.load(raw, root), "mine.2") == ["mine"]
+    assert configuration.load(raw, root).own_tasks("mine.2") == ["mine"]
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.config import load as configuration
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
+from lamina.preflight import load as configuration
 from lamina.variant import Variant
 from lamina.workflow import studies
 
@@ -133,10 +133,10 @@ def test_sizes_are_those_whose_patch_is_used(config: Configuration) -> None:
 
 
 def test_own_tasks_are_those_the_calibration_draws_from(config: Configuration) -> None:
-    assert studies.own_tasks(config, "recall") == ["microworld_recall"]
-    assert studies.own_tasks(config, "mixture") == ["microworld_facts", "microworld_recall"]
-    assert studies.own_tasks(config, "corpus") == []
-    assert studies.own_tasks(config, "mine") == ["mine"]
+    assert config.own_tasks("recall") == ["microworld_recall"]
+    assert config.own_tasks("mixture") == ["microworld_facts", "microworld_recall"]
+    assert config.own_tasks("corpus") == []
+    assert config.own_tasks("mine") == ["mine"]
 
 
 def test_every_variant_is_measured_on_the_tasks_of_its_studies_and_once(config: Configuration) -> None:
@@ -187,7 +187,7 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina.config.load import load; "
+        "import json, sys; from pathlib import Path; from lamina.preflight.load import load; "
         "from lamina.workflow import studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )

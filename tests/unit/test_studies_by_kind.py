@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from lamina import database
-from lamina.config.load import load
 from lamina.errors import LaminaError
 from lamina.figures import healed_curves, pruning_dynamics
 from lamina.figures.angular_triangle import stretched
+from lamina.preflight.load import load
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
 from tests.unit.configurations import REPOSITORY, Raw, minimal, put, workplace

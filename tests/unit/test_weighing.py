@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from lamina import paths
 from lamina.config import recoveries
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
@@ -16,7 +17,6 @@ from lamina.recovery import protocol, weighing
 from lamina.recovery.protocol import Fitted, Source
 from lamina.streams.sources import split
 from lamina.variant import Variant
-from lamina.workflow import paths
 from tests.unit import tiny
 from tests.unit.test_repairs import fitted, plan_of
 from tests.unit.test_repairs import results as results  # a fixture

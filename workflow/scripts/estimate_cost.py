@@ -11,16 +11,16 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from lamina.config.benchmarks import Perplexity
-from lamina.config.load import Configuration, load
+from lamina.cost.counting import counted
+from lamina.cost.estimate import estimate
+from lamina.cost.peaks import peaks
+from lamina.cost.tokens import Tokens
 from lamina.data import calibrations, documents
 from lamina.data.text import encode
 from lamina.errors import explained
+from lamina.preflight.load import Configuration, load
 from lamina.streams.footprint import Shape
 from lamina.tables import store
-from lamina.workflow import cost
-from lamina.workflow.counting import counted
-from lamina.workflow.peaks import peaks
-from lamina.workflow.tokens import Tokens
 
 
 def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:
@@ -68,7 +68,7 @@ if __name__ == "__main__":
                 tasks[model, path.stem] = of_task(path, config, known, reduce(Tokens.plus, known.values()))
             for text, entry in config.benchmarks.perplexity.items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
-        stages = cost.estimate(config, models, drawn, tasks)
+        stages = estimate(config, models, drawn, tasks)
         shapes = {model: shape(manifest) for model, manifest in models.items()}
         for stage, memory in peaks(config, shapes, drawn, tasks).items():
             stages[stage].memory = memory

@@ -3,7 +3,7 @@
 from typing import Any
 
 from lamina.config.benchmarks import Benchmarks
-from lamina.config.calibrations import Calibration
+from lamina.config.calibrations import Calibration, Choices, Mixture
 from lamina.config.diagnoses import Diagnosis
 from lamina.config.donors import Donor
 from lamina.config.entry import Entry, Named, option
@@ -47,6 +47,19 @@ class Configuration(Entry):
         """The calibrations that one is mixed from, itself if it is no mixture."""
         names = getattr(self.calibrations[calibration], "mixture", [calibration])
         return {name: self.calibrations[name] for name in names}
+
+    def own_tasks(self, calibration: str) -> list[str]:
+        """Benchmark tasks drawn from the same lm-eval tasks as a calibration.
+
+        Questions of one's own (`choices`) stand in two files, for calibration and test; they belong together by their
+        name.
+        """
+        entry, tasks = self.calibrations[calibration], self.benchmarks.tasks
+        if isinstance(entry, Mixture):
+            return sorted({task for part in entry.mixture for task in self.own_tasks(part)})
+        if isinstance(entry, Choices):
+            return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
+        return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
     def plain(self) -> dict[str, Any]:
         """Nested JSON-able values with all defaults; loaded again they give the same configuration."""

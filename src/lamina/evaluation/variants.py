@@ -8,13 +8,13 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina import paths
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary
 from lamina.recovery import patch
 from lamina.recovery.protocol import Fitted
 from lamina.variant import Variant
-from lamina.workflow import paths
 
 
 @dataclass(frozen=True)

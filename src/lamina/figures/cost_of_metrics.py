@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.config.metrics import METRICS
+from lamina.cost.tokens import Tokens
+from lamina.cost.work import sweep_work
 from lamina.database import rows
 from lamina.figures import style
-from lamina.workflow.cost import sweep_work
 from lamina.workflow.studies import DRAWN, carried
-from lamina.workflow.tokens import Tokens
 
 TITLE = "What a metric costs"
 PLACE = 27

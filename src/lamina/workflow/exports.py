@@ -3,11 +3,12 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.variant import EXPORTED_AS, Variant
-from lamina.workflow import paths, studies
+from lamina.workflow import studies
 
 
 def asked_for(arguments: Iterable[str]) -> list[str]:

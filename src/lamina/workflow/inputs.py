@@ -5,11 +5,12 @@ from typing import Any
 
 import yaml
 
+from lamina import paths
 from lamina.config.calibrations import corpus_file
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.variant import Variant
-from lamina.workflow import exports, paths, studies
+from lamina.workflow import exports, studies
 
 _TASKS = Path("workflow/tasks")
 

@@ -1,6 +1,6 @@
 """What the studies of a configuration ask for, as lists that rules turn into files.
 
-Pure functions of a loaded configuration (`lamina.config.load`). Every list is free of duplicates, so that studies that
+Pure functions of a loaded configuration. Every list is free of duplicates, so that studies that
 overlap share their jobs, and sorted, so that the order of studies and names changes nothing.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
 
-from lamina.config.load import Configuration, layers, own_tasks, removed_count
+from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
-from lamina.config.studies import Maps, Prune
+from lamina.config.studies import Maps, Prune, removed_count
 from lamina.variant import Variant
 
 # The pass whose metrics another pass measures along the way.
@@ -272,7 +272,7 @@ def draft_variants(config: Configuration, model: str) -> list[Variant]:
     # Of a model that no study prunes the number of layers may be unknown.
     if drafts is None or not every:
         return []
-    least = removed_count(drafts.removed, layers(config, model))
+    least = removed_count(drafts.removed, config.models[model].layers)
     return sorted(v for v in every if v.removed >= least)
 
 
@@ -290,7 +290,7 @@ def _study_variants(
     """Variants of one study in the order of its lists, of one model and calibration if they are given."""
     for each in study.models:
         if model in (None, each):
-            counts = [removed_count(entry, layers(config, each)) for entry in study.removed]
+            counts = [removed_count(entry, config.models[each].layers) for entry in study.removed]
             calibrations = [name for name in study.calibrations if calibration in (None, name)]
             ways = product(calibrations, study.selectors, counts, study.recoveries, study.healings)
             yield from (Variant(each, *way) for way in ways)
@@ -299,7 +299,7 @@ def _study_variants(
 def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:
     tasks, texts = study.tasks, study.perplexity
     if tasks == "own":
-        tasks = own_tasks(config, calibration)
+        tasks = config.own_tasks(calibration)
     elif tasks == "all":
         tasks = list(config.benchmarks.tasks)
     return [*tasks, *(config.benchmarks.perplexity if texts == "all" else texts)]

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from lamina.cost.tokens import Tokens
 from lamina.data.calibrations import Sample
 from lamina.sweep import packing
-from lamina.workflow.tokens import Tokens
 
 
 def counted(samples: Sequence[Sample]) -> Tokens:

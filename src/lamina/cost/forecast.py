@@ -1,7 +1,7 @@
 """What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
 
-`python -m lamina.workflow.plan FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
-this machine once `lamina.workflow.calibrate` has measured it. `--jobs` compares that with a run that is over.
+`python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
+this machine once `lamina.cost.pace` has measured it. `--jobs` compares that with a run that is over.
 """
 
 import argparse
@@ -128,7 +128,7 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
     parser.add_argument("--rate", type=float, help=f"sustained TFLOP/s of one device, by default {RATE:g}")
-    parser.add_argument("--pace", type=Path, help="what lamina.workflow.calibrate wrote, if it did")
+    parser.add_argument("--pace", type=Path, help="what lamina.cost.pace wrote, if it did")
     parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with, once measured")
     args = parser.parse_args(None if arguments is None else list(arguments))
     if args.rate is not None and not args.rate > 0:

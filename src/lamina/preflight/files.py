@@ -7,7 +7,6 @@ from typing import Any
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
 from lamina.config.configuration import Configuration
-from lamina.config.contexts import check_contexts
 from lamina.config.diagnoses import Diagnosis, Patching, Probe
 from lamina.config.explain import listed
 from lamina.config.models import Model
@@ -17,6 +16,7 @@ from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
 from lamina.models.checkpoint import read_weights
 from lamina.models.context import context
+from lamina.preflight.contexts import check_contexts
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
+from lamina.cost.forecast import STAGES
+from lamina.cost.tokens import Tokens
 from lamina.streams import footprint
 from lamina.streams.batches import TOKENS, logit_positions
 from lamina.streams.footprint import HOST, Shape
 from lamina.workflow import studies
-from lamina.workflow.plan import STAGES
-from lamina.workflow.tokens import Tokens
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 

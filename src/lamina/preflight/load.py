@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lamina.config import checkpoints, files
-from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text, corpus_file
+from lamina.config import checkpoints
+from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
 from lamina.config.donors import Merged, Sibling
 from lamina.config.entry import Entry, document_range
@@ -20,11 +20,9 @@ from lamina.config.explain import nearest, refusal
 from lamina.config.models import Model
 from lamina.config.recoveries import OWN
 from lamina.config.replicates import replicate
-from lamina.config.selectors import Selector
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
-
-__all__ = ["Configuration", "corpus_file", "largest_removal", "layers", "load", "own_tasks", "removed_count"]
+from lamina.preflight import files
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
@@ -63,29 +61,6 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _check_drafted(config)
     files.check(config, root)
     return config
-
-
-def layers(config: Configuration, model: str) -> int | None:
-    """Number of decoder layers of a model; None for a hub model whose entry does not say."""
-    return config.models[model].layers
-
-
-def largest_removal(selector: Selector, n_layers: int) -> int:
-    """The most units that a selector can remove from a model of `n_layers` layers."""
-    return selector.largest_removal(n_layers)
-
-
-def own_tasks(config: Configuration, calibration: str) -> list[str]:
-    """Benchmark tasks drawn from the same lm-eval tasks as a calibration.
-
-    Questions of one's own (`choices`) stand in two files, for calibration and test; they belong together by their name.
-    """
-    entry, tasks = config.calibrations[calibration], config.benchmarks.tasks
-    if isinstance(entry, Mixture):
-        return sorted({task for part in entry.mixture for task in own_tasks(config, part)})
-    if isinstance(entry, Choices):
-        return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
-    return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
 
 def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
@@ -205,10 +180,10 @@ def _check_drafted(config: Configuration) -> None:
     """Drafts that are asked for are measured: some study removes as much."""
     pruning = [study for study in config.studies.values() if isinstance(study, Prune)]
     drafts, known = config.benchmarks.drafts, [name for study in pruning for name in study.models]
-    if drafts is None or any(layers(config, name) is None for name in known):
+    if drafts is None or any(config.models[name].layers is None for name in known):
         return
     if not any(
-        removed_count(size, layers(config, name)) >= removed_count(drafts.removed, layers(config, name))
+        removed_count(size, config.models[name].layers) >= removed_count(drafts.removed, config.models[name].layers)
         for study in pruning
         for name in study.models
         for size in study.removed
@@ -307,7 +282,7 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
     for name in study.calibrations:
         # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
         only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
-        if not own_tasks(config, name) and not (texts and only_text):
+        if not config.own_tasks(name) and not (texts and only_text):
             raise LaminaError(
                 f"{where}.tasks: 'own' measures nothing for calibration '{name}', none of whose tasks is under "
                 "`benchmarks.tasks`. Add its task there, or write tasks: all."
@@ -316,7 +291,7 @@ def _check_measured(config: Configuration, where: str, study: Prune) -> None:
 
 def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
     for model in study.models:
-        n_layers = layers(config, model)
+        n_layers = config.models[model].layers
         for entry in study.removed:
             if n_layers is None:
                 if isinstance(entry, str):
@@ -353,7 +328,7 @@ def _check_size(config: Configuration, where: str, model: str, n_layers: int, na
                 f"selectors.{name}.protect: {index} is no layer of '{model}', which has {n_layers}. Write 0 to "
                 f"{n_layers - 1}, or -1 to -{n_layers} from the end."
             )
-    count, largest = removed_count(entry, n_layers), largest_removal(selector, n_layers)
+    count, largest = removed_count(entry, n_layers), selector.largest_removal(n_layers)
     if count <= largest:
         return
     share = f" ({entry})" if isinstance(entry, str) else ""

@@ -1,10 +1,10 @@
 """How fast this machine works on a study's own model: what `make plan CALIBRATE=1` measures, half a minute or so.
 
-`python -m lamina.workflow.calibrate RESULTS FILE` takes the study's largest model and its longest calibration, runs a
-plain forward and then each stage on a part of it, and divides what `lamina.workflow.cost` counts by the time. What a
+`python -m lamina.cost.pace RESULTS FILE` takes the study's largest model and its longest calibration, runs a
+plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. What a
 job does before it computes is measured as jobs here do it: as forks of a parent that has imported the libraries where
 they are, else from nothing. On a CPU times are those of the processor, so that whatever else runs does not count.
-`lamina.workflow.plan` reads FILE.
+`lamina.cost.forecast` reads FILE.
 """
 
 import argparse
@@ -44,17 +44,17 @@ def main() -> None:
     spent = _job(args.results / "models" / manifest["name"] / "manifest.json", calibration)
     import torch
 
+    from lamina.cost import work
+    from lamina.cost.counting import counted
     from lamina.data import calibrations
     from lamina.models.load import load_model, load_tokenizer
-    from lamina.workflow import cost
-    from lamina.workflow.counting import counted
 
     torch.set_num_threads(resources.threads(os.cpu_count()))
     model, tokenizer = load_model(manifest), load_tokenizer(manifest)
     samples = calibrations.read(calibration).samples
     found = dict(rates(model, tokenizer, manifest, samples[:SAMPLES]))
     told = counted(samples)
-    captured = cost.layer_flops(manifest, told) * told.stream * manifest["n_layers"] / found["capture"]
+    captured = work.layer_flops(manifest, told) * told.stream * manifest["n_layers"] / found["capture"]
     start = max(0.0, spent - captured)
     machine = f"{platform.node()} ({model.device.type}, {torch.get_num_threads()} threads a job)"
     pace = {"machine": machine, "start": start, "rate": found.pop("forward"), "stages": found}
@@ -86,9 +86,11 @@ def _job(manifest: Path, calibration: Path) -> float:
 def rates(
     model: "PreTrainedModel", tokenizer: Any, manifest: dict[str, Any], samples: "Sequence[Sample]"
 ) -> Iterator[tuple[str, float]]:
-    """FLOP/s of a plain `forward` and of each stage, as `lamina.workflow.cost` counts what they do."""
+    """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts what they do."""
     from lamina.config.healings import Lora
     from lamina.config.recoveries import Ghost
+    from lamina.cost import work
+    from lamina.cost.counting import counted
     from lamina.evaluation.tasks import VariantLM
     from lamina.healing import lora, training
     from lamina.recovery import check, ghost
@@ -97,8 +99,6 @@ def rates(
     from lamina.streams.batches import TOKENS
     from lamina.streams.capture import capture
     from lamina.sweep import engine
-    from lamina.workflow import cost
-    from lamina.workflow.counting import counted
 
     told, depth = counted(samples), manifest["n_layers"]
     sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)
@@ -112,20 +112,20 @@ def rates(
         check.measure(model, [Source(sequences)], {last: ghost.as_patch(found.validated)}, 0)
 
     # Of a cut model that is healed, one layer is gone, so that its name is that of the last.
-    work: dict[str, tuple[Callable[[], Any], float]] = {
+    stages: dict[str, tuple[Callable[[], Any], float]] = {
         "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, TOKENS), told.stream * depth),
         "capture": (lambda: capture(model, sequences), told.stream * depth),
-        "sweep": (lambda: engine.sweep(model, samples, units), cost.sweep_work(told, depth, 0, "removal", "layer")[0]),
-        "recover": (fit, cost.fit_work(Ghost(), "own", {"own": told}, depth, [1])),
+        "sweep": (lambda: engine.sweep(model, samples, units), work.sweep_work(told, depth, 0, "removal", "layer")[0]),
+        "recover": (fit, work.fit_work(Ghost(), "own", {"own": told}, depth, [1])),
         "heal": (
             lambda: lora.heal(model, {"units": [units[-1]]}, None, [training.Source(samples)], healing),
-            cost.TRAINING * told.stream * (depth - 1),
+            work.TRAINING * told.stream * (depth - 1),
         ),
         "benchmark": (lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True), told.rows * depth),
     }
-    each = cost.layer_flops(manifest, told)
-    work["forward"][0]()
-    for name, (run, layer_tokens) in work.items():
+    each = work.layer_flops(manifest, told)
+    stages["forward"][0]()
+    for name, (run, layer_tokens) in stages.items():
         yield name, each * layer_tokens / _seconds(run, model.device.type)
 
 

@@ -1,0 +1,113 @@
+"""Layer-tokens and arithmetic of what jobs do, by the engine and the naive way.
+
+A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lamina.config.metrics import Presence
+from lamina.cost.tokens import Tokens
+
+# A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
+TRAINING = 3
+HELD_OUT = 0.2  # of the samples of a fit
+WEIGHTS = 7  # that `auto` tries
+
+
+def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
+    """Of one token through one layer: its weights twice, and attention over half of a line on average."""
+    return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
+
+
+def head_flops(manifest: Mapping[str, Any]) -> float:
+    """Of the logits of one position."""
+    return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
+
+
+def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> tuple[float, float]:
+    """Layer-tokens of one sweep, by the engine with all units on all samples, and naively.
+
+    The engine carries the current model through the L - n layers left, each fork through the layers after its own, and
+    the unpruned model from the first removed layer on (L·n / (n + 1) layers, for a layer drawn at random). A fork
+    without one half of its layer still runs the other, which counts as a whole layer here.
+    """
+    left = n_layers - removed if kind == "layer" else n_layers
+    if pass_ == "weights":
+        return 0.0, 0.0
+    if pass_ == "gradient":
+        return 2.0 * TRAINING * tokens.stream * left, 1.0 * TRAINING * tokens.stream * left
+    if pass_ == "fit":
+        # The unpruned model, once for the Gram matrices and once for the errors.
+        return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
+    if pass_ == "stream":
+        return float(tokens.packed * left), float(tokens.stream * left)
+    units = n_layers - removed
+    own = 0 if kind == "layer" else 1
+    forks = units * (left - 1) / 2 + own * units
+    base = n_layers * removed / (removed + 1)
+    naive = tokens.rows * (left + units * (left - 1 + own / 2))
+    return tokens.packed * (left + forks + base), float(naive)
+
+
+def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: str) -> tuple[float, float]:
+    """The same of the models that `shapley` or `presence` draws, at most: no order is cut short at chance.
+
+    A model without k of its units forks off at the first of them, behind (n - k) / (k + 1) others on average. `shapley`
+    evaluates sets of one size after the other, each in a pass in which the current model takes part.
+    """
+    n, halves = n_layers - removed, kind != "layer"
+    left = n_layers if halves else n
+    if isinstance(options, Presence):
+        lacking = min(max(1, n - round(options.kept * n)), n - 1)
+        passes, asked = [lacking], options.draws
+    else:
+        depth = min(options.local or n, n)
+        passes, asked = list(range(1, depth + 1)), options.permutations * -(-n // depth)
+    sizes = [lacking for lacking in passes for _ in range(min(asked, math.comb(n, lacking)))]
+    ran = [left - (0 if halves else lacking) for lacking in sizes]
+    forks = sum(each - (n - lacking) / (lacking + 1) for each, lacking in zip(ran, sizes, strict=True))
+    return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
+
+
+def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tuple[float, float]:
+    """Layer-tokens of comparing whole sets, `tried` of each size; what is counted is above what sets share further on.
+
+    A set forks from the model at its first removed layer, the L · n / (n + 1) layers from there on being n fewer.
+    """
+    forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
+    return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
+
+
+def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
+    """Layer-tokens of one fit of a recovery for plans of several sizes, with as many runs in each as may be.
+
+    Parameters
+    ----------
+    options
+        The recovery's entry.
+    own
+        The calibration of the variants.
+    read
+        Tokens of the calibrations that it is fitted on, by name.
+    depth
+        Layers of the model.
+    sizes
+        Removed layers of each plan.
+    """
+    stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
+    if options.method == "streamline":
+        # One pass. Then each run's layer, and the one that shows how it is called, in steps and on what is held out.
+        steps = options.epochs * (TRAINING + 1) * (1 - HELD_OUT)
+        looks = 2 * ((options.epochs + 1) * HELD_OUT + 1 - HELD_OUT)
+        return stream * (depth + sum(sizes) * (steps + looks))
+    if getattr(options, "refit", False):
+        # For each run two passes and that for the absolute errors, after the first run behind a cut model too.
+        return stream * depth * sum(3 + 6 * (size - 1) for size in sizes)
+    if weighed := options.automatic(own):
+        # Gram matrices, errors of each chosen weight, and all plans with all weights and none on what is held out.
+        tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
+        return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
+    # One pass for the Gram matrices; for absolute errors of a linear map one over what is held out and half as much.
+    return stream * depth * (1 + 1.5 * HELD_OUT if options.LINEAR else 1)
