@@ -37,7 +37,7 @@ endif
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
-	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.ending
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.ending
 
 plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
@@ -70,13 +70,13 @@ export: .venv/installed
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -m lamina.compare "$(A)" "$(B)"
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.compare "$(A)" "$(B)"
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.shell
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.shell $(if $(Q),"$(Q)",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell $(if $(Q),"$(Q)",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -32,11 +32,12 @@ from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary
 from lamina.recovery import ghost
-from lamina.recovery.protocol import Fitted, Source
+from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import looped
 from lamina.search.looped import Repairs
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store

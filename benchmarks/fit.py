@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from lamina.config.recoveries import Ghost
 from lamina.recovery import check, ghost, report
-from lamina.recovery.protocol import Source
 from lamina.streams import taps
+from lamina.streams.sources import Source
 
 LENGTH = 128
 BATCH = 4096  # tokens of a batch

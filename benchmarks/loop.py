@@ -22,6 +22,7 @@ from lamina.config.recoveries import Ghost
 from lamina.models.structure import layers_of
 from lamina.recovery import ghost
 from lamina.search import looped
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 
@@ -38,7 +39,7 @@ def in_the_loop(case: Case, tokens: int) -> float:
     """Every removal repaired, by patches of the other fold; gives the layer-tokens."""
     units = engine.all_units(engine.layer_count(case.model), "layer")
     wanted = {engine.CURRENT: Candidate()} | {unit: Candidate(frozenset([unit])) for unit in units}
-    sources = [looped.Source([sample.sequence() for sample in case.samples])]
+    sources = [Source([sample.sequence() for sample in case.samples])]
     with counted(case) as passes:
         repairs = looped.fitted(case.model, sources, wanted.values(), Ghost(), 0)
     with engine.opened(case.model, case.samples, tokens, outputs=False) as session:

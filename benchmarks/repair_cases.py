@@ -17,7 +17,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import corpus_file, read_documents
 from lamina.data.text import text_samples
 from lamina.evaluation import perplexity
-from lamina.recovery.protocol import Source
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 
 TASKS = ("addition", "sorting", "facts", "comparison")

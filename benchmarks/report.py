@@ -26,7 +26,7 @@ from pathlib import Path
 
 import duckdb
 
-from lamina import database
+from lamina.reporting import database
 from lamina.workflow.declared import declared
 
 ROOT = Path(__file__).parents[1]

@@ -34,12 +34,12 @@ from lamina.healing import lora, training
 from lamina.models.load import device
 from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost
-from lamina.recovery.protocol import Source
-from lamina.streams import footprint, room, taps
+from lamina.streams import footprint, taps
 from lamina.streams.batches import TOKENS
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
-from lamina.sweep import engine, packing
+from lamina.streams.sources import Source
+from lamina.sweep import engine, packing, room
 
 
 @dataclass(frozen=True)

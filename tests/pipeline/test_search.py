@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lamina import database
+from lamina.reporting import database
 from tests.pipeline.project import Project, copy_project
 
 pytestmark = pytest.mark.studies

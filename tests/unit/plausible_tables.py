@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lamina import database
 from lamina.evaluation.comparisons import compared
+from lamina.reporting import database
 from lamina.tables import store
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"

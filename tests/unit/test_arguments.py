@@ -140,14 +140,14 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
     ("selector", "modules"),
     [
         ("base/removal/layer", []),
-        ("base/gradient/layer", ["lamina.sweep.weights"]),
+        ("base/gradient/layer", ["lamina.passes.weights"]),
         ("accuracy", []),
         ("race", ["lamina.search.race"]),
         ("looped", ["lamina.search.looped", "lamina.recovery.ghost"]),
         ("looped_race", ["lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost"]),
-        ("taylor", ["lamina.sweep.weights"]),
-        ("base/shapley/mlp", ["lamina.sweep.coalitions", "lamina.relevance.shapley"]),
-        ("residual", ["lamina.sweep.residuals"]),
+        ("taylor", ["lamina.passes.weights"]),
+        ("base/shapley/mlp", ["lamina.passes.coalitions", "lamina.relevance.shapley"]),
+        ("residual", ["lamina.passes.residuals"]),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: list[str]) -> None:

@@ -14,11 +14,12 @@ from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS, Presence, Shapley
 from lamina.data.calibrations import Calibration, Sample, chance_accuracy
+from lamina.passes import coalitions
 from lamina.relevance import presence, shapley
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
-from lamina.sweep import coalitions, engine
+from lamina.sweep import engine
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lamina import compare
 from lamina.errors import LaminaError
+from lamina.reporting import compare
 from lamina.tables import store
 
 DOCUMENTS = 200

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina import database, summary
 from lamina.evaluation import comparisons
-from lamina.tables import store
+from lamina.reporting import database, summary
+from lamina.tables import answers, store
 from tests.unit.plausible_tables import VIEWS, write_tables
 
 
@@ -56,10 +56,10 @@ def tables(folder: Path, right: dict[str, dict[str, list[int]]]) -> database.duc
     base = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
     for task in {task for of in right.values() for task in of}:
         data["calibrations"].append(dict(model="m", calibration=task, kind="choices", source=task, chance_accuracy=0.0))
-        for selector, answers in {"none": {task: [1] * 20}, **right}.items():
+        for selector, chosen in {"none": {task: [1] * 20}, **right}.items():
             variant = base if selector == "none" else base | dict(calibration=task, selector=selector, removed=1)
             row = variant | dict(task=task, metric="acc")
-            values = answers.get(task, [])
+            values = chosen.get(task, [])
             if values:
                 data["benchmarks"].append(row | dict(value=np.mean(values), stderr=0.1, higher_is_better=True))
             data["benchmark_samples"] += [row | dict(sample=n, value=float(v)) for n, v in enumerate(values)]
@@ -90,7 +90,7 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     store.write(tmp_path / "comparisons.parquet", store.from_rows("comparisons", found))
     views = database.connect(VIEWS, [tmp_path / f"{table}.parquet" for table in store.TABLES])
     query = (VIEWS.parent / "queries" / "which_selector_wins.sql").read_text(encoding="utf-8")
-    told = {(row["selector"], row["rival"]): row for row in database.rows(views, query)}
+    told = {(row["selector"], row["rival"]): row for row in answers.rows(views, query)}
     first = told["accuracy", "cosine"]
     assert (first["winner"], first["better"], first["worse"], first["undecided"]) == ("accuracy", 1, 0, 1)
     [sentence] = summary.contests(views, [])

@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lamina import database, summary
 from lamina.errors import LaminaError
-from lamina.tables import store
+from lamina.reporting import database, summary
+from lamina.tables import answers, store
 from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +92,7 @@ KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", remov
 
 def answer(files: list[Path], query: str) -> list[dict]:
     text = (ROOT / "sql" / "queries" / f"{query}.sql").read_text(encoding="utf-8")
-    return database.rows(database.connect(VIEWS, files), text)
+    return answers.rows(database.connect(VIEWS, files), text)
 
 
 def test_every_table_has_a_view_with_its_columns(study):
@@ -107,7 +107,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
     text = query.read_text(encoding="utf-8")
     assert text.startswith("-- ") and text.splitlines()[0].endswith("?")
     assert f"sql/queries/{query.name}" in text
-    found = database.rows(database.connect(VIEWS, study), text)
+    found = answers.rows(database.connect(VIEWS, study), text)
     assert found
     names = set(found[0])
     assert names & {"n_samples", "n_jobs", "accuracy_samples"}, "a number needs its sample count"
@@ -118,7 +118,7 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
 def test_every_query_runs_on_a_run_without_results(query, tmp_path):
-    assert database.rows(database.connect(VIEWS, write_tables(tmp_path)), query.read_text(encoding="utf-8")) == []
+    assert answers.rows(database.connect(VIEWS, write_tables(tmp_path)), query.read_text(encoding="utf-8")) == []
 
 
 def test_layers_that_matter_are_told_from_those_that_can_go(hand_made):
@@ -194,7 +194,7 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
     calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
     benchmarks = [row | dict(stderr=0.1, n_samples=10) for row in benchmarks]
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    found = database.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, recovery")
+    found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, recovery")
     assert [(row["selector"], row["recovery"], row["best"]) for row in found] == [
         ("a", "ghost", True),
         ("a", "none", True),
@@ -239,7 +239,7 @@ def test_the_error_of_the_frontiers_perplexity_is_over_texts(tmp_path):
     )
     for known, relative in ((samples, error), (samples[1:3], unknown)):
         files = write_tables(tmp_path, **tables, benchmark_samples=known)
-        (found,) = database.rows(database.connect(VIEWS, files), "FROM frontier")
+        (found,) = answers.rows(database.connect(VIEWS, files), "FROM frontier")
         assert found["perplexity"] == pytest.approx(wanted)
         assert found["perplexity_stderr"] == pytest.approx(wanted * relative)
 
@@ -254,7 +254,7 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
     mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
-    found = database.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
+    found = answers.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
 
 
@@ -262,7 +262,7 @@ def test_perplexity_keeps_less_when_it_rises(tmp_path):
     row = dict(model="m", task="text", metric="perplexity", stderr=0.0, n_samples=9, higher_is_better=False)
     found = [BASE | row | dict(value=10.0), KEY | row | dict(removed=1, value=20.0)]
     files = write_tables(tmp_path, benchmarks=found)
-    (score,) = database.rows(database.connect(VIEWS, files), "SELECT kept FROM scores WHERE removed = 1")
+    (score,) = answers.rows(database.connect(VIEWS, files), "SELECT kept FROM scores WHERE removed = 1")
     assert score["kept"] == 0.5
 
 
@@ -279,7 +279,7 @@ def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
             key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
         ]
     files = write_tables(tmp_path, benchmarks=rows, benchmark_samples=samples)
-    (score,) = database.rows(database.connect(VIEWS, files), "FROM scores WHERE removed = 1")
+    (score,) = answers.rows(database.connect(VIEWS, files), "FROM scores WHERE removed = 1")
     assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
     assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
 
@@ -306,7 +306,7 @@ def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
-    found = database.rows(database.connect(VIEWS, files), "SELECT selector, recovery, latency_ratio FROM variants")
+    found = answers.rows(database.connect(VIEWS, files), "SELECT selector, recovery, latency_ratio FROM variants")
     assert {(row["selector"], row["recovery"], row["latency_ratio"]) for row in found} == {
         ("one", "none", 0.8),
         ("two", "none", 0.8),
@@ -472,7 +472,7 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     assert summary.written(connection)[0].endswith("writes them itself: without repair 50 % and 50 % (n = 1 variants).")
     main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
     assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
-    (both,) = database.rows(connection, "FROM choices_and_generation WHERE removed = 1")
+    (both,) = answers.rows(connection, "FROM choices_and_generation WHERE removed = 1")
     assert (both["task"], both["choice"], both["written"]) == ("t", 0.4, 0.25)
     # Independent tests: relative errors add in squares.
     assert (both["choice_kept"], both["written_kept"]) == (0.5, 0.5)

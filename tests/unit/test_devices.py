@@ -17,9 +17,10 @@ from lamina.models import devices
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.passes import weights
 from lamina.recovery import protocol
 from lamina.streams import capture
-from lamina.sweep import engine, weights
+from lamina.sweep import engine
 from tests.unit import tiny
 
 CPU = torch.device("cpu")

@@ -11,13 +11,13 @@ from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from lamina import database
 from lamina.config.diagnoses import Patching, Probe, Void
 from lamina.data import diagnosed
 from lamina.diagnosis import patching, probe, void
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.tables import store
+from lamina.reporting import database
+from lamina.tables import answers, store
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
 
@@ -233,7 +233,7 @@ def test_correlations_with_relevance_are_those_of_scipy(tmp_path: Path) -> None:
     relevance = [base | dict(unit=str(n), layer=n, score=score) for n, score in enumerate(scores)]
     files = write_tables(tmp_path, diagnoses=rows, relevance=relevance)
     sql = (ROOT / "sql/queries/which_diagnosis_tells_what_can_go.sql").read_text(encoding="utf-8")
-    found = {row["measure"]: row for row in database.rows(database.connect(ROOT / "sql/views.sql", files), sql)}
+    found = {row["measure"]: row for row in answers.rows(database.connect(ROOT / "sql/views.sql", files), sql)}
     for measure, x in (("void", values), ("depth", np.arange(9))):
         assert found[measure]["pearson"] == pytest.approx(stats.pearsonr(x, scores).statistic, abs=1e-3)
         spearman = stats.spearmanr(x, scores).statistic

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina import database
 from lamina.figures import cross_task, dissociations, relevance_maps, style
+from lamina.reporting import database
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from lamina.reporting import ending
 from lamina.tables import store
-from lamina.workflow import ending
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study, write_tables
 

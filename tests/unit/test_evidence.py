@@ -10,10 +10,11 @@ import pytest
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
 from lamina.errors import LaminaError
+from lamina.passes import residuals, weights
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
-from lamina.sweep import engine, residuals, weights
+from lamina.sweep import engine
 from lamina.tables import store
 from lamina.workflow import studies
 from tests.unit import tiny

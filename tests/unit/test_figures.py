@@ -14,8 +14,9 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina import database, explorer, report
 from lamina.figures import relevance_agreement, style
+from lamina.reporting import database, explorer, report
+from lamina.tables import answers
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
 
@@ -78,7 +79,7 @@ BEYOND_SMALL = {"cross_task", "cross_task_graph", "pruning_dynamics", "training_
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_caption_gives_sample_counts(name, study):
-    if name in BEYOND_SMALL and not database.rows(opened(name, study), "FROM models WHERE model = 'b'"):
+    if name in BEYOND_SMALL and not answers.rows(opened(name, study), "FROM models WHERE model = 'b'"):
         assert caption(name, study) == ""
     else:
         assert re.search(r"n = \d", caption(name, study))

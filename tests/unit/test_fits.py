@@ -10,9 +10,9 @@ from lamina.diagnosis import fit as diagnosis
 from lamina.errors import LaminaError
 from lamina.models.variant import Patch
 from lamina.recovery import check, ghost
-from lamina.recovery.protocol import Source
 from lamina.recovery.report import shape
 from lamina.streams import moments
+from lamina.streams.sources import Source
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences, streams

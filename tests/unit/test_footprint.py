@@ -10,7 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lamina.streams import footprint, room
+from lamina.streams import footprint
+from lamina.sweep import room
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scale

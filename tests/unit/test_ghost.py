@@ -12,9 +12,9 @@ from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost, patch
-from lamina.recovery.protocol import Source
 from lamina.recovery.report import antisymmetric_share, boundaries, row, shape
 from lamina.streams import moments
+from lamina.streams.sources import Source
 from lamina.tables import store
 from lamina.variant import Variant
 from tests.unit import tiny

@@ -15,10 +15,10 @@ import torch
 from lamina.evaluation import perplexity
 from lamina.models import devices
 from lamina.models.load import load_folder, placement
-from lamina.streams import footprint, room
+from lamina.streams import footprint
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
-from lamina.sweep import engine
+from lamina.sweep import engine, room
 from lamina.workflow import gpu_lock
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples

@@ -18,8 +18,9 @@ from lamina.recovery import ghost, protocol
 from lamina.recovery.protocol import Fitted
 from lamina.search import exact, looped, race
 from lamina.search.evaluator import Evaluator
-from lamina.search.looped import Looped, Repairs, Source
+from lamina.search.looped import Looped, Repairs
 from lamina.search.losses import loss_of
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores

@@ -12,8 +12,8 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from lamina.data import microworld, microworld_diagnosed, reference
-from lamina.data.microworld_tasks import (
+from lamina.microworld import data, diagnosed, training
+from lamina.microworld.tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
     HOP_WORDINGS,
@@ -56,33 +56,33 @@ def training_prompts(task: str, rows: int = 3000) -> Iterator[str]:
     """What the training stream asks, at every level of the curriculum."""
     rng, world = random.Random(17), make_world(SEED)
     for row in range(rows):
-        pieces = microworld.training_row(task, world, rng, 0.2 + 0.8 * (row / rows) if row % 2 else 1.0)
+        pieces = data.training_row(task, world, rng, 0.2 + 0.8 * (row / rows) if row % 2 else 1.0)
         yield pieces[0][0]
 
 
 def test_the_committed_data_is_what_the_generator_writes_from_the_seed(tmp_path: Path) -> None:
-    microworld.write(tmp_path, SEED)
-    microworld_diagnosed.write(tmp_path, SEED)
+    data.write(tmp_path, SEED)
+    diagnosed.write(tmp_path, SEED)
     written = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     committed = {path.name: path.read_bytes() for path in (REFERENCE / "data").iterdir()}
     assert written == committed
-    assert len(written) == len(microworld.TASKS) * len(SPLITS) + len(microworld_diagnosed.FILES)
+    assert len(written) == len(data.TASKS) * len(SPLITS) + len(diagnosed.FILES)
 
 
-@pytest.mark.parametrize("task", microworld.TASKS)
+@pytest.mark.parametrize("task", data.TASKS)
 def test_splits_have_their_sizes_and_share_no_document(task: str) -> None:
     seen: dict[str, set[str]] = {}
     for split in SPLITS:
         documents = read(task, split)
         keys = {json.dumps([asked(document), sorted(document.get("choices", []))]) for document in documents}
-        assert len(documents) == len(keys) == microworld.SIZES[split]
+        assert len(documents) == len(keys) == data.SIZES[split]
         seen[split] = keys
     assert not seen["train"] & seen["validation"]
     assert not seen["train"] & seen["test"]
     assert not seen["validation"] & seen["test"]
 
 
-@pytest.mark.parametrize("task", [task for task in microworld.TASKS if task != "corpus"])
+@pytest.mark.parametrize("task", [task for task in data.TASKS if task != "corpus"])
 def test_training_never_asks_what_validation_or_test_asks(task: str) -> None:
     held_out = {asked(document) for split in ("validation", "test") for document in read(task, split)}
     if task == "recall":
@@ -165,7 +165,7 @@ def test_gold_is_right_when_worked_out_independently(split: str, world: World) -
     assert all(gold(document) == asking[document["query"]] for document in read("facts", split))
 
 
-@pytest.mark.parametrize("task", [task for task in microworld.TASKS if task != "corpus"])
+@pytest.mark.parametrize("task", [task for task in data.TASKS if task != "corpus"])
 def test_tokens_of_an_answer_follow_the_tokens_of_the_query(task: str, tokenizer: PreTrainedTokenizerBase) -> None:
     for document in read(task, "test")[:100]:
         query = tokenizer(document["query"])["input_ids"]
@@ -187,10 +187,10 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> 
         if line.startswith("step 3"):
             raise KeyboardInterrupt
 
-    reference.train(settings, tmp_path / "whole", log=lambda line: None)
+    training.train(settings, tmp_path / "whole", log=lambda line: None)
     with pytest.raises(KeyboardInterrupt):
-        reference.train(settings, tmp_path / "resumed", log=stop)
-    reference.train(settings, tmp_path / "resumed", log=lambda line: None)
+        training.train(settings, tmp_path / "resumed", log=stop)
+    training.train(settings, tmp_path / "resumed", log=lambda line: None)
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     for folder in (tmp_path / "whole/checkpoints", tmp_path / "resumed/checkpoints"):
@@ -198,7 +198,7 @@ def test_an_interrupted_training_resumes_to_the_same_weights(tmp_path: Path) -> 
         assert set(kept) == {"step2", "step4"} and not torch.equal(kept["step2"], kept["step4"])
     settings["training"]["learning_rate"] /= 2
     with pytest.raises(ValueError, match="other settings"):
-        reference.train(settings, tmp_path / "resumed", log=lambda line: None)
+        training.train(settings, tmp_path / "resumed", log=lambda line: None)
 
 
 def test_lm_eval_loads_the_task_files_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_lm_eval_loads_the_task_files_as_they_are(monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    names = [f"microworld_{task}" for task in microworld.TASKS if task != "corpus"]
+    names = [f"microworld_{task}" for task in data.TASKS if task != "corpus"]
     loaded = TaskManager(include_path=str(ROOT / "workflow/tasks"), include_defaults=False).load(names)["tasks"]
     for name in names:
         task = loaded[name]

@@ -13,8 +13,9 @@ from lamina.config import recoveries
 from lamina.config.configuration import Configuration
 from lamina.preflight.load import load
 from lamina.search import looped, mixture
-from lamina.search.looped import Looped, Source
+from lamina.search.looped import Looped
 from lamina.search.plans import Step
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.variant import Variant

@@ -12,12 +12,13 @@ from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.variant import Patch
+from lamina.passes import weights
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
 from lamina.search import exact, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
-from lamina.sweep import engine, weights
+from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store
 from tests.unit import tiny

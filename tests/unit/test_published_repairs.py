@@ -19,8 +19,9 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary
 from lamina.recovery import linearpatch, protocol
-from lamina.recovery.protocol import Fit, Fitted, Source
+from lamina.recovery.protocol import Fit, Fitted
 from lamina.streams import sources as over
+from lamina.streams.sources import Source
 from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)

@@ -25,8 +25,8 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import share
 from lamina.recovery import ghost, protocol
-from lamina.recovery.protocol import Source
 from lamina.streams import moments
+from lamina.streams.sources import Source
 from lamina.tables import store
 from lamina.variant import Variant
 from tests.unit import tiny

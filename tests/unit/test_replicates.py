@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
-from lamina import database, summary
 from lamina.errors import LaminaError
 from lamina.figures import pruning_curves, relevance_maps, style
 from lamina.preflight import load as configuration
-from lamina.tables import store
+from lamina.reporting import database, summary
+from lamina.tables import answers, store
 from lamina.workflow import arguments, studies
 from tests.unit.configurations import REPOSITORY, minimal, put, workplace
 from tests.unit.plausible_tables import write_study
@@ -106,9 +106,9 @@ def run(folder: Path) -> duckdb.DuckDBPyConnection:
 
 
 def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.DuckDBPyConnection) -> None:
-    found = database.rows(run, "FROM relevance_means")
+    found = answers.rows(run, "FROM relevance_means")
     assert {row["calibration"] for row in found} == {"recall"} and len(found) == 2 * 4
-    every = database.rows(run, "FROM relevance")
+    every = answers.rows(run, "FROM relevance")
     for row in found:
         scores = [
             r["score"]
@@ -125,12 +125,12 @@ def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.Du
 
 
 def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckdb.DuckDBPyConnection) -> None:
-    found = database.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND recovery = 'none'")
+    found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND recovery = 'none'")
     bare = "task = 'microworld_recall' AND recovery = 'none' AND healing = 'none' AND removed = 2"
-    (some,) = database.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
+    (some,) = answers.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
     values = [
         row["value"]
-        for row in database.rows(run, f"FROM scores WHERE {bare} AND selector IN ('random', 'deepest')")
+        for row in answers.rows(run, f"FROM scores WHERE {bare} AND selector IN ('random', 'deepest')")
         if row["calibration"] in DRAWS
     ]
     assert len(values) == some["n_draws"] == 6 and some["own"] and some["n_samples"] == 30
@@ -157,14 +157,14 @@ def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) 
     store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
     run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
     where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "recovery", "healing", "task"))
-    names = [row["n_draws"] for row in database.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
+    names = [row["n_draws"] for row in answers.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
     assert min(names) in (2, 5)
 
 
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:
     maps = relevance_maps.draw(run)
     assert [tick.get_text() for tick in maps.axes[0].get_xticklabels()] == ["facts", "recall\n(mean of 3)"]
-    unit = database.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
+    unit = answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
     shown = f"{unit['score']:.2f}\n±{unit['spread']:.2f}".replace("-", "−")
     assert shown in [text.get_text() for text in maps.axes[0].texts]
     curves = pruning_curves.draw(run)
@@ -176,7 +176,7 @@ def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -
 
 
 def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:
-    spreads = [row["spread"] for row in database.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")]
+    spreads = [row["spread"] for row in answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")]
     told = summary.replicates(run)
     assert f"standard deviation of {np.median(spreads):.3f} from draw to draw in the median of 4 layers" in told[0]
     assert any(sentence.startswith("some on recall, drawn 6 times") for sentence in told)
@@ -185,7 +185,7 @@ def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnecti
 def test_a_run_without_replicates_has_no_means(tmp_path: Path) -> None:
     write_study(tmp_path, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=10)
     run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    assert not database.rows(run, "FROM relevance_means") and not database.rows(run, "FROM score_means")
+    assert not answers.rows(run, "FROM relevance_means") and not answers.rows(run, "FROM score_means")
     assert summary.replicates(run) == [] and "replicates" not in pruning_curves.caption(run)
 
 

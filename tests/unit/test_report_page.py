@@ -8,8 +8,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina import database, explorer, recommendation, report
 from lamina.figures import style
+from lamina.reporting import database, explorer, recommendation, report
 from tests.unit import chromium
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables

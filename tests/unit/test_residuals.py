@@ -7,11 +7,11 @@ import torch
 from lamina.config.recoveries import Ghost
 from lamina.data.calibrations import Sample
 from lamina.models.structure import layers_of
-from lamina.recovery.protocol import Source
+from lamina.passes import residuals
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.search import looped
-from lamina.sweep import residuals
+from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store
 from tests.unit import tiny

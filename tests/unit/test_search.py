@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina import database
 from lamina.config import selectors
 from lamina.errors import LaminaError
+from lamina.reporting import database
 from lamina.search import beam, contest, evolutionary, looped
 from lamina.search.evaluator import Evaluator
 from lamina.search.growing import Growing
-from lamina.search.looped import Looped, Source
+from lamina.search.looped import Looped
 from lamina.search.losses import loss_of
 from lamina.search.trials import Search, Trials, split
+from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
+from lamina.tables import answers
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
 from tests.unit.test_loop import options as ghost_options
@@ -179,7 +181,7 @@ def test_the_view_tells_what_each_end_cost_as_if_alone(strategy: str, tmp_path: 
     key = {"model": "m", "calibration": "c", "selector": "s"}
     files = write_tables(tmp_path, searches=[key | dict(row) for row in rows])
     found = {
-        (r["strategy"], r["removed"]): r for r in database.rows(database.connect(VIEWS, files), "FROM search_results")
+        (r["strategy"], r["removed"]): r for r in answers.rows(database.connect(VIEWS, files), "FROM search_results")
     }
     assert len(found) == 7
     for (way, size), row in found.items():

@@ -9,8 +9,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina import database, shell
 from lamina.errors import LaminaError
+from lamina.reporting import database, shell
 from lamina.tables import store
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study, write_tables

@@ -9,13 +9,14 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from lamina import database
 from lamina.errors import LaminaError
 from lamina.figures import healed_curves, pruning_dynamics
 from lamina.figures.angular_triangle import stretched
 from lamina.preflight.load import load
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
+from lamina.reporting import database
+from lamina.tables import answers
 from tests.unit.configurations import REPOSITORY, Raw, minimal, put, workplace
 from tests.unit.plausible_tables import write_tables
 
@@ -123,7 +124,7 @@ def test_a_proxy_is_counted_from_chance_with_its_paired_error(tmp_path: Path) ->
     right = {("a", "a"): own, ("b", "a"): other, ("b", "b"): own, ("a", "b"): (rng.random(800) < 0.26).astype(float)}
     right |= {("none", task): np.ones(800) for task in ("a", "b")}
     files = write_tables(tmp_path, **proxy_tables(right))
-    found = {row["calibration"]: row for row in database.rows(database.connect(VIEWS, files), "FROM proxies")}
+    found = {row["calibration"]: row for row in answers.rows(database.connect(VIEWS, files), "FROM proxies")}
     assert set(found) == {"a", "b"} and found["b"]["n_samples"] == 800
     assert found["b"]["kept_of_own"] == pytest.approx((other.mean() - 0.25) / (own.mean() - 0.25))
     drawn = rng.integers(0, 800, (4000, 800))
@@ -148,7 +149,7 @@ def test_the_metric_of_a_selector_is_the_one_its_plan_repeats(tmp_path: Path) ->
                 relevance.append(row | dict(metric=metric, score=value, component="layer", n_samples=9))
     told = dict(model="m", calibration="c", n_samples=9)
     files = write_tables(tmp_path, plans=plans, relevance=relevance, calibrations=[told], models=[dict(model="m")])
-    rows = database.rows(database.connect(VIEWS, files), pruning_dynamics.QUERY)
+    rows = answers.rows(database.connect(VIEWS, files), pruning_dynamics.QUERY)
     assert {(row["selector"], row["metric"]) for row in rows} == {("greedy", "perplexity")}
     assert [(row["position"], row["unit"], row["score"], row["goes"]) for row in rows] == [
         (1, "0", 0.9, "1"),
@@ -169,7 +170,7 @@ def test_healed_curves_hold_the_loss_over_log_v_and_shares_of_the_layers(tmp_pat
             told | dict(metric=metric, value=1.0, stderr=0.1) for metric in ("perplexity", "nll_per_log_vocabulary")
         ]
     files = write_tables(tmp_path, benchmarks=rows, models=[dict(model="m", n_layers=12)])
-    found = database.rows(database.connect(VIEWS, files), healed_curves.QUERY)
+    found = answers.rows(database.connect(VIEWS, files), healed_curves.QUERY)
     assert {(row["metric"], row["share"], row["healing"]) for row in found} == {
         ("nll_per_log_vocabulary", 0.25, healing) for healing in ("none", "lora")
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina import database
+from lamina.reporting import database
 from lamina.tables import store
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study

@@ -11,8 +11,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.data.calibrations import Row, Sample
-from lamina.recovery.protocol import Source
 from lamina.streams import capture, moments
+from lamina.streams.sources import Source
 from lamina.sweep import engine, forking, packing
 from tests.unit import tiny
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from lamina import dictionary
 from lamina.errors import LaminaError
+from lamina.reporting import dictionary
 from lamina.tables import store
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +40,8 @@ def test_descriptions_of_tables_stand_in_no_other_place():
 def test_the_page_of_tables_is_in_step():
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
     assert page == dictionary.page(ROOT / "sql" / "views.sql"), (
-        "docs/tables.md is out of step. Write it again: PYTHONPATH=src python -m lamina.dictionary > docs/tables.md"
+        "docs/tables.md is out of step. Write it again: "
+        "PYTHONPATH=src python -m lamina.reporting.dictionary > docs/tables.md"
     )
 
 

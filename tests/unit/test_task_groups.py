@@ -12,7 +12,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina import database
 from lamina.config.calibrations import read
 from lamina.data import lm_tasks, task_groups
 from lamina.data.calibrations import document_hash
@@ -21,6 +20,8 @@ from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
+from lamina.reporting import database
+from lamina.tables import answers
 from lamina.workflow import inputs
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
@@ -203,9 +204,9 @@ def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
     source = dict(model="m", calibration="c", kind="choices", chance_accuracy=0.25, source="g")
     files = write_tables(tmp_path, benchmarks=rows, calibrations=[source])
     connection = database.connect(ROOT / "sql/views.sql", files)
-    (variant,) = database.rows(connection, "FROM variants WHERE removed = 1")
+    (variant,) = answers.rows(connection, "FROM variants WHERE removed = 1")
     assert (variant["n_tasks"], variant["own_tasks"], variant["own_value"]) == (2, "g", pytest.approx(0.4))
-    parts = database.rows(connection, "FROM against_base WHERE removed = 1 ORDER BY task, part_of")
+    parts = answers.rows(connection, "FROM against_base WHERE removed = 1 ORDER BY task, part_of")
     assert [(p["task"], p["part_of"], p["base_value"]) for p in parts] == [
         ("a", "g", 0.4),
         ("a", None, 0.6),

@@ -14,8 +14,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import variants
 from lamina.models.materialise import materialise
 from lamina.recovery import protocol, weighing
-from lamina.recovery.protocol import Fitted, Source
-from lamina.streams.sources import split
+from lamina.recovery.protocol import Fitted
+from lamina.streams.sources import Source, split
 from lamina.variant import Variant
 from tests.unit import tiny
 from tests.unit.test_repairs import fitted, plan_of

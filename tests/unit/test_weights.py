@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from lamina.models.surgery import remove
+from lamina.passes import weights
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.sweep import weights
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples

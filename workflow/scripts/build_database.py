@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from lamina import database
 from lamina.errors import explained
+from lamina.reporting import database
 
 
 def main() -> None:

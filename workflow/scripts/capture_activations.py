@@ -7,8 +7,8 @@ from pathlib import Path
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model
-from lamina.streams import room
 from lamina.streams.capture import capture
+from lamina.sweep import room
 from lamina.tables import store
 
 if __name__ == "__main__":

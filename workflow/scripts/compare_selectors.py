@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from lamina import database
 from lamina.errors import explained
 from lamina.evaluation.comparisons import compared
+from lamina.reporting import database
 from lamina.tables import store
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from lamina.config import diagnoses
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.models.load import load_model, load_tokenizer
-from lamina.streams import room
+from lamina.sweep import room
 from lamina.tables import store
 
 if __name__ == "__main__":

@@ -5,9 +5,9 @@ import importlib
 import re
 from pathlib import Path
 
-from lamina import database
 from lamina.errors import explained
 from lamina.figures import style
+from lamina.reporting import database
 from lamina.tables import store
 
 

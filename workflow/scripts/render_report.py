@@ -4,8 +4,8 @@ import argparse
 import json
 from pathlib import Path
 
-from lamina import database, report
 from lamina.errors import explained
+from lamina.reporting import database, report
 from lamina.tables import store
 
 

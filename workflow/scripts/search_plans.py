@@ -23,8 +23,8 @@ from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import Plan, protected_layers
 from lamina.search.trials import Trials, split
-from lamina.streams import room
-from lamina.sweep import engine
+from lamina.streams.sources import Source
+from lamina.sweep import engine, room
 from lamina.sweep.candidates import Candidate
 from lamina.sweep.scores import Scores
 from lamina.tables import store
@@ -70,7 +70,7 @@ def searched(args: argparse.Namespace, selector: Any) -> tuple[list[Plan], list[
             options, own = recoveries.read(args.recovery["options"]), args.keys["calibration"]
             told = {own: [sequences[number] for number in seen]}
             told |= {name: calibrations.read(file).sequences() for name, file in args.data}
-            sources = [looped.Source(told[name], weight) for name, weight in options.weights(own).items()]
+            sources = [Source(told[name], weight) for name, weight in options.weights(own).items()]
             growing = importlib.import_module("lamina.search.growing").Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, options, args.recovery["seed"]),
                 seen,

@@ -20,8 +20,8 @@ from lamina.search import plans
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import protected_layers
-from lamina.streams import room
-from lamina.sweep import engine
+from lamina.streams.sources import Source
+from lamina.sweep import engine, room
 from lamina.sweep.candidates import Candidate
 from lamina.tables import store
 from lamina.variant import DONOR
@@ -71,7 +71,7 @@ def _evaluated(
         weights = method.weights(loop.get("own", scored))
         weights.setdefault(scored, 0.0)
         sources = [
-            looped.Source((calibration if name == scored else added[name]).sequences(), weight)
+            Source((calibration if name == scored else added[name]).sequences(), weight)
             for name, weight in weights.items()
         ]
         at = list(weights).index(scored)

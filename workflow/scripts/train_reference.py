@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from lamina.data import microworld, microworld_diagnosed, reference
+from lamina.microworld import data, diagnosed, training
 
 
 def main() -> None:
@@ -16,9 +16,9 @@ def main() -> None:
     arguments = parser.parse_args()
     settings = yaml.safe_load(arguments.settings.read_text(encoding="utf-8"))
     torch.set_num_threads(settings["training"]["threads"])
-    for written in (microworld, microworld_diagnosed):
+    for written in (data, diagnosed):
         written.write(arguments.output / "data", settings["seed"])
-    reference.train(settings, arguments.output, log=lambda line: print(line, flush=True))
+    training.train(settings, arguments.output, log=lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":

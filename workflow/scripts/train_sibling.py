@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import yaml
 
-from lamina.data import reference
+from lamina.microworld import training
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     settings["mixture"] = siblings["siblings"][arguments.name]
     torch.set_num_threads(settings["training"]["threads"])
     start = Path(siblings["start"])
-    reference.train(settings, arguments.output, log=lambda line: print(line, flush=True), start=start)
+    training.train(settings, arguments.output, log=lambda line: print(line, flush=True), start=start)
 
 
 if __name__ == "__main__":

@@ -35,11 +35,11 @@ class Metric:
 
 # The modules of passes that are not worth sharing between jobs; those that evaluate candidates go through the engine.
 MODULES = {
-    "gradient": "lamina.sweep.weights",
-    "weights": "lamina.sweep.weights",
-    "fit": "lamina.sweep.residuals",
-    "shapley": "lamina.sweep.coalitions",
-    "presence": "lamina.sweep.coalitions",
+    "gradient": "lamina.passes.weights",
+    "weights": "lamina.passes.weights",
+    "fit": "lamina.passes.residuals",
+    "shapley": "lamina.passes.coalitions",
+    "presence": "lamina.passes.coalitions",
 }
 
 METRICS = {

@@ -13,7 +13,7 @@ import duckdb
 import numpy as np
 from scipy.stats import binomtest, norm
 
-from lamina.database import rows
+from lamina.tables.answers import rows
 
 # From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
 MANY, DRAWS = 50, 9999

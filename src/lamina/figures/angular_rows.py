@@ -3,10 +3,10 @@
 import duckdb
 from matplotlib.figure import Figure
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.angular_triangle import QUERY as ANGLES
 from lamina.figures.angular_triangle import triangles
+from lamina.tables.answers import rows
 
 TITLE = "Where the best block of every size begins"
 PLACE = 31

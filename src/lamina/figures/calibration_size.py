@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.config import metrics as registry
-from lamina.database import rows
 from lamina.figures import style
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.stability import Stability, stability
+from lamina.tables.answers import rows
 
 TITLE = "How many samples a ranking takes"
 PLACE = 26

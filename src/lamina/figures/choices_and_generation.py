@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
+from lamina.tables.answers import rows
 
 TITLE = "Choosing and writing the answer"
 PLACE = 55

@@ -12,8 +12,8 @@ from matplotlib.lines import Line2D
 from lamina.config.metrics import METRICS
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import sweep_work
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 from lamina.workflow.studies import DRAWN, carried
 
 TITLE = "What a metric costs"

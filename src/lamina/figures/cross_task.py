@@ -9,9 +9,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.relevance_maps import number_cell
+from lamina.tables.answers import rows
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46

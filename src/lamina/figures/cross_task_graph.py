@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "Which calibration can stand in for which"
 PLACE = 61

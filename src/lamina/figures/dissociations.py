@@ -9,9 +9,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.relevance_maps import number_cell, text_colour
+from lamina.tables.answers import rows
 
 TITLE = "Which layers one task needs more than another"
 PLACE = 22

@@ -6,9 +6,9 @@ import duckdb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
+from lamina.tables.answers import rows
 
 TITLE = "Drafts that lose nothing"
 PLACE = 88

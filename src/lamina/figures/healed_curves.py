@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "What healing keeps as layers go"
 PLACE = 66

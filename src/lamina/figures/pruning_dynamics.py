@@ -12,10 +12,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.relevance_maps import ACCURACY, ACCURACY_SCALE, CELL, COSINE, cosine_scale, text_colour
 from lamina.relevance.statistics import wilson_interval
+from lamina.tables.answers import rows
 
 TITLE = "How relevance moves as layers go"
 PLACE = 32

@@ -7,8 +7,8 @@ import duckdb
 import numpy as np
 from matplotlib.figure import Figure
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "How metrics agree with accuracy"
 PLACE = 25

@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "Which layers matter"
 PLACE = 10

@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.pruning_curves import told
+from lamina.tables.answers import rows
 
 TITLE = "What repair gives back"
 PLACE = 50

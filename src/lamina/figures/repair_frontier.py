@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "The task against everything else"
 PLACE = 44

@@ -5,8 +5,8 @@ from typing import Any
 import duckdb
 from matplotlib.figure import Figure
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "What searching whole sets finds"
 PLACE = 85

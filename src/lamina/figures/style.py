@@ -19,7 +19,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lamina.database import rows
+from lamina.tables.answers import rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(

@@ -4,9 +4,9 @@ import duckdb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.database import rows
 from lamina.figures import style
 from lamina.figures.pruning_dynamics import accuracy_labels, heat, scale_bars, scale_of
+from lamina.tables.answers import rows
 
 TITLE = "How relevance forms in training"
 PLACE = 33

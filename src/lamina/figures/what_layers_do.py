@@ -6,8 +6,8 @@ import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lamina.database import rows
 from lamina.figures import style
+from lamina.tables.answers import rows
 
 TITLE = "What layers do"
 PLACE = 28

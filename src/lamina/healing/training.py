@@ -21,7 +21,7 @@ from lamina.healing.objectives import Objective, tokens
 from lamina.healing.progress import Progress
 from lamina.streams.batches import by_length
 from lamina.streams.footprint import Shape, trained
-from lamina.streams.room import room
+from lamina.sweep.room import room
 
 VALIDATION_SHARE = 0.15
 SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch

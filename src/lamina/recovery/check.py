@@ -14,12 +14,11 @@ from transformers import PreTrainedModel
 
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch
-from lamina.recovery.protocol import Source
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
 from lamina.streams.moments import BATCH, rows
-from lamina.streams.sources import split
+from lamina.streams.sources import Source, split
 
 
 @dataclass

@@ -12,9 +12,10 @@ from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
 from lamina.models.variant import Boundary, Patch, Place
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import moments
 from lamina.streams.moments import Moments, Statistics
+from lamina.streams.sources import Source
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))

@@ -13,10 +13,11 @@ from transformers import PreTrainedModel
 from lamina.config.recoveries import LinearPatch
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch, Place
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.moments import Statistics
+from lamina.streams.sources import Source
 
 
 @dataclass

@@ -13,17 +13,10 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.models.variant import Boundary, Patch, Place
+from lamina.streams.sources import Source
 
 Tensors = Mapping[str, torch.Tensor]
 """What was fitted for one boundary, by the method's own names, as it stands in a patch file."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Token sequences of one calibration, each of whose tokens counts `weight` times."""
-
-    sequences: Sequence[Sequence[int]]
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)

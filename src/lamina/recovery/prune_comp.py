@@ -15,8 +15,9 @@ from lamina.models.structure import layers_of, writers
 from lamina.models.variant import Boundary, Patch, Place, own
 from lamina.recovery import linearpatch
 from lamina.recovery.linearpatch import Channels
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams.moments import Statistics
+from lamina.streams.sources import Source
 
 
 def collect(

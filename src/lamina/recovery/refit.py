@@ -9,9 +9,10 @@ from lamina.config.recoveries import Ghost
 from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery import ghost
-from lamina.recovery.protocol import Fit, Source
+from lamina.recovery.protocol import Fit
 from lamina.streams import moments, taps
 from lamina.streams.moments import Moments, Statistics
+from lamina.streams.sources import Source
 
 
 @dataclass

@@ -19,10 +19,11 @@ from lamina.errors import LaminaError
 from lamina.models.structure import down_projection, family_of, text_config
 from lamina.models.variant import Boundary, Patch, Place, own
 from lamina.recovery import ghost
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import moments, taps
 from lamina.streams import sources as over
 from lamina.streams.moments import Moments, Statistics
+from lamina.streams.sources import Source
 
 
 def refused(boundary: Boundary) -> str | None:

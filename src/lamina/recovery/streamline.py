@@ -23,9 +23,9 @@ from lamina.models.devices import alone
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
 from lamina.models.variant import Boundary, Patch, Place, own, share
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import taps
-from lamina.streams.sources import split
+from lamina.streams.sources import Source, split
 
 TOKENS = 16384  # of a pass; a step of more is taken in several
 HELD = 1 << 30  # bytes of streams that are kept between epochs

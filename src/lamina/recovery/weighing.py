@@ -21,9 +21,9 @@ from lamina.data.calibrations import Calibration, Sample
 from lamina.models import donors
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery import protocol
-from lamina.recovery.protocol import Fit, Source, Tensors
+from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams.moments import Statistics, Sums
-from lamina.streams.sources import split
+from lamina.streams.sources import Source, split
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from lamina.relevance import coalitions
-from lamina.relevance.coalitions import REMEDY as REMEDY
-from lamina.relevance.coalitions import Value
+from lamina.relevance import random_models
 from lamina.relevance.columns import Columns, Context
+from lamina.relevance.random_models import REMEDY as REMEDY
+from lamina.relevance.random_models import Value
 
-undefined = partial(coalitions.undefined, "presence")
+undefined = partial(random_models.undefined, "presence")
 
 
 def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
     """Mean value with the unit kept less that with it dropped, (draws, units) [Siddiqui et al., arXiv 2407.16286]."""
-    return coalitions.mean_with_error("presence", columns, weights, context.seed)
+    return random_models.mean_with_error("presence", columns, weights, context.seed)
 
 
 def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from lamina.relevance import coalitions
-from lamina.relevance.coalitions import REMEDY as REMEDY
-from lamina.relevance.coalitions import Value
+from lamina.relevance import random_models
 from lamina.relevance.columns import Columns, Context
+from lamina.relevance.random_models import REMEDY as REMEDY
+from lamina.relevance.random_models import Value
 
-undefined = partial(coalitions.undefined, "shapley")
+undefined = partial(random_models.undefined, "shapley")
 
 
 def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
     """φ_u = Σ_S |S|! (n - |S| - 1)! / n! [v(S + u) - v(S)], (draws, units) [Zhang et al., arXiv 2409.14381]."""
-    return coalitions.mean_with_error("shapley", columns, weights, context.seed)
+    return random_models.mean_with_error("shapley", columns, weights, context.seed)
 
 
 def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:

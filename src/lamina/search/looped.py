@@ -29,7 +29,7 @@ from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary, Patch
 from lamina.recovery import protocol
-from lamina.recovery.protocol import Source
+from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.engine import Session
 from lamina.sweep.scores import Name, Scores

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary
-from lamina.recovery.protocol import Source
 from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
+from lamina.streams.sources import Source
 from lamina.streams.sources import split as split
 
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -9,9 +10,17 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.recovery.protocol import Source
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
+
+
+@dataclass(frozen=True)
+class Source:
+    """Token sequences of one calibration, each of whose tokens counts `weight` times."""
+
+    sequences: Sequence[Sequence[int]]
+    weight: float = 1.0
+
 
 HELDOUT_SHARE = 0.2
 

@@ -27,7 +27,7 @@ SCHEMA_VERSION = "2"
 TABLES: dict[str, ModuleType] = {
     name: importlib.import_module(f"lamina.tables.{name}")
     for _, name, _ in pkgutil.iter_modules(tables.__path__)
-    if name not in ("columns", "store")
+    if name not in ("answers", "columns", "store")
 }
 
 

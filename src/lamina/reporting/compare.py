@@ -1,6 +1,7 @@
 """Which numbers of two results folders differ by more than their error.
 
-`python -m lamina.compare A B --output results/compare` prints them and writes OUTPUT.csv, OUTPUT.svg and OUTPUT.html.
+`python -m lamina.reporting.compare A B --output results/compare` prints them and writes OUTPUT.csv, OUTPUT.svg and
+OUTPUT.html.
 Benchmarks of the same documents are compared document by document, everything else by the errors of both numbers as if
 independent, which is on the safe side where they share samples. p values are corrected for the number of comparisons of
 their table by Holm's method: that anything of a table is called moved where nothing has is less likely than 1 in 20.
@@ -18,11 +19,11 @@ import duckdb
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from lamina.database import rows
 from lamina.errors import LaminaError, explained
 from lamina.evaluation.comparisons import holm, tested
 from lamina.figures import style
 from lamina.tables import store
+from lamina.tables.answers import rows
 
 LEVEL = 0.05
 VARIANT = ("model", "calibration", "selector", "removed", "recovery", "healing")

@@ -10,11 +10,9 @@ told apart by a column `study`.
 import os
 import re
 import shutil
-import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
@@ -201,18 +199,3 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def rows(
-    connection: duckdb.DuckDBPyConnection, query: str, parameters: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """Answer of `query` as a list of mappings from column to value."""
-    answer = connection.execute(query, parameters or {})
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
-
-
-if __name__ == "__main__":
-    from lamina.shell import main
-
-    main(sys.argv[1:])

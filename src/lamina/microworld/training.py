@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lamina.data import microworld
-from lamina.data.microworld_tasks import CHOICE_TASKS, GENERATED_TASKS, make_world
+from lamina.microworld import data
+from lamina.microworld.tasks import CHOICE_TASKS, GENERATED_TASKS, make_world
 
 Settings = dict[str, Any]
 PAD, BOS, EOS, UNK = range(4)
@@ -31,7 +31,7 @@ PAD, BOS, EOS, UNK = range(4)
 
 def build_tokenizer(seed: int, longest: int) -> PreTrainedTokenizerFast:
     """Word-level tokenizer: a token per blank-separated word, digit or sign, so a choice never merges with a query."""
-    words = microworld.vocabulary(seed)
+    words = data.vocabulary(seed)
     backend = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
@@ -65,7 +65,7 @@ def build_model(shape: Settings, vocabulary_size: int) -> LlamaForCausalLM:
 
 
 def encode_rows(
-    rows: list[list[microworld.Piece]], index: dict[str, int], prompt_weight: float
+    rows: list[list[data.Piece]], index: dict[str, int], prompt_weight: float
 ) -> list[tuple[list[int], list[float]]]:
     """Token ids and loss weights (0 for nothing to learn from) of every row, an end token after each."""
     encoded = []
@@ -118,7 +118,7 @@ def learning_rate(progress: float, training: Settings) -> float:
 
 
 @torch.no_grad()
-def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, documents: list[microworld.Document]) -> float:
+def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, documents: list[data.Document]) -> float:
     """Share of documents answered rightly: the likeliest choice, or (generated) every answer token the likeliest."""
     rows = []
     for document in documents:
@@ -146,7 +146,7 @@ def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, document
 def validate(model: LlamaForCausalLM, index: dict[str, int], seed: int, count: int) -> dict[str, float]:
     """Accuracy per task on ``count`` validation documents each."""
     tasks = (*CHOICE_TASKS, *GENERATED_TASKS)
-    return {task: accuracy(model, index, task, microworld.documents(task, "validation", count, seed)) for task in tasks}
+    return {task: accuracy(model, index, task, data.documents(task, "validation", count, seed)) for task in tasks}
 
 
 def build_optimisers(model: LlamaForCausalLM, training: Settings) -> list[torch.optim.Optimizer]:
@@ -215,7 +215,7 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print, sta
     world = make_world(seed)
     longest = settings["model"]["max_position_embeddings"]
     tokenizer = build_tokenizer(seed, longest)
-    index = {word: number for number, word in enumerate(microworld.vocabulary(seed))}
+    index = {word: number for number, word in enumerate(data.vocabulary(seed))}
     model = build_model(settings["model"], len(index))
     if start:
         model.load_state_dict(load_file(start / "model.safetensors"))
@@ -234,7 +234,7 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print, sta
         level = training["first_level"] + (1 - training["first_level"]) * rise
         # a step's rows depend on the seed and the step alone: a resumed training sees what an uninterrupted one would
         rng = random.Random(f"train {seed} {state['step']}")
-        rows = microworld.training_rows(world, rng, settings["mixture"], level, training["tokens_per_step"])
+        rows = data.training_rows(world, rng, settings["mixture"], level, training["tokens_per_step"])
         encoded = encode_rows(rows, index, training["prompt_weight"])
         chunks = chunks_of(encoded, training["buckets"])
         weight = sum(weights[:, 1:].sum().item() for _, weights in chunks)
@@ -261,7 +261,7 @@ def train(settings: Settings, out: Path, log: Callable[[str], None] = print, sta
             save_checkpoint(out / "checkpoint", model, optimisers, state)
         if state["step"] in training.get("keep", []):
             save_model(out / "checkpoints" / f"step{state['step']}", model, tokenizer)
-    scores = validate(model, index, seed, microworld.SIZES["validation"])
+    scores = validate(model, index, seed, data.SIZES["validation"])
     record = {
         "tokens": state["tokens"],
         "steps": state["step"],

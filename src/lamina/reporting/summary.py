@@ -5,8 +5,8 @@ from typing import Any
 
 import duckdb
 
-from lamina.database import rows
 from lamina.figures.style import Z95
+from lamina.tables.answers import rows
 
 
 def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,12 +13,12 @@ import duckdb
 import jinja2
 from markupsafe import Markup
 
-from lamina import explorer
 from lamina.config.metrics import METRICS
-from lamina.database import rows
 from lamina.figures.style import Z95
-from lamina.recommendation import recommendations
-from lamina.summary import summary
+from lamina.reporting import explorer
+from lamina.reporting.recommendation import recommendations
+from lamina.reporting.summary import summary
+from lamina.tables.answers import rows
 from lamina.workflow.declared import declared
 
 DISAGREEMENTS_SHOWN = 15
@@ -48,11 +48,11 @@ def render(
 
     Parameters
     ----------
-    connection: views of the run's tables (`lamina.database.connect`)
+    connection: views of the run's tables (`lamina.reporting.database.connect`)
     queries: folder of `sql/queries`; the tables of the report are their answers
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
-    keep, general_text: what a model must keep to be recommended (`lamina.recommendation`)
+    keep, general_text: what a model must keep to be recommended (`lamina.reporting.recommendation`)
     names: what names of the configuration mean, by section (`lamina.config.glossary`)
     """
 

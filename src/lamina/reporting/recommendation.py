@@ -5,8 +5,8 @@ from typing import Any
 
 import duckdb
 
-from lamina.database import rows
 from lamina.figures.style import Z95
+from lamina.tables.answers import rows
 
 # One row per question and variant that answers it: a calibration's own tasks; all tasks with one model, where variants
 # were tested on several; all calibrations with one recipe (selector and repair), each with a plan of its own.

@@ -17,10 +17,10 @@ from lamina.data.calibrations import Sample
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.variant import Boundary
-from lamina.recovery.protocol import Source
 from lamina.search import looped
 from lamina.search.looped import Repairs
 from lamina.streams import taps
+from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate
 
 SEED = 0  # of the folds: sweeps of the unpruned model belong to all selectors

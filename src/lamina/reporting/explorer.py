@@ -10,8 +10,8 @@ from typing import Any
 import duckdb
 import vl_convert
 
-from lamina.database import rows
 from lamina.figures.style import COLOURS, NEUTRAL, Z95
+from lamina.tables.answers import rows
 
 VARIANTS = """
 WITH general AS (

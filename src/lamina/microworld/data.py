@@ -10,7 +10,7 @@ import json
 import random
 from pathlib import Path
 
-from lamina.data.microworld_tasks import (
+from lamina.microworld.tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
     GENERATED_TASKS,

@@ -1,14 +1,14 @@
 """The last three lines of a run that ended well: the best variant, the report, the database.
 
-`python -m lamina.workflow.ending` writes them from the tables under the current folder's `results/`.
+`python -m lamina.reporting.ending` writes them from the tables under the current folder's `results/`.
 """
 
 from pathlib import Path
 from typing import Any
 
-from lamina import database
 from lamina.errors import explained
-from lamina.recommendation import recommendations
+from lamina.reporting import database
+from lamina.reporting.recommendation import recommendations
 from lamina.variant import DONOR
 
 KEEP = 0.95

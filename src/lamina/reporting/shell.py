@@ -1,7 +1,7 @@
-"""Asking a run: `python -m lamina.shell` opens a shell on `results/lamina.duckdb`, `… NAME` prints an answer.
+"""Asking a run: `python -m lamina.reporting.shell` opens a shell on `results/lamina.duckdb`, `… NAME` prints an answer.
 
 NAME is a file of `sql/queries` (without .sql) or any other. The duckdb command is the shell where it is installed.
-`python -m lamina.shell --page results > docs/queries.md` writes all questions with the answers of a run.
+`python -m lamina.reporting.shell --page results > docs/queries.md` writes all questions with the answers of a run.
 """
 
 import os
@@ -14,9 +14,9 @@ from typing import Any
 
 import duckdb
 
-from lamina import database
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
+from lamina.reporting import database
 
 DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
 MOST = 8  # rows of an answer on the page
@@ -27,7 +27,7 @@ INTRODUCTION = """\
 Each question is a file in `sql/queries/`. `make query Q=name` prints the answer of the last run, `make sql` opens a
 shell for questions of your own ([what the tables hold](tables.md)); both may be used while a run writes. The answers
 below are those of the default study (`make run`), numbers rounded, at most the first {most} rows. This page is written
-by `python -m lamina.shell --page results`.
+by `python -m lamina.reporting.shell --page results`.
 """
 
 

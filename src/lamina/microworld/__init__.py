@@ -1,0 +1,1 @@
+"""The world of the embedded model: its tasks, its corpus, its training."""
