@@ -32,9 +32,10 @@ def test_the_lists_of_rules_are_those_of_the_library() -> None:
 
 def test_what_rules_import_is_light() -> None:
     """A dry run and every job of a cluster read the Snakefile: neither torch nor pyarrow belongs there."""
-    modules = "arguments, commands, declared, digest, failures, inputs, paths, resources, studies"
+    modules = "arguments, commands, declared, digest, failures, inputs, resources, studies"
     code = (
-        f"import sys; from lamina.workflow import {modules}; import lamina.preflight.load, lamina.models.manifest; "
+        f"import sys; from lamina.workflow import {modules}; "
+        "import lamina.paths, lamina.preflight.load, lamina.models.manifest; "
         "print(*sorted({'torch', 'transformers', 'numpy', 'pyarrow', 'matplotlib', 'lm_eval'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
