@@ -33,7 +33,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan bench-scale export compare sql query test test-long test-slurm resume-slurm check
+.PHONY: run plan bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -45,12 +45,16 @@ plan: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
 		$(if $(RATE),--rate $(RATE)) $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
 
-test: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -rs -n 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest -rs -m 'not reruns and not studies' tests/pipeline tests/slurm
+test: test-unit test-pipeline
+
+test-unit: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 tests/unit
+
+test-pipeline: .venv/installed
+	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm
 
 test-long: .venv/installed
-	$(BIN)/python -m pytest -rs -m 'reruns or studies' tests/pipeline
+	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install
