@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from lamina.config import text
 from lamina.preflight.load import load
+from lamina.models.gguf import is_gguf
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
 from lamina import paths

@@ -1,16 +1,42 @@
-# Needs: the config, model folders or the hub, task files. Gives: results/models/{model}/manifest.json,
+# Needs: the config, model folders or files or the hub, task files. Gives: results/models/{model}/manifest.json,
+# results/models/{model}/checkpoint of a model that is a GGUF file,
 # results/calibrations/{model}/{calibration}.parquet, results/tasks/{task}.parquet and the overlap checks.
 # Only these rules may use the network.
 
 
 localrules:
+    dequantise_model,
     prepare_model,
     prepare_calibration,
     prepare_task,
     check_overlap,
 
 
+rule dequantise_model:
+    input:
+        lambda w: CONFIG.models[w.model].source,
+    output:
+        directory(paths.checkpoint("{model}")),
+    log:
+        "logs/dequantise_model/{model}.log",
+    benchmark:
+        "results/jobs/dequantise_model/{model}.jsonl"
+    conda:
+        "../envs/lamina.yaml"
+    params:
+        code=code_digest("dequantise_model"),
+        packages=package_digest("dequantise_model"),
+        dtype=lambda w: CONFIG.models[w.model].dtype,
+    message:
+        "models.{wildcards.model}: dequantising {input} into {output}, once."
+    shell:
+        'python "$SCRIPTS/dequantise_model.py" --model {wildcards.model} --file {input:q} --dtype {params.dtype}'
+        " --output {output} 2> {log}"
+
+
 rule prepare_model:
+    input:
+        lambda w: paths.checkpoint(w.model) if is_gguf(CONFIG.models[w.model].source) else [],
     output:
         paths.manifest("{model}"),
     log:
@@ -24,8 +50,10 @@ rule prepare_model:
         entry=lambda w: arguments.model(CONFIG, w),
         # Touching weights changes nothing, editing them does.
         fingerprint=lambda w: fingerprint(Path(CONFIG.models[w.model].source)),
+        folder=lambda w, input: f"--folder {input}" if input else "",
     shell:
-        'python "$SCRIPTS/prepare_model.py" --model {wildcards.model} --entry {params.entry:q} --output {output} 2> {log}'
+        'python "$SCRIPTS/prepare_model.py" --model {wildcards.model} --entry {params.entry:q}'
+        " {params.folder} --output {output} 2> {log}"
 
 
 rule prepare_calibration:

@@ -33,6 +33,11 @@ def manifest(model: str, results: str | Path = RESULTS) -> str:
     return f"{results}/models/{model}/manifest.json"
 
 
+def checkpoint(model: str, results: str | Path = RESULTS) -> str:
+    """The folder of a model that came as a GGUF file, dequantised."""
+    return f"{results}/models/{model}/checkpoint"
+
+
 def calibration(model: str, name: str, results: str | Path = RESULTS) -> str:
     """Tokenised samples."""
     return f"{results}/calibrations/{model}/{name}.parquet"

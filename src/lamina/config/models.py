@@ -12,9 +12,14 @@ Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 
 class Model(Entry):
-    """A folder on disk, or a model of the hub with its revision."""
+    """A folder or a GGUF file on disk, or a model of the hub with its revision.
 
-    source: Place = option("A folder with config.json and safetensors weights, or a hub id (`organisation/model`).")
+    A GGUF file is dequantised once, into results/models/NAME/checkpoint. Its numbers stay those that quantising left.
+    """
+
+    source: Place = option(
+        "A folder with config.json and safetensors weights, a .gguf file, or a hub id (`organisation/model`)."
+    )
     revision: str | None = option(
         "Commit, tag or branch of a hub model. Needed for a hub model, ignored for a folder.", None
     )
@@ -25,7 +30,7 @@ class Model(Entry):
         "The `model_type` of its config.json. Read from there for a folder; may be written for a hub model.", None
     )
     dtype: Literal["float32", "bfloat16", "float16", "auto"] = option(
-        "Number format the weights are loaded in; `auto` takes the checkpoint's own.", "auto"
+        "Number format the weights are loaded in; `auto` takes the checkpoint's own, of a GGUF file float32.", "auto"
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
         "GPUs of each of its jobs, over which its layers are spread; `auto` asks for as many as its weights need. What "

@@ -14,6 +14,7 @@ from lamina.data import diagnosed
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
+from lamina.models import gguf
 from lamina.models.checkpoint import read_weights
 from lamina.models.context import context
 from lamina.preflight.contexts import check_contexts
@@ -38,6 +39,12 @@ def described(entry: str, model: Model, root: Path) -> Model:
     """
     where, source = f"{entry}.source", model.source
     folder = root / source
+    if gguf.is_gguf(source):
+        _check_there(where, source, root, "a GGUF file")
+        found = gguf.shape(folder, where)[0]
+        if model.layers not in (None, found):
+            raise LaminaError(f"{entry}.layers: '{source}' says {found}, not {model.layers}. Leave `layers` out.")
+        return model.model_copy(update={"layers": found})
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
@@ -92,9 +99,10 @@ def check(config: Configuration, root: Path) -> None:
     """
     contexts: dict[str, int | None] = {}
     for name, model in config.models.items():
-        folder = root / model.source
-        if folder.is_dir():
-            where = f"{entry_of(config, name)}.source"
+        folder, where = root / model.source, f"{entry_of(config, name)}.source"
+        if gguf.is_gguf(model.source):
+            contexts[name] = gguf.shape(folder, where)[1]
+        elif folder.is_dir():
             read_weights(folder, where)
             contexts[name] = context(_settings(where, model.source, folder))
     check_contexts(config, contexts)

@@ -153,6 +153,8 @@ class LogHandler(LogHandlerBase):
             progress.plan(told["stats"], now)
         elif event == LogEvent.JOB_INFO:
             progress.start(told["jobid"], told["rule_name"], now)
+            if told.get("rule_msg"):  # what a rule has to say of its job
+                self._say(told["rule_msg"])
         elif event == LogEvent.JOB_FINISHED:
             progress.finish(told["job_id"], now)
         elif event == LogEvent.PROGRESS:

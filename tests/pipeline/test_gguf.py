@@ -1,0 +1,48 @@
+"""A model that is a GGUF file is dequantised once, and then it is a model like any other."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.pipeline.project import Project, copy_project
+from tests.unit import gguf_files
+
+SAID = "models.tiny: dequantising tiny.gguf into results/models/tiny/checkpoint, once."
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A map of its layers on a few questions."""
+    copy = copy_project(tmp_path_factory.mktemp("gguf"), "tests/configs/minimal.yaml")
+    gguf_files.write(copy.folder / "tiny.gguf")
+    questions = [{"query": f"{n} in the", "choices": ["inn", "the 12"], "gold": n % 2} for n in range(8)]
+    (copy.folder / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    copy.config.write_text(
+        yaml.safe_dump(
+            {
+                "models": {"tiny": {"source": "tiny.gguf"}},
+                "calibrations": {"mine": {"choices": "mine.jsonl"}},
+                "studies": {"maps": {"models": ["tiny"], "calibrations": ["mine"], "metrics": ["perplexity"]}},
+            }
+        )
+    )
+    return copy
+
+
+def test_it_is_dequantised_once_with_a_line_that_says_so(project: Project) -> None:
+    said = project.run("--", "relevance").stdout
+    assert said.count(SAID) == 1
+    manifest = json.loads((project.folder / "results/models/tiny/manifest.json").read_text())
+    assert (manifest["source"], manifest["n_layers"]) == ("tiny.gguf", gguf_files.LAYERS)
+    assert Path(manifest["path"]).is_relative_to(project.folder / "results")
+    assert list((project.folder / "results/relevance/tiny").rglob("*.parquet"))
+    (project.folder / "tiny.gguf").touch()
+    assert SAID not in project.run("-n").stdout
+
+
+def test_another_file_is_dequantised_again(project: Project) -> None:
+    gguf_files.write(project.folder / "tiny.gguf", seed=1)
+    assert SAID in project.run("-n").stdout
+    assert {"prepare_model", "sweep_units"} <= {job.rule for job in project.stale()}
