@@ -5,6 +5,7 @@
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
+# make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
@@ -16,13 +17,18 @@ PYTHON ?= python3
 CORES ?= all
 BIN := .venv/bin
 CONFIG ?=
+# What a user writes is taken as it stands (make would run what is in $(…)) and reaches recipes in the environment, never
+# as text of a command line.
+WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET
+$(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
+export $(WRITTEN)
 GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.workflow.gpu_lock --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
-SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores $(CORES) --keep-going \
+SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores "$$CORES" --keep-going \
 	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
-	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile $(CONFIG))
+	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
 ifneq ($(words $(CONFIG)),1)
@@ -33,7 +39,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm resume-slurm check
+.PHONY: run plan bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -43,7 +49,7 @@ plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.cost.pace results results/pace.json)
 	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
-		$(if $(RATE),--rate $(RATE)) $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
+		$(if $(RATE),--rate "$$RATE") $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
 
 test: test-unit test-pipeline
 
@@ -60,27 +66,32 @@ test-slurm: .venv/installed
 	tests/slurm/cluster.sh install
 	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm $(or $(PYTEST),-m 'not faults')
 
+unlock: .venv/installed
+	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.runs $(if $(FORCE),--force)
+	$(BIN)/snakemake --unlock $(if $(CONFIG),--configfile "$$CONFIG")
+
 resume-slurm: .venv/installed
-	$(BIN)/python slurm/resume.py $(if $(FORCE),--force)
-	$(BIN)/snakemake --profile slurm --unlock $(if $(CONFIG),--configfile $(CONFIG))
-	$(BIN)/snakemake --profile slurm $(ARGUMENTS) $(if $(CONFIG),--configfile $(CONFIG))
+	PYTHONPATH=src $(BIN)/python slurm/resume.py $(if $(FORCE),--force)
+	$(BIN)/snakemake --profile slurm --unlock $(if $(CONFIG),--configfile "$$CONFIG")
+	$(BIN)/snakemake --profile slurm $(ARGUMENTS) $(if $(CONFIG),--configfile "$$CONFIG")
 
 bench-scale: .venv/installed
-	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset $(PRESET))
+	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset "$$PRESET")
 
 export: .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
-	LAMINA_EXPORT_FORM=$(FORM) LAMINA_EXPORT_SHARD=$(SHARD) $(SNAKEMAKE) -- $(VARIANT:%=results/exports/%)
+	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
+		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.compare "$(A)" "$(B)"
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.compare -- "$$A" "$$B"
 
 sql: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell $(if $(Q),"$(Q)",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -18,7 +18,7 @@ from lamina.models.gguf import is_gguf
 from lamina.models.manifest import fingerprint
 from lamina.variant import Variant
 from lamina import paths
-from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, studies, warm
+from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, runs, studies, warm
 from lamina.workflow.declared import declared
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.paths import KEY, any_of
@@ -32,6 +32,7 @@ with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
         text.check(file)
     CONFIG = load(config, Path.cwd())
+    STUDY = paths.study(workflow.configfiles)
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
@@ -44,7 +45,7 @@ BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selecto
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
 # Where jobs of this machine find the libraries imported; a cluster's, and those on a GPU, import them.
 HERE = not workflow.remote_exec and not DEPLOYED
-WARM = ".snakemake/lamina-warm" if HERE and commands.can_be_warm() else None
+WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
 
 

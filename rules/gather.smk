@@ -79,7 +79,7 @@ rule build_database:
         "../envs/lamina.yaml"
     params:
         code=code_digest("build_database", *arguments.table_modules(TABLES)),
-        study="+".join(Path(file).stem for file in workflow.configfiles),
+        study=STUDY,
     shell:
         'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --study {params.study:q}'
         " --output {output} 2> {log}"

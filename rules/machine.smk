@@ -1,6 +1,5 @@
 # What this machine gives a run: cores and GPUs for its jobs, and what happens as it begins and fails. Gives: `cores` and
 # `gpus` for the resources of rules, STARTED.
-import socket
 
 
 def cores():
@@ -31,8 +30,9 @@ onstart:
     gc.enable()
     graph.look_when_jobs_end(workflow.scheduler)
     Path(STARTED).touch()
-    # Whether this process still lives is what `make resume-slurm` asks before it touches the run's jobs.
-    Path(".snakemake/lamina-driver").write_text(f"{socket.gethostname()} {os.getpid()}\n")
+    # Whether this process still lives is what `make resume-slurm` and `make unlock` ask before they touch anything.
+    runs.begin()
+    atexit.register(runs.end)
     if WARM:
         warm.start(WARM, "results/jobs/warm_parent")
 

@@ -8,29 +8,16 @@ have ended. Finished results stay. `make resume-slurm` calls this, unlocks the f
 import argparse
 import getpass
 import re
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from lamina.errors import explained
+from lamina.workflow import runs
+
 PREFIX = "lamina_"  # slurm-jobname-prefix of slurm/profile.yaml
 PATIENCE_S = 300
-
-
-def living_driver(folder: Path) -> str | None:
-    """Why the driver that last worked in `folder` may still be there; None if it is certainly gone."""
-    record = folder / ".snakemake/lamina-driver"
-    if not record.is_file():
-        return None
-    host, pid = record.read_text().split()
-    if host != socket.gethostname():
-        return f"it was started on {host}: resume there, or add FORCE=1 once it has certainly ended"
-    try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return None
-    return f"it is still running as process {pid}: stop it with `kill -INT {pid}`" if b"snakemake" in command else None
 
 
 def run_ids(folder: Path) -> set[str]:
@@ -58,10 +45,7 @@ def main() -> int:
     parser.add_argument("--force", action="store_true", help="the driver is gone, although it ran on another machine")
     arguments = parser.parse_args()
     folder = Path.cwd()
-    reason = living_driver(folder)
-    if reason and not (arguments.force and "started on" in reason):
-        print(f"resume: the driver of this folder is not gone: {reason}.", file=sys.stderr)
-        return 1
+    runs.check(folder, elsewhere=arguments.force)
     left = orphans(folder)
     if left:
         subprocess.run(["scancel", *(job for job, _ in left)], check=True)
@@ -80,4 +64,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with explained():
+        sys.exit(main())

@@ -12,12 +12,11 @@ from lamina import paths
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
-from lamina.models import export
+from lamina.models import export, own_code
 from lamina.models.load import device as default_device
 from lamina.models.load import load_folder, load_model, load_tokenizer, placement
 from lamina.models.materialise import materialise
 from lamina.variant import FORM, Variant
-from lamina.version import VERSION
 
 
 def load(
@@ -42,8 +41,8 @@ def load(
     device : where to put it; by default the first GPU if there is one.
     device_map : spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
     load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
-    trust_remote_code : whether Python code in the folder may run. The code of an export need not be trusted: it is
-        compared with lamina's own first.
+    trust_remote_code : whether Python code in the folder may run. An export need not be trusted: lamina compares its
+        modeling file with its own and runs that.
     draft : give the unpruned model with the variant as its `draft`, which shares its weights and writes ahead of it:
         `model.generate(**inputs, assistant_model=model.draft)` gives what `model.generate(**inputs)` gives.
 
@@ -67,13 +66,10 @@ def load(
                 f"{folder} is a checkpoint, and its base is another. Load both, and give "
                 f'`generate(**inputs, assistant_model=lamina.load("{folder}")[0])` to the base; or name the variant.'
             )
-        trusted = trust_remote_code or _is_own_code(folder)
-        if not trusted and (folder / export.CODE).is_file():
-            raise LaminaError(
-                f"{folder} brings Python code that is not what this version of lamina ({VERSION}) writes. If you trust "
-                "it, load it with trust_remote_code=True, or make the export again."
-            )
-        model = load_folder(folder, dtype, trusted, **options)
+        own = not trust_remote_code and (folder / own_code.CODE).is_file()
+        model = load_folder(
+            folder, dtype, trust_remote_code, classes=own_code.classes(folder) if own else None, **options
+        )
         if not options:
             torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
@@ -100,16 +96,6 @@ def load(
         base.__dict__["draft"] = model
         return base, load_tokenizer(manifest)
     return _spread(model, device_map), load_tokenizer(manifest)
-
-
-def _is_own_code(folder: Path) -> bool:
-    """Whether a folder's only code is the modeling file that this version of lamina writes, character by character."""
-    code = folder / export.CODE
-    if not code.is_file() or [file.name for file in folder.glob("*.py")] != [export.CODE]:
-        return False
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    text = code.read_text(encoding="utf-8")
-    return config.get("auto_map") == export.AUTO_MAP and text == export.modeling_source(*export.classes_in(text))
 
 
 def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lamina.errors import LaminaError
 from lamina.variant import Variant
 
 RESULTS = "results"
@@ -26,6 +27,30 @@ class VariantFiles:
 def any_of(names: Iterable[str], *more: str) -> str:
     """A wildcard constraint that allows these names, the expressions `more`, and nothing else."""
     return "|".join([*map(re.escape, names), *more]) or "(?!)"
+
+
+def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
+    """The name under which the tables of these configuration files are kept: a folder, and a schema of the database.
+
+    Raises
+    ------
+    LaminaError
+        If the files' names do not make one.
+    """
+    name = "+".join(Path(file).stem for file in files)
+    if not name or not name.isprintable() or name.startswith(".") or len(name) > 100:
+        raise LaminaError(
+            f"the configuration file's name without its ending, {name!r}, becomes that of a folder and of a schema of "
+            "the database, and cannot. Rename the file, such as mine.yaml."
+        )
+    kept = Path(results, "studies")
+    for other in sorted(kept.iterdir()) if kept.is_dir() else ():
+        if other.name != name and other.name.lower() == name.lower():
+            raise LaminaError(
+                f"{kept} holds a study '{other.name}' already, and DuckDB takes '{name}' for the same. Rename the "
+                f"configuration file, or delete {other}."
+            )
+    return name
 
 
 def manifest(model: str, results: str | Path = RESULTS) -> str:

@@ -30,6 +30,7 @@ def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
         "limit": None,
         "num_fewshot": 0,
         "seed": 0,
+        "trust_code": False,
         "score": "acc_norm",
         "group": None,
         "replicates": 1,

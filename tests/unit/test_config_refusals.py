@@ -193,6 +193,13 @@ def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None
     assert f"{section}.{name}" in message and "is reserved" in message and "Choose another name" in message
 
 
+def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
+    raw = minimal()
+    raw["selectors"] |= {"Mine": {"metric": "cosine"}, "mine": {"metric": "cosine"}}
+    message = refusal(raw, root)
+    assert "'Mine' and 'mine' differ only by case" in message and "Rename" in message
+
+
 @pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "-n", "with blank", "ä", "a=1", "", "x\n"])
 def test_names_that_cannot_be_file_names_are_refused(root: Path, name: str) -> None:
     raw = minimal()

@@ -24,7 +24,7 @@ import lamina
 from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
-from lamina.models import export, modeling_lamina
+from lamina.models import export, modeling_lamina, own_code
 from lamina.models.load import load_folder, load_model, load_tokenizer
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, text_config
@@ -109,11 +109,58 @@ def test_an_export_is_loaded_by_its_folder_and_only_its_own_code_is_trusted(tmp_
     export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), folder, patches)
     model, _ = lamina.load(folder, device="cpu")
     torch.testing.assert_close(logits(model, ids), logits(materialise(base, plan_of(["1"]), patches), ids))
-    code = folder / export.CODE
+    code = folder / own_code.CODE
     code.write_text(code.read_text() + "print('anything')\n")
     with pytest.raises(LaminaError, match="trust_remote_code=True"):
         lamina.load(folder, device="cpu")
     lamina.load(folder, device="cpu", trust_remote_code=True)
+
+
+PLANTED = (
+    "custom_generate/generate.py",
+    "generate.py",
+    "tokenization_mine.py",
+    "modeling_other.py",
+    "lamina/__init__.py",
+)
+
+
+def test_no_code_in_an_exports_folder_runs_and_saving_it_again_keeps_its_patches(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ids, folder = tiny.tokens(), tmp_path / "export"
+    export.export(tiny.model(), source_of(base_folder(tmp_path / "base"), ["1"]), folder, random_patches((1, 2)))
+    expected = logits(lamina.load(folder, device="cpu")[0], ids)
+    for name in PLANTED:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(f"print('{name} ran')\n")
+    model, _ = lamina.load(folder, device="cpu")
+    torch.testing.assert_close(logits(model, ids), expected)
+    model.generate(ids[:1], max_new_tokens=2, do_sample=False, pad_token_id=3)
+    assert "ran" not in capsys.readouterr().out
+    assert (model.config.model_type, type(model).__name__) == ("lamina_llama", "LaminaForCausalLM")
+    again = base_folder(tmp_path / "again")
+    model.save_pretrained(again)
+    torch.testing.assert_close(logits(lamina.load(again, device="cpu")[0], ids), expected)
+
+
+def test_a_modeling_file_that_names_other_classes_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    export.export(tiny.model(), source_of(base_folder(tmp_path / "base"), ["1"]), folder, random_patches((1, 2)))
+    for told in (("pipeline", "LlamaForCausalLM", "x"), ("LlamaConfig", "Trainer", "x"), ("no", "no", "x")):
+        (folder / own_code.CODE).write_text(own_code.source(*told))
+        with pytest.raises(LaminaError, match="not what this version of lamina"):
+            lamina.load(folder, device="cpu")
+
+
+def test_an_adapter_in_a_models_folder_is_refused(tmp_path: Path) -> None:
+    """transformers would load the weights of the model that the adapter names."""
+    tiny.model().save_pretrained(base_folder(tmp_path / "other"))
+    tiny.model().save_pretrained(base_folder(tmp_path / "mine"))
+    named = {"peft_type": "LORA", "base_model_name_or_path": str(tmp_path / "other"), "r": 1}
+    (tmp_path / "mine/adapter_config.json").write_text(json.dumps(named))
+    with pytest.raises(LaminaError, match="mine holds an adapter .*merge_and_unload"):
+        lamina.load(tmp_path / "mine", device="cpu")
 
 
 def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Two jobs of one machine never share a GPU, and where somebody else gives GPUs away nothing is locked."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.workflow import gpu_lock
 
 # Writes when it was on which device, and how many it saw.
@@ -76,7 +78,7 @@ def test_under_a_scheduler_the_job_keeps_its_device_and_locks_nothing(place: Pat
 def test_an_allocation_of_several_devices_is_shared_out(place: Path) -> None:
     assigned = gpu_lock.assign({"CUDA_VISIBLE_DEVICES": "2,3", "SLURM_JOB_ID": "7"})
     assert assigned["CUDA_VISIBLE_DEVICES"] == "2"
-    assert (place / "lamina-gpus-7").is_dir()
+    assert (place / f"lamina-gpus-{os.getuid()}-7").is_dir()
 
 
 def test_jobs_that_need_two_devices_never_wait_for_each_other(place: Path) -> None:
@@ -121,3 +123,59 @@ def test_make_run_counts_the_visible_devices(place: Path) -> None:
     for visible, count in (("0,1,2", "3"), ("", "0")):
         environment = {"PYTHONPATH": source, "CUDA_VISIBLE_DEVICES": visible}
         assert subprocess.check_output(command, env=environment, text=True).strip() == count
+
+
+def test_who_waits_says_for_what_and_who_holds_it(place: Path) -> None:
+    held, waiting = start(CUDA_VISIBLE_DEVICES="0"), None
+    try:
+        assert held.stderr is not None
+        held.stderr.readline()
+        waiting = start(CUDA_VISIBLE_DEVICES="0")
+        said = waiting.communicate(timeout=60)[1].splitlines()
+        name = Path(sys.executable).name
+        assert re.fullmatch(rf"waiting for 1 of 1 devices: 0 is held by process {held.pid} \(\S*{name}\)", said[0]), (
+            said
+        )
+        assert said[-1].startswith("host=")
+    finally:
+        held.kill()
+
+
+def test_a_folder_of_locks_is_this_users_alone(place: Path) -> None:
+    folder = place / f"lamina-gpus-{os.getuid()}"
+    mask = os.umask(0)
+    try:
+        gpu_lock.take(["0"], folder)
+    finally:
+        os.umask(mask)
+    assert [oct(path.stat().st_mode & 0o777) for path in (folder, folder / "0.lock")] == ["0o700", "0o600"]
+
+
+def test_a_link_where_locks_should_be_is_not_followed(place: Path) -> None:
+    folder, victim = place / "locks", place / "victim"
+    victim.mkdir()
+    folder.symlink_to(victim)
+    with pytest.raises(LaminaError, match="locks is no folder.*Delete it"):
+        gpu_lock.take(["0"], folder)
+    assert list(victim.iterdir()) == []
+    folder.unlink()
+    folder.mkdir()
+    (folder / "0.lock").symlink_to(victim / "made")
+    with pytest.raises(LaminaError, match="0.lock is no plain file"):
+        gpu_lock.take(["0"], folder)
+    assert list(victim.iterdir()) == []
+    (folder / "0.lock").unlink()
+    os.mkfifo(folder / "0.lock")
+    with pytest.raises(LaminaError, match="0.lock is no plain file"):
+        gpu_lock.take(["0"], folder)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can make a folder that belongs to another user")
+def test_a_folder_of_another_users_is_refused(place: Path) -> None:
+    folder = place / f"lamina-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o777)
+    os.chown(folder, 65534, 65534)
+    job = start(CUDA_VISIBLE_DEVICES="0")
+    _, said = job.communicate(timeout=60)
+    assert job.returncode == 1
+    assert said.startswith(f"lamina: {folder}, where this user's locks") and "uid 65534" in said and "TMPDIR" in said

@@ -1,8 +1,12 @@
 """Where files stand: one grammar for rules, with wildcards, and for scripts, with names."""
 
 import re
+from pathlib import Path
+
+import pytest
 
 from lamina import paths
+from lamina.errors import LaminaError
 from lamina.variant import Variant
 
 HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
@@ -45,3 +49,18 @@ def test_wildcards_allow_names_of_the_configuration_and_no_others() -> None:
         *(True, False, True, False, True)
     ]
     assert not re.fullmatch(paths.any_of([]), "")
+
+
+def test_a_study_is_called_as_its_configuration_files_are(tmp_path: Path) -> None:
+    assert paths.study(["config/mine.yaml", "more.yaml"], tmp_path) == "mine+more"
+    (tmp_path / "studies/Mine").mkdir(parents=True)
+    assert paths.study(["Mine.yaml"], tmp_path) == "Mine"
+    with pytest.raises(LaminaError, match="study 'Mine' already.*'mine' for the same.*Rename"):
+        paths.study(["mine.yaml"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config/...yaml", ".mine.yaml", "a\nb.yaml", "x" * 200])
+def test_a_file_whose_name_makes_no_folder_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
+    with pytest.raises(LaminaError, match="Rename the file") as refused:
+        paths.study([name], tmp_path)
+    assert "\n" not in str(refused.value)

@@ -3,9 +3,11 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from lamina.tables import store
 from lamina.workflow import commands, warm_client
 
 ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = "in/address"
 CLIENT = [sys.executable, "-I", "-S", warm_client.__file__]
 SCRIPTS = {
     "speaks": """
@@ -68,9 +71,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def driver(folder: Path, address: str) -> "subprocess.Popen[bytes]":
+def driver(folder: Path, address: str, records: str = "records") -> "subprocess.Popen[bytes]":
     """A process that starts parents and lives until it is killed."""
-    code = f"import time; from lamina.workflow import warm; warm.start({address!r}, 'records'); time.sleep(600)"
+    code = f"import time; from lamina.workflow import warm; warm.start({address!r}, {records!r}); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": f"{ROOT}/src"})
     until(lambda: (folder / address).exists())
     return process
@@ -92,13 +95,13 @@ def alive(pid: int) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def parent(folder: Path) -> Iterator[None]:
-    process = driver(folder, "address")
+    process = driver(folder, ADDRESS)
     yield
     process.kill()
     process.wait()
 
 
-def start(folder: Path, script: str, *arguments: str, address: str = "address", **more: str) -> "subprocess.Popen[str]":
+def start(folder: Path, script: str, *arguments: str, address: str = ADDRESS, **more: str) -> "subprocess.Popen[str]":
     """A job of `script`; a parent answers at `address` if there is one."""
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     environment = {"PATH": os.environ["PATH"], "MINE": "own", **more}
@@ -117,7 +120,7 @@ def run(folder: Path, script: str, *arguments: str, **more: str) -> tuple[int, s
 
 @pytest.mark.parametrize("script", ["speaks", "leaves", "explains", "fails", "dies"])
 def test_a_fork_ends_and_prints_as_an_interpreter_does(folder: Path, script: str) -> None:
-    forked, plain = (run(folder, script, "a b", "é", address=address) for address in ("address", "nobody"))
+    forked, plain = (run(folder, script, "a b", "é", address=address) for address in (ADDRESS, "nobody"))
     assert forked[:3] == plain[:3]
     assert len(forked[3]) == (forked[0] == 0)
     assert not plain[3]
@@ -168,7 +171,7 @@ def test_a_job_and_what_it_started_die_with_its_client(folder: Path, how: signal
 
 
 def test_a_job_dies_with_the_shell_that_snakemake_kills(folder: Path) -> None:
-    command = " ".join([*CLIENT, "address", "heavy", "waits.py"])
+    command = " ".join([*CLIENT, ADDRESS, "heavy", "waits.py"])
     shell = subprocess.Popen(["bash", "-c", f"{command}; true"], cwd=folder, stdout=subprocess.PIPE, text=True)
     assert shell.stdout is not None
     pids = [int(word) for word in shell.stdout.readline().split()]
@@ -177,8 +180,8 @@ def test_a_job_dies_with_the_shell_that_snakemake_kills(folder: Path) -> None:
 
 
 def test_parents_and_jobs_die_with_the_driver_and_later_jobs_run_without(folder: Path) -> None:
-    process = driver(folder, "other")
-    job = start(folder, "waits", address="other")
+    process = driver(folder, "of/other")
+    job = start(folder, "waits", address="of/other")
     assert job.stdout is not None
     pids = [int(word) for word in job.stdout.readline().split()]
     process.kill()
@@ -188,9 +191,80 @@ def test_parents_and_jobs_die_with_the_driver_and_later_jobs_run_without(folder:
     assert job.returncode == 1
     assert "the parent of this job has gone" in error
     # A folder with a socket in it cannot be copied.
-    until(lambda: not (folder / "other").exists())
-    code, _, _, used = run(folder, "speaks", address="other")
+    until(lambda: not (folder / "of/other").exists())
+    code, _, _, used = run(folder, "speaks", address="of/other")
     assert (code, used) == (0, [])
+
+
+def parents_of(folder: Path, script: str) -> int:
+    """The process that a job is a fork of."""
+    return int(run(folder, script)[1])
+
+
+def test_a_parent_that_was_killed_is_replaced(folder: Path) -> None:
+    (folder / "tells.py").write_text("import os; print(os.getppid())")
+    first = parents_of(folder, "tells")
+    assert parents_of(folder, "tells") == first
+    os.kill(first, signal.SIGKILL)
+    again = run(folder, "tells")
+    assert (again[0], len(again[3])) == (0, 1), again
+    assert int(again[1]) not in (first, os.getpid())
+
+
+def test_a_parent_that_cannot_write_its_record_serves_all_the_same(folder: Path) -> None:
+    """As on a full disk, whose jobs then say what is wrong."""
+    (folder / "blocked").write_text("")
+    process = driver(folder, "full/address", "blocked/records")
+    code, _, _, used = run(folder, "speaks", address="full/address")
+    assert (code, len(used)) == (0, 1)
+    process.kill()
+    process.wait()
+
+
+def test_nobody_else_can_connect(folder: Path) -> None:
+    """Whoever connects runs code as this user, whatever the mask is that files are made with."""
+    mask = os.umask(0)
+    try:
+        process = driver(folder, "open/address")
+    finally:
+        os.umask(mask)
+    modes = [oct((folder / name).stat().st_mode & 0o777) for name in ("open", "open/address")]
+    process.kill()
+    process.wait()
+    assert modes == ["0o700", "0o700"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process as another user")
+def test_another_users_client_is_not_read(folder: Path) -> None:
+    """Even one that the folder lets in: it is the kernel that says who asks."""
+    place = Path(tempfile.mkdtemp(prefix="warm", dir="/tmp"))
+    (place / "planted.py").write_text("import os; open('ran', 'w').write(str(os.getuid()))")
+    process = driver(folder, str(place / "in/address"))
+    for path, mode in ((place, 0o777), (place / "in", 0o777), (place / "in/address", 0o777)):
+        path.chmod(mode)
+    asks = f"""
+        import os, socket, sys
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)
+        sys.path.insert(0, {str(Path(warm_client.__file__).parent)!r})
+        import warm_client
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect("in/address")
+        try:
+            warm_client.send(connection, ("light", ()))
+            warm_client.send(connection, (["planted.py"], os.getcwd(), {{}}, 0), (0, 1, 2))
+            print(connection.recv(1))
+        except OSError as error:
+            print(b"")
+    """
+    try:
+        command = [sys.executable, "-c", textwrap.dedent(asks)]
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=60, check=False)
+        assert done.stdout == "b''\n", done.stderr
+        assert not (place / "ran").exists()
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(place)
 
 
 def test_the_table_of_jobs_has_what_forks_used(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ if __name__ == "__main__":
         options, generate = Task.from_options(arguments.options), Generate.from_options(arguments.generate)
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            task = task_object(arguments.task, arguments.root, options.num_fewshot, options.choices)
+            told = (options.num_fewshot, options.choices)
+            task = task_object(arguments.task, arguments.root, *told, trust_code=options.trust_code)
             chat = bool(manifest.get("chat_template"))
             return GenerationBenchmark(task, base, load_tokenizer(manifest), generate, options.limit, chat).score
 

@@ -17,7 +17,8 @@ if __name__ == "__main__":
         options = Task.from_options(arguments.options)
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            task = load_task(arguments.task, arguments.root, options.num_fewshot, options.choices)
+            told = (options.num_fewshot, options.choices)
+            task = load_task(arguments.task, arguments.root, *told, trust_code=options.trust_code)
             chat = bool(manifest.get("chat_template"))
             return TaskBenchmark(task, base, load_tokenizer(manifest), options.limit, chat).score
 

@@ -26,6 +26,6 @@ if __name__ == "__main__":
             tested = [document_hash(part) for part in texts]
         else:
             task_entry = benchmarks.Task.from_options(args.entry)
-            task = lm_tasks.load_task(args.task, Path.cwd(), choices=task_entry.choices)
+            task = lm_tasks.load_task(args.task, Path.cwd(), None, task_entry.choices, trust_code=task_entry.trust_code)
             tested = lm_tasks.test_documents(task, task_entry.limit)
         store.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))

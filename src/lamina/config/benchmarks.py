@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from lamina.config.calibrations import trust_code_option
 from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
 from lamina.config.explain import wrong
 from lamina.config.studies import Removed
@@ -58,6 +59,7 @@ class Task(Entry):
         "Number of test documents, the first ones (of each task of a group); `null` takes all.", None, ge=1
     )
     choices: Place | None = option("A .jsonl file of your own test questions; the name is then yours to choose.", None)
+    trust_code: bool = trust_code_option()
     generate: Generate | None = option(
         "What the model writes itself, beside what the task measures. `{}` measures the likeliest answers.", None
     )

@@ -66,6 +66,13 @@ def length_option() -> Any:
     return option(help, 128, ge=2)
 
 
+def trust_code_option() -> Any:
+    """The key `trust_code` of what is drawn from task files."""
+    return option(
+        "Whether Python that task files in `workflow/tasks` name (`!function`, metrics of their own) may run.", False
+    )
+
+
 class Calibration(ByKey):
     """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or `choices`. What each
     is good for: docs/calibrations.md.
@@ -97,6 +104,7 @@ class Task(Calibration):
     limit: int | None = limit_option()
     num_fewshot: int = num_fewshot_option()
     seed: int = seed_option()
+    trust_code: bool = trust_code_option()
 
     @property
     def drawn(self) -> list[str]:
@@ -113,6 +121,7 @@ class Tasks(Calibration):
     split: Split = split_option()
     num_fewshot: int = num_fewshot_option()
     seed: int = seed_option()
+    trust_code: bool = trust_code_option()
 
     @property
     def drawn(self) -> list[str]:

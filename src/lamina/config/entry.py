@@ -265,7 +265,7 @@ def mapping(value: Any, remedy: str = "") -> dict[str, Any]:
 
 def named(value: Any) -> dict[str, Any]:
     """A mapping whose keys are names of the user's."""
-    entries = mapping(value)
+    entries, lower = mapping(value), dict[str, str]()
     for name in entries:
         if not isinstance(name, str):
             raise wrong(f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name))
@@ -275,6 +275,12 @@ def named(value: Any) -> dict[str, Any]:
             raise wrong(
                 f"'{name}' cannot be a name, since it becomes part of file names. Use letters, digits and _ . + - "
                 "only, and do not begin with . or -."
+            )
+        if lower.setdefault(name.lower(), name) != name:
+            raise wrong(
+                f"'{lower[name.lower()]}' and '{name}' differ only by case, and many file systems take them for one "
+                "name. Rename one of the two.",
+                name,
             )
     return entries
 

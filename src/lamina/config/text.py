@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -37,14 +38,19 @@ _WORDS = {
 }
 
 
+_MOST = 100_000  # values in a file, each alias counted as what it stands for
+
+
 def read(path: str | Path) -> str:
     """The text of a file.
 
     Raises
     ------
     LaminaError
-        If it is not UTF-8, with the line.
+        If it is no plain file, or not UTF-8, with the line.
     """
+    if not Path(path).is_file():
+        raise LaminaError(f"{path}: there is no such file.")
     data = Path(path).read_bytes()
     try:
         return data.decode("utf-8")
@@ -66,19 +72,71 @@ def check(path: str | Path) -> None:
     """
     text = read(path)
     try:
-        root = yaml.compose(text, yaml.SafeLoader)
-    except yaml.MarkedYAMLError as error:
+        root = _composed(path, text, yaml.SafeLoader)
+    except LaminaError:
         if _is_json(text):  # which may be indented with tabs
             return
+        raise
+    if not isinstance(root, yaml.MappingNode):
+        raise LaminaError(f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on.")
+    _check_keys(path, root, "", set())
+
+
+def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]) -> dict[str, Any]:
+    """A mapping from a YAML file, with `constructors` for tags that are not YAML's own.
+
+    Raises
+    ------
+    LaminaError
+        If it is none, naming the file, the line, what is wrong there and what to write.
+    """
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    for tag, constructor in constructors.items():
+        loader.add_constructor(tag, constructor)
+    text = read(path)
+    root = _composed(path, text, loader)
+    if not isinstance(root, yaml.MappingNode):
+        raise LaminaError(f"{path} holds no keys at the top level. Write `key: value` lines.")
+    try:
+        return dict(loader("").construct_document(root))
+    except yaml.MarkedYAMLError as error:
+        raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
+
+
+def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
+    """The tree of a YAML text, whose aliases make it no larger than a person would write it."""
+    try:
+        root: yaml.Node | None = yaml.compose(text, loader)
+        if root is not None and _size(path, root, {}) > _MOST:
+            raise LaminaError(
+                f"{path} holds more than {_MOST} values, each alias (*name) counted as what it stands for. Write it "
+                "without the aliases, or as several files."
+            )
+    except yaml.MarkedYAMLError as error:
         raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise LaminaError(
             f"{path}, line {line}: character {error.character:#x} cannot stand in YAML. Delete it."
         ) from None
-    if not isinstance(root, yaml.MappingNode):
-        raise LaminaError(f"{path} holds no keys at the top level. Write `models: ...`, `studies: ...` and so on.")
-    _check_keys(path, root, "", set())
+    except RecursionError:
+        raise LaminaError(f"{path}: its lists or mappings are nested too deep to be read. Write it flatter.") from None
+    return root
+
+
+def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
+    """Values below a node; `known` holds those of nodes that were counted, 0 while one is being counted."""
+    if id(node) not in known:
+        known[id(node)] = 0
+        inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+        known[id(node)] = 1 + sum(_size(path, part, known) for part in parts)
+    elif known[id(node)] == 0:
+        raise LaminaError(
+            f"{path}, line {node.start_mark.line + 1}: an alias (*name) stands inside what it refers to, which has no "
+            "end. Write the value itself."
+        )
+    return known[id(node)]
 
 
 def place(files: Iterable[str | Path], message: str) -> str:
@@ -140,7 +198,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

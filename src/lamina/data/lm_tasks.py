@@ -13,13 +13,14 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 from datasets.exceptions import DatasetNotFoundError
+from jinja2 import TemplateError
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data import task_groups
+from lamina.data import task_files, task_groups
 from lamina.data.calibrations import Row, Sample, document_hash
 from lamina.data.questions import check_examples, read_questions
 from lamina.data.task_groups import TaskOrGroup, leaves
@@ -30,12 +31,14 @@ logging.getLogger("lm_eval").setLevel(logging.WARNING)
 # The seed with which the stock lm_eval command draws few-shot examples.
 FEWSHOT_SEED = 1234
 
-# Task files of the project; a path added here is searched before lm-eval's own 10,000 tasks, whose index takes seconds.
-LOCAL_TASKS = "workflow/tasks"
-
 
 def task_object(
-    name: str, root: Path, num_fewshot: int | None = None, choices: str | None = None, split: str | None = None
+    name: str,
+    root: Path,
+    num_fewshot: int | None = None,
+    choices: str | None = None,
+    split: str | None = None,
+    trust_code: bool = False,
 ) -> ConfigurableTask:
     """As `load_task`, where only a single task will do.
 
@@ -44,23 +47,29 @@ def task_object(
     LaminaError
         Also if it is a group.
     """
-    found = load_task(name, root, num_fewshot, choices, split)
+    found = load_task(name, root, num_fewshot, choices, split, trust_code)
     if isinstance(found, Group):
         raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(found)}.")
     return found
 
 
 def load_task(
-    name: str, root: Path, num_fewshot: int | None = None, choices: str | None = None, split: str | None = None
+    name: str,
+    root: Path,
+    num_fewshot: int | None = None,
+    choices: str | None = None,
+    split: str | None = None,
+    trust_code: bool = False,
 ) -> TaskOrGroup:
     """An lm-eval task or group ready to build requests, evaluated on `split` (default: each task's own test split).
 
-    `choices` is a .jsonl file with `query`, `choices` and `gold` and makes a task of that `name`.
+    `choices` is a .jsonl file with `query`, `choices` and `gold` and makes a task of that `name`. With `trust_code`,
+    Python that the task files of the project name may run.
 
     Raises
     ------
     LaminaError
-        If no task has that name, its data cannot be had, or it lacks the split.
+        If no task has that name, it names Python that is not trusted, its data cannot be had, or it lacks the split.
     """
     try:
         # Paths in task files count from the root, wherever this is called from.
@@ -70,7 +79,13 @@ def load_task(
                 found = task = _Questions(config=_choices_config(name, root / choices))
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
-                found = task_groups.find(name, root / LOCAL_TASKS)
+                # Searched before lm-eval's own 10,000 tasks, whose index takes seconds.
+                found = task_groups.find(name, root / task_files.FOLDER, trust_code)
+    except TemplateError as error:
+        raise LaminaError(
+            f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
+            "doc_to_target in its task file."
+        ) from error
     except (DatasetNotFoundError, ConnectionError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "

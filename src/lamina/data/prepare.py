@@ -74,7 +74,10 @@ def _answered(
     if isinstance(entry, entries.Choices):
         tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
     else:
-        tasks = [(each, lm_tasks.load_task(each, root, entry.num_fewshot, split=entry.split)) for each in entry.drawn]
+        tasks = [
+            (each, lm_tasks.load_task(each, root, entry.num_fewshot, split=entry.split, trust_code=entry.trust_code))
+            for each in entry.drawn
+        ]
     samples: list[Sample] = []
     for each, found in tasks:
         there = [len(task.eval_docs) for task in leaves(found)]

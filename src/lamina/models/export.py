@@ -21,7 +21,7 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import export_card, modeling_lamina
+from lamina.models import export_card, modeling_lamina, own_code
 from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import kept_layers, parse, runs
@@ -29,9 +29,7 @@ from lamina.models.variant import Boundary, Repairing
 from lamina.variant import EXPORTED_AS, Variant
 from lamina.version import VERSION
 
-CODE = "modeling_lamina.py"
 RECORD = "lamina.json"
-AUTO_MAP = {"AutoConfig": "modeling_lamina.LaminaConfig", "AutoModelForCausalLM": "modeling_lamina.LaminaForCausalLM"}
 
 # What belongs to a tokenizer, a chat or a licence in a model's folder, copied as it is.
 _CARRIED = re.compile(
@@ -143,26 +141,6 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
     return "stock" if plain else "code"
 
 
-def modeling_source(config_class: str, model_class: str, model_type: str) -> str:
-    """The modeling file for a family: this package's own, built on these classes of transformers."""
-    text = Path(modeling_lamina.__file__).read_text(encoding="utf-8")
-    for old, new in (
-        ("import LlamaConfig as", f"import {config_class} as"),
-        ("import LlamaForCausalLM as", f"import {model_class} as"),
-        ('"lamina_llama"', f'"{model_type}"'),
-    ):
-        text = text.replace(old, new)
-    return text
-
-
-def classes_in(text: str) -> tuple[str, str, str]:
-    """What `modeling_source` was called with to give a text; empty names where it was not."""
-    patterns = (r"^from transformers import (\w+) as BaseConfig$", r"^from transformers import (\w+) as BaseModel$")
-    found = [re.search(pattern, text, re.M) for pattern in (*patterns, r'^MODEL_TYPE = "(\w+)"$')]
-    config_class, model_class, model_type = (match[1] if match else "" for match in found)
-    return config_class, model_class, model_type
-
-
 def _own_source(variant: PreTrainedModel) -> str:
     config_class, model_class = type(variant.config).__name__, _stock_class(variant).__name__
     if not (getattr(transformers, config_class, None) and getattr(transformers, model_class, None)):
@@ -175,7 +153,7 @@ def _own_source(variant: PreTrainedModel) -> str:
             f"{model_class} holds more than a decoder, so a patched or halved variant of it cannot be exported. "
             "Export its decoder as a model of its own first."
         )
-    return modeling_source(config_class, model_class, _model_type(variant))
+    return own_code.source(config_class, model_class, _model_type(variant))
 
 
 def _check(base: PreTrainedModel, form: str, target: Path) -> None:
@@ -201,14 +179,14 @@ def _model_type(variant: PreTrainedModel) -> str:
 
 def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
     """Put the modeling file beside the weights and make the configuration one that only it understands."""
-    (target / CODE).write_text(_own_source(variant), encoding="utf-8")
+    (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
     path = target / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
     heads = variant.config.attribute_map.get("num_attention_heads", "num_attention_heads")
     config |= {
         "model_type": _model_type(variant),
         "architectures": ["LaminaForCausalLM"],
-        "auto_map": AUTO_MAP,
+        "auto_map": own_code.AUTO_MAP,
         "lamina": described | {"heads": config[heads]},
         heads: modeling_lamina.REFUSAL,
     }

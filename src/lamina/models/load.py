@@ -39,19 +39,33 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
 
 
 def load_folder(
-    folder: str | Path, dtype: str, trust_remote_code: bool, name: str | None = None, **options: Any
+    folder: str | Path,
+    dtype: str,
+    trust_remote_code: bool,
+    name: str | None = None,
+    classes: tuple[type[PretrainedConfig], type[PreTrainedModel]] | None = None,
+    **options: Any,
 ) -> PreTrainedModel:
     """The model in a folder, where `options` (device_map, quantization_config) put it, by default on the CPU.
+
+    `classes`, of its configuration and of itself, take the place of those that transformers would pick.
 
     Raises
     ------
     LaminaError
-        If `dtype` is not one of DTYPES, or transformers cannot build the model.
+        If `dtype` is not one of DTYPES, the folder holds an adapter, or transformers cannot build the model.
     """
     if dtype not in DTYPES:
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
+    if (Path(folder) / "adapter_config.json").is_file():
+        raise LaminaError(
+            f"{folder} holds an adapter (adapter_config.json): transformers would load the weights of the model that "
+            "it names. Merge it into them first (PEFT: merge_and_unload, then save_pretrained), or delete its files."
+        )
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        if classes is not None:
+            options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
+        model: PreTrainedModel = (classes[1] if classes else AutoModelForCausalLM).from_pretrained(
             folder,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,

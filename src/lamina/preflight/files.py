@@ -10,7 +10,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.diagnoses import Diagnosis, Patching, Probe
 from lamina.config.explain import listed
 from lamina.config.models import Model
-from lamina.data import diagnosed
+from lamina.data import diagnosed, task_files
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
@@ -97,6 +97,7 @@ def check(config: Configuration, root: Path) -> None:
     LaminaError
         Naming the key, the file, and where in it the fault is.
     """
+    _check_code(config, root)
     contexts: dict[str, int | None] = {}
     for name, model in config.models.items():
         folder, where = root / model.source, f"{entry_of(config, name)}.source"
@@ -126,6 +127,17 @@ def check(config: Configuration, root: Path) -> None:
             where = f"benchmarks.tasks.{name}"
             count = _count_questions(where, task.choices, root, counts)
             check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
+
+
+def _check_code(config: Configuration, root: Path) -> None:
+    """Refuse Python that task files name, where their entry does not trust it."""
+    entries: dict[str, tuple[list[str], Any]]
+    entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
+    entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
+    for where, (names, entry) in entries.items():
+        if not getattr(entry, "trust_code", False) and not getattr(entry, "choices", None):
+            for name in names:
+                task_files.check_code([file.path for file in task_files.reached(name, root / task_files.FOLDER)], where)
 
 
 def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:

@@ -24,7 +24,8 @@ STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell bef
 
 STUDY = "The study: the name of the configuration file that the run was started with."
 
-_TAKEN = ("main", "studies", "information_schema", "pg_catalog")  # schemas that are there already
+# Schemas that are there already. DuckDB takes names that differ only by case for one.
+_TAKEN = ("main", "studies", "information_schema", "pg_catalog", "temp")
 
 _DERIVED = re.compile(r"^CREATE OR REPLACE VIEW (\w+) AS\n", re.MULTILINE)  # not one of a table alone
 _TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
@@ -38,7 +39,7 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
     LaminaError
         If a file is not named like a table.
     """
-    files = {Path(path).stem: Path(path).as_posix().replace("'", "''") for path in tables}
+    files = {Path(path).stem: _quoted(Path(path).as_posix()) for path in tables}
     for name in files:
         if name not in store.TABLES:
             raise LaminaError(f"{files[name]}: there is no table '{name}'. The tables are: {', '.join(store.TABLES)}.")
@@ -47,7 +48,7 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
         if table is None:
             yield statement.query
         elif table[1] in files:
-            yield statement.query.replace(table[0], f"'{files[table[1]]}'")
+            yield statement.query.replace(table[0], files[table[1]])
 
 
 def connect(
@@ -85,15 +86,14 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
             f"there is no {', '.join(f'{table}.parquet' for table in sorted(missing))} among the tables. "
             "Gather them first: snakemake report"
         )
-    output, study = Path(output), f"{study}_" if study in _TAKEN else study
+    output, study = Path(output), f"{study}_" if study.lower() in _TAKEN else study
     kept = output.parent / "studies"
     _keep(files, kept / study)
     last = {folder.name: _numbers(folder)[-1] for folder in sorted(kept.iterdir()) if _numbers(folder)}
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
-            place = str(temporary).replace("'", "''")
-            connection.execute(f"ATTACH '{place}' AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
+            connection.execute(f"ATTACH {_quoted(str(temporary))} AS output (STORAGE_VERSION '{STORAGE_VERSION}')")
             connection.execute("USE output")
             connection.execute("BEGIN")
             for statement in statements(views, sorted((kept / study / str(last[study])).iterdir())):
@@ -101,8 +101,8 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
             describe(connection)
             connection.execute("COMMIT")
             for name, number in last.items():
-                connection.execute(f'CREATE SCHEMA "{name}"')
-                connection.execute(f'USE output."{name}"')
+                connection.execute(f"CREATE SCHEMA {_identifier(name)}")
+                connection.execute(f"USE output.{_identifier(name)}")
                 _create(connection, views, kept / name / str(number))
             connection.execute("BEGIN")
             connection.execute("CREATE SCHEMA studies")
@@ -163,14 +163,18 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
         WHERE database_name = 'output' AND schema_name = 'main' AND NOT internal"""
     ).fetchall()
     for view, grain in of_views:
-        parts = [f"""SELECT '{name}' AS study, * FROM "{name}".{view}""" for name in every if (name, view) in known]
+        parts = [
+            f"SELECT {_quoted(name)} AS study, * FROM {_identifier(name)}.{view}"
+            for name in every
+            if (name, view) in known
+        ]
         united = f"output.studies.{view}"
         connection.execute(f"CREATE VIEW {united} AS {' UNION ALL BY NAME '.join(parts)}")
         connection.execute(f"COMMENT ON VIEW {united} IS {_quoted(f'Of every study. {grain}')}")
         connection.execute(f"COMMENT ON COLUMN {united}.study IS {_quoted(STUDY)}")
         for table, column, comment in described:
             if table == view:
-                connection.execute(f'COMMENT ON COLUMN {united}."{column}" IS {_quoted(comment)}')
+                connection.execute(f"COMMENT ON COLUMN {united}.{_identifier(column)} IS {_quoted(comment)}")
 
 
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
@@ -194,8 +198,14 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:
             if comment is None and column in given:
-                connection.execute(f'COMMENT ON COLUMN {name}."{column}" IS {_quoted(given[column])}')
+                connection.execute(f"COMMENT ON COLUMN {name}.{_identifier(column)} IS {_quoted(given[column])}")
 
 
 def _quoted(text: str) -> str:
+    """As a string of SQL."""
     return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(name: str) -> str:
+    """As a name of SQL: of a file's, whatever stands in it."""
+    return '"' + name.replace('"', '""') + '"'

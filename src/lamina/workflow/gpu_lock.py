@@ -1,22 +1,26 @@
 """Run a command on GPUs that no other job has: `python -m lamina.workflow.gpu_lock COUNT COMMAND …`.
 
 Snakemake counts the GPUs of a machine but assigns none, so that two jobs at a time would both use the first. Here each
-device has a lock file; the command starts once it holds COUNT of them, sees only those devices, and gives them back
-when it ends, however it ends. Where a scheduler gave the job its devices, or where there is no GPU, the command simply
-starts. A COUNT of 0 takes what the scheduler gave, or one.
+device has a lock file, in a folder of this user's that nobody else can write to; the command starts once it holds COUNT
+of them, sees only those devices, and gives them back when it ends, however it ends. Where a scheduler gave the job its
+devices, or where there is no GPU, the command simply starts. A COUNT of 0 takes what the scheduler gave, or one.
 """
 
+import contextlib
 import fcntl
 import os
 import random
 import re
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from lamina.errors import LaminaError, explained
 
 _WAIT_S = 0.5
 UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
@@ -68,12 +72,17 @@ def devices(environment: Mapping[str, str]) -> list[str]:
 def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
     """Wait until `count` of `candidates` are free and hold them until this process and what it becomes have ended.
 
-    All at once or none, so that two jobs never wait for each other.
+    All at once or none, so that two jobs never wait for each other. Who waits says so on standard error, and for whom.
+
+    Raises
+    ------
+    LaminaError
+        If `folder` is not this user's own, or a lock in it is no plain file.
     """
-    folder.mkdir(exist_ok=True)
-    if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o1777)
-    files = {device: _open(folder / f"{device.replace('/', '_')}.lock") for device in candidates}
+    place = _own_folder(folder)
+    files = {device: _open(place, f"{device.replace('/', '_')}.lock", folder) for device in candidates}
+    os.close(place)
+    told: list[str] = []
     while True:
         held: list[str] = []
         for device, file in files.items():
@@ -82,13 +91,57 @@ def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
         if len(held) == count:
             for device, file in files.items():
                 if device in held:
+                    os.ftruncate(file, 0)
+                    os.pwrite(file, str(os.getpid()).encode(), 0)
                     os.set_inheritable(file, True)
                 else:
                     os.close(file)
             return held
         for device in held:
             fcntl.flock(files[device], fcntl.LOCK_UN)
+        if (holders := [_holder(device, files[device]) for device in files if device not in held]) != told:
+            told = holders
+            print(f"waiting for {count} of {len(files)} devices: {'; '.join(told)}", file=sys.stderr, flush=True)
         time.sleep(_WAIT_S * random.uniform(0.5, 1.5))
+
+
+def _own_folder(folder: Path) -> int:
+    """Open a folder that this user alone can write to, made if it is not there."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        raise LaminaError(f"{folder} is no folder, and locks of devices stand in it. Delete it.") from None
+    found = os.fstat(place)
+    if found.st_uid != os.getuid():
+        raise LaminaError(
+            f"{folder}, where this user's locks of devices stand, belongs to another (uid {found.st_uid}). Have it "
+            "deleted, or set TMPDIR to a folder of your own."
+        )
+    os.fchmod(place, 0o700)
+    return place
+
+
+def _open(place: int, name: str, folder: Path) -> int:
+    try:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600, dir_fd=place)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            return file
+    except OSError:
+        pass
+    raise LaminaError(f"{folder}/{name} is no plain file, and no lock of a device. Delete it.")
+
+
+def _holder(device: str, file: int) -> str:
+    """What holds a device, as far as its lock says."""
+    pid = os.pread(file, 20, 0).decode(errors="replace")
+    try:
+        words = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
+        script = next((Path(word.decode()).name for word in words if word.endswith(b".py")), words[0].decode())
+        return f"{device} is held by process {pid} ({script})"
+    except (ValueError, OSError):
+        return f"{device} is held by a process that is about to start or end"
 
 
 def _locked(file: int) -> bool:
@@ -100,16 +153,6 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _open(path: Path) -> int:
-    try:
-        # Another user's lock file in a shared folder may be opened, but not with the permission to create it.
-        return os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        file = os.open(path, os.O_RDONLY | os.O_CREAT, 0o666)
-        os.fchmod(file, 0o666)
-        return file
-
-
 def assign(environment: Mapping[str, str], count: int = 1) -> dict[str, str]:
     """`environment` with the `count` devices that the command shall see; returns once they are free."""
     assigned = dict(environment)
@@ -118,7 +161,7 @@ def assign(environment: Mapping[str, str], count: int = 1) -> dict[str, str]:
     if not candidates or (job and (count == 0 or len(candidates) <= count)):
         return assigned
     # Inside an allocation of several GPUs, numbers may stand for other devices than in the allocation beside it.
-    folder = Path(tempfile.gettempdir()) / (f"lamina-gpus-{job}" if job else "lamina-gpus")
+    folder = Path(tempfile.gettempdir()) / f"lamina-gpus-{os.getuid()}{f'-{job}' if job else ''}"
     assigned["CUDA_VISIBLE_DEVICES"] = ",".join(take(candidates, folder, min(max(1, count), len(candidates))))
     return assigned
 
@@ -133,6 +176,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--count"]:
         print(len(devices(os.environ)))
     else:
-        environment = assign(os.environ, int(sys.argv[1]))
+        with explained():
+            environment = assign(os.environ, int(sys.argv[1]))
         print(describe(environment), file=sys.stderr, flush=True)
         os.execvpe(sys.argv[2], sys.argv[2:], environment)

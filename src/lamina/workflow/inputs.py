@@ -3,16 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lamina import paths
 from lamina.config.calibrations import corpus_file
 from lamina.config.configuration import Configuration
+from lamina.data import task_files
 from lamina.errors import LaminaError
 from lamina.variant import Variant
 from lamina.workflow import exports, studies
-
-_TASKS = Path("workflow/tasks")
 
 
 def tested(config: Configuration, task: str) -> Any:
@@ -29,13 +26,7 @@ def local_files(name: str, entry: Any) -> list[str]:
         return sorted(str(file) for file in Path(hub).rglob("*") if file.is_file())
     if text := getattr(entry, "text", None):
         return [corpus_file(text, getattr(entry, "split", None))]
-    definition = _TASKS / f"{name}.yaml"
-    if not definition.is_file():
-        return []
-    told = yaml.safe_load(definition.read_text(encoding="utf-8"))
-    data = told.get("dataset_kwargs", {}).get("data_files", {})
-    tasks = [each for each in told["task"] if isinstance(each, str)] if "group" in told else []
-    return [str(definition), *data.values(), *(file for each in tasks for file in local_files(each, None))]
+    return task_files.files(name)
 
 
 def calibration_files(config: Configuration, w: Any) -> list[str]:

@@ -3,7 +3,9 @@
 `start` begins a process that waits for clients (`warm_client`) and costs nothing until one comes. For each kind of
 libraries and each environment, whose settings libraries read as they are imported, it forks a parent, which imports
 them and forks the jobs. A fork has the client's files, folder, arguments and threads, and reads lamina's code afresh.
-It is killed, with all that it started, when its client goes; parents die with the process that called `start`.
+It is killed, with all that it started, when its client goes; parents die with the process that called `start`. A parent
+that has died is replaced. Who may connect runs code as this user, so the socket stands in a folder that this user alone
+can enter, and a client of another user's is not read.
 """
 
 import atexit
@@ -15,6 +17,7 @@ import importlib
 import json
 import os
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -28,7 +31,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lamina.workflow.warm_client import receive, send
+from lamina.workflow.warm_client import STARTED, is_own, receive, send
 
 _BOTH = ("numpy", "pyarrow.parquet", "pyarrow.compute", "yaml", "pydantic", "threadpoolctl")
 LIBRARIES = {
@@ -50,10 +53,13 @@ def start(address: str | Path, records: str | Path) -> "subprocess.Popen[bytes]"
     Parameters
     ----------
     address
-        Path of a socket, at most 107 bytes.
+        Path of a socket, at most 107 bytes, in a folder of its own.
     records
         Folder for what the imports of each parent cost, in the form of Snakemake's benchmark files.
     """
+    folder = Path(address).parent
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)
     Path(address).unlink(missing_ok=True)
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "lamina.workflow.warm", str(address), str(records)],
@@ -86,31 +92,45 @@ class _Job:
 def _wait(address: str, records: Path) -> None:
     """Hand each client to the parent for its libraries and environment, until standard input closes."""
     listener = socket.socket(socket.AF_UNIX)
+    mask = os.umask(0o077)
     listener.bind(address)
+    os.umask(mask)
     own = Path(address).stat().st_ino
     listener.listen(1024)
     parents: dict[Any, socket.socket] = {}
+    started = 0
     selector = selectors.DefaultSelector()
     for source in (sys.stdin, listener):
         selector.register(source, selectors.EVENT_READ)
     while not any(key.fileobj is sys.stdin for key, _ in selector.select()):
         client, _ = listener.accept()
         with client, contextlib.suppress(ConnectionError):
+            if not is_own(client):
+                continue
             asked: Any = receive(client)[0]
-            if asked not in parents:
+            if asked not in parents or _has_ended(parents[asked]):
                 ours, theirs = socket.socketpair()
                 if os.fork() == 0:
                     selector.close()
                     for inherited in (listener, client, ours, *parents.values()):
                         inherited.close()
                     kind, settings = asked
-                    _parent(theirs, LIBRARIES[kind], dict(settings), records / f"{kind}-{len(parents)}.jsonl")
+                    try:
+                        _parent(theirs, LIBRARIES[kind], dict(settings), records / f"{kind}-{started}.jsonl")
+                    finally:
+                        os._exit(1)  # whatever happened, no second process waits here
                 theirs.close()
                 parents[asked] = ours
+                started += 1
             socket.send_fds(parents[asked], [b"."], [client.fileno()])
     # The next run may listen here already.
     if Path(address).exists() and Path(address).stat().st_ino == own:
         Path(address).unlink()
+
+
+def _has_ended(parent: socket.socket) -> bool:
+    """Whether a parent, which never says anything, has closed its side."""
+    return bool(select.select([parent], [], [], 0)[0])
 
 
 def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[str, str], record: Path) -> NoReturn:
@@ -119,7 +139,7 @@ def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[
     os.environ.update({**settings, **_NO_THREADS})
     began = time.monotonic()
     for name in libraries:
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError):  # its jobs say what is missing
             importlib.import_module(name)
     for name in _NO_THREADS:
         del os.environ[name]
@@ -168,8 +188,9 @@ def _end(job: _Job) -> None:
 def _record(file: Path, seconds: float) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     cost = {"s": seconds, "cpu_time": used.ru_utime + used.ru_stime, "max_rss": used.ru_maxrss / 1024}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps({"rule_name": "warm_parent", "wildcards": {"libraries": file.stem}, **cost}) + "\n")
+    with contextlib.suppress(OSError):  # a full disk: the jobs say so themselves
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({"rule_name": "warm_parent", "wildcards": {"libraries": file.stem}, **cost}) + "\n")
 
 
 def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
@@ -180,6 +201,8 @@ def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
             os.close(file)
         with contextlib.suppress(OSError):  # done from both sides, so that it is done before either goes on
             os.setpgid(pid, pid)
+        with contextlib.suppress(OSError):
+            client.sendall(STARTED)
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return _Job(pid, os.pidfd_open(pid), client, pages * resource.getpagesize() / 2**20)
     code = 1

@@ -1,0 +1,58 @@
+"""What is written behind `make` reaches commands as it stands: neither make nor the shell runs anything in it."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TARGETS = {
+    "CONFIG": ["run"],
+    "CORES": ["run"],
+    "VARIANT": ["export"],
+    "FORM": ["export", "VARIANT=x"],
+    "SHARD": ["export", "VARIANT=x"],
+    "A": ["compare", "B=x"],
+    "B": ["compare", "A=x"],
+    "Q": ["query"],
+    "RATE": ["plan"],
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The Makefile beside commands that only write down what they were given."""
+    (tmp_path / "Makefile").symlink_to(ROOT / "Makefile")
+    (tmp_path / "requirements.lock").touch()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/installed").touch()
+    for command in ("python", "snakemake"):
+        path = tmp_path / ".venv/bin" / command
+        path.write_text('#!/bin/sh\nprintf "%s\\n" "$@" "$LAMINA_EXPORT_FORM" "$LAMINA_EXPORT_SHARD" >> told\n')
+        path.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "written", ["$(shell touch ran)", "`touch ran`", "x;touch${IFS}ran", '";touch ran;"', "$$(touch ran)"]
+)
+@pytest.mark.parametrize("name", TARGETS)
+def test_nothing_runs_in_what_a_user_writes(name: str, written: str, project: Path) -> None:
+    if name == "CONFIG":
+        written = written.replace(" ", "${IFS}")  # a blank is refused before
+        (project / written).parent.mkdir(exist_ok=True)
+        (project / written).touch()
+    environment = {"PATH": os.environ["PATH"]}
+    command = ["make", *TARGETS[name], f"{name}={written}"]
+    subprocess.run(command, cwd=project, env=environment, capture_output=True, timeout=60, check=False)
+    assert not (project / "ran").exists()
+    if name != "CONFIG":  # a name with such letters in it may be no file to make
+        told = (project / "told").read_text()
+        assert all(word in told for word in written.split()) if name == "VARIANT" else written in told
+
+
+def test_several_variants_are_as_many_targets(project: Path) -> None:
+    subprocess.run(["make", "export", "VARIANT=a/b c/*"], cwd=project, capture_output=True, check=True)
+    told = (project / "told").read_text().splitlines()
+    assert told[told.index("--") + 1 :][:2] == ["results/exports/a/b", "results/exports/c/*"]
