@@ -1,7 +1,6 @@
 """The engine gives the same numbers as evaluating, one by one, models whose units were really cut out."""
 
 import copy
-import os
 import random
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
 from lamina.streams.capture import capture
-from lamina.sweep import engine
+from lamina.sweep import engine, packing
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -114,22 +113,36 @@ def test_output_metrics_compare_with_the_unpruned_model(family: str, removed: li
     cut = remove(copy.deepcopy(model), [*removed, "4"])
     rows, flips = {row["sample"]: row for row in scores.rows(["4"])}, 0.0
     for sample in samples:
-        inputs = [r.context + r.continuation[: None if i == sample.gold else -1] for i, r in enumerate(sample.rows)]
-        # Positions in the context that all rows share are scored once; ALiBi families share nothing.
-        shared = 0 if family == "bloom" else len(os.path.commonprefix(inputs))
-        found: dict[tuple[int, int], list[float]] = {}
-        for number, row in enumerate(sample.rows):
+        # Every scored token of every choice once, whether rows share their context or not (ALiBi families share none).
+        found: list[list[float]] = []
+        for row in sample.rows:
             tokens = torch.tensor([row.context + row.continuation[:-1]])
             with torch.inference_mode():
                 base, other = (m(tokens, use_cache=False).logits[0].double().numpy() for m in (model, cut))
             for at in range(len(row.context) - 1, tokens.shape[1]):
-                found[-1 if at < shared else number, at] = distances(base[at], other[at])
-        expected = np.mean(list(found.values()), axis=0)
+                found.append(distances(base[at], other[at]))
+        expected = np.mean(found, axis=0)
         assert expected[:-1].min() > 1e-4
         flips += expected[-1]
         measured = [rows[sample.index][name] for name in DISTANCES]
         assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
     assert flips > 0
+
+
+def test_numbers_do_not_depend_on_how_rows_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line per sample against one line per choice, on one model, with choices of one token and of several."""
+    model, samples = tiny.model(), random_samples(8, count=12)
+    shared = engine.sweep(model, samples, ["1", "3"])
+    pack = packing.pack
+    monkeypatch.setattr(packing, "pack", lambda number, sample, share: pack(number, sample, False))
+    apart = engine.sweep(model, samples, ["1", "3"])
+    assert any(len({len(row.continuation) for row in sample.rows}) > 1 for sample in samples)
+    for unit in ("none", "1", "3"):
+        for one, other in zip(shared.rows([unit]), apart.rows([unit]), strict=True):
+            for column, value in one.items():
+                if isinstance(value, float):
+                    assert other[column] == pytest.approx(value, rel=1e-3, abs=1e-5), (unit, column)
+    assert (shared.output_count == apart.output_count).all()
 
 
 DISTANCES = ("output_cosine", "output_norm", "output_kl", "output_js", "output_tv", "output_flips")

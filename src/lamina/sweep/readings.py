@@ -23,8 +23,9 @@ class Readings:
     Attributes
     ----------
     scores, hits : by candidate, of each scored token its log-likelihood and whether it was the likeliest, (tokens,).
-    outputs : by candidate, sums of OUTPUT_METRICS over each run of places of one sample, (metrics, runs); empty where
-        outputs are not compared.
+    outputs : by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
+        (metrics, runs); empty where outputs are not compared. A place that several choices share predicts a token of
+        each and counts once for each: so a sum does not depend on how rows are packed.
     starts : the first place of each run, (runs,).
     moved : by observation, 1 - cos averaged over each line's stream and the angle at its last token over π, (2, lines).
     """
@@ -65,8 +66,9 @@ def read(
     samples = np.array([batch.lines[number].sample for number in places.line])
     first = np.r_[True, samples[1:] != samples[:-1]]
     run = np.cumsum(first) - 1
-    told = np.concatenate([places.at, places.targets, run])
-    at, targets, part = torch.from_numpy(told).to(logits.device).split([*2 * [len(places.at)], len(run)])
+    # How many tokens a place predicts: one of each choice whose rows share it.
+    told = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
+    at, targets, part, tokens = torch.from_numpy(told).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
     reference = None if base is None else _Reference(logits[base].float())
     streams = sorted(set(leaves.values()))
     scores, hits, outputs = [], [], []
@@ -76,7 +78,7 @@ def read(
         hits.append((one.likeliest[at] == targets).double())
         if reference is not None:
             sums = torch.zeros(len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device)
-            outputs.append(sums.index_add_(1, part, _distances(reference, one).double()))
+            outputs.append(sums.index_add_(1, part, _distances(reference, one).double() * tokens))
     parts = [*scores, *hits, *outputs, *(found.to(logits.device).double() for found in observed.values())]
     found = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     pieces = np.split(found, np.cumsum([part.numel() for part in parts])[:-1])

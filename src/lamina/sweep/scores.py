@@ -68,12 +68,13 @@ class Scores:
             self.last_hit[unit, row_ids] = hits[last]
         starts = read.starts
         samples = np.array([batch.lines[line].sample for line in places.line])
+        compared, tokens = np.unique(samples[places.at], return_counts=True)
         for name, sums in read.outputs.items():
             unit = self.index[name]
             # The lines of a sample whose rows share nothing need not be neighbours, so it may be there more than once.
             for metric, value in zip(OUTPUT_METRICS, sums, strict=True):
                 np.add.at(self.output[metric][unit], samples[starts], value)
-            np.add.at(self.output_count[unit], samples[starts], np.diff(np.append(starts, len(samples))))
+            self.output_count[unit, compared] += tokens
         streamed = [number for number, line in enumerate(batch.lines) if line.stream]
         of = [numbers[number] for number in streamed]
         for name, (cosine, angle) in read.moved.items():

@@ -38,8 +38,8 @@ COLUMNS: Columns = SWEPT | {
     ),
     "output_cosine": (
         FLOAT,
-        "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored positions of all "
-        "choices; infinite if not finite.",
+        "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored tokens of all "
+        "choices, each at the position that predicts it; infinite if not finite.",
     ),
     "output_norm": (
         FLOAT,
