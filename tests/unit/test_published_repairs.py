@@ -38,8 +38,8 @@ def sources() -> list[Source]:
 def streams(model: nn.Module, held: bool | None = None) -> list[tuple[float, list[np.ndarray]]]:
     """Weight and h_0 … h_L (T, C) of every sample, or of those that are held out or not: one forward each."""
     found = []
-    for source in sources():
-        for ids, out in zip(source.sequences, over.split(len(source.sequences), 0), strict=True):
+    for source, flags in zip(sources(), over.split(sources(), 0), strict=True):
+        for ids, out in zip(source.sequences, flags, strict=True):
             if held in (None, out):
                 h = tiny.stream(model, torch.tensor([ids]), layers_of(model))
                 found.append((source.weight, [part[0].double().numpy() for part in h]))
@@ -195,7 +195,7 @@ def test_errors_of_replaceme_are_those_at_the_boundary() -> None:
     model = tiny.model()
     fit = fits(model, ReplaceMe(), [(2, 4)])[2, 4]
     operator = fit.validated["operator"].double().numpy()
-    flags = [out for source in sources() for out in over.split(len(source.sequences), 0)]
+    flags = [out for flags in over.split(sources(), 0) for out in flags]
     for held, name in ((False, "fit_error"), (True, "heldout_error")):
         samples = streams(model, held)
         a = [part for part, out in zip(mlp_outputs(model, "llama", 1), flags, strict=True) if out == held]
@@ -208,29 +208,29 @@ def test_errors_of_replaceme_are_those_at_the_boundary() -> None:
 def test_the_cosine_form_of_replaceme_is_adam_on_the_cosine_distance_of_the_tokens() -> None:
     model, options = tiny.model(), ReplaceMe(objective="cosine", epochs=15, learning_rate=0.003)
     fit = fits(model, options, [(1, 2), (2, 4)])[2, 4]
-    flags = np.array([out for source in sources() for out in over.split(len(source.sequences), 0)])
+    flags = np.array([out for flags in over.split(sources(), 0) for out in flags])
     given, every = mlp_outputs(model, "llama", 1), streams(model)
     parts = [(weight, a, a + h[4] - h[2]) for a, (weight, h) in zip(given, every, strict=True)]
 
     def distance(rows: Any, operator: torch.Tensor) -> torch.Tensor:
         a, target = (torch.tensor(np.concatenate([row[place] for row in rows])) for place in (1, 2))
         mapped = a @ (torch.eye(32, dtype=torch.float64) + operator)
-        return (1 - (mapped * target).sum(1) / mapped.norm(dim=1) / target.norm(dim=1)).mean()
+        return 1 - (mapped * target).sum(1) / mapped.norm(dim=1) / target.norm(dim=1)
 
     for name, kept in (("validated", ~flags), ("tensors", np.ones_like(flags))):
         operator = torch.zeros(32, 32, dtype=torch.float64, requires_grad=True)
         first, second = torch.zeros(32, 32), torch.zeros(32, 32)
-        # Each of the two sources is one batch.
+        # Each of the two sources is one batch, whose tokens all count as the source weighs: they are summed.
         batches = [[p for p, keep in zip(parts, kept, strict=True) if keep and p[0] == weight] for weight in WEIGHTS]
         for number in range(2 * 15):
             weight, rows = WEIGHTS[number % 2], batches[number % 2]
-            (gradient,) = torch.autograd.grad(weight * distance(rows, operator), operator)
+            (gradient,) = torch.autograd.grad(weight * distance(rows, operator).sum(), operator)
             first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient**2
             update = first / (1 - 0.9 ** (number + 1)) / ((second / (1 - 0.999 ** (number + 1))).sqrt() + 1e-8)
             operator = (operator - 0.003 * update).detach().requires_grad_()
         ours = getattr(fit, name)["operator"].double()
         assert relative(ours + torch.eye(32), operator.detach() + torch.eye(32)) < 1e-4
-        assert distance(parts, ours) < 0.9 * distance(parts, torch.zeros(32, 32))
+        assert distance(parts, ours).mean() < 0.9 * distance(parts, torch.zeros(32, 32)).mean()
     assert "ridge" not in fit.facts and fit.facts["heldout_error"] > 0 and fit.facts["parameters"] == 0
 
 

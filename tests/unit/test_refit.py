@@ -48,8 +48,8 @@ def streams(
         for at in range(start, end)
     ]
     found = []
-    for source in SOURCES:
-        for ids, out in zip(source.sequences, over.split(len(source.sequences), 0), strict=True):
+    for source, flags in zip(SOURCES, over.split(SOURCES, 0), strict=True):
+        for ids, out in zip(source.sequences, flags, strict=True):
             if held in (None, out):
                 h = tiny.stream(model, torch.tensor([ids]), layers)
                 found.append((source.weight, [part[0].detach().double().numpy() for part in h]))

@@ -3,7 +3,8 @@
 With A the output of the MLP of layer s-1 and the run (s, e), `T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s)`, and then A T instead
 of A (arXiv 2505.02819, for α = 0). The ridge shrinks T towards I, which leaves the model as it was cut, and is relative
 and picked as that of `ghost`. With `objective: cosine`, Adam minimises the mean over tokens of 1 - cos(A T, h_e - B)
-with B = h_s - A instead, from T = I, one step per batch of forward passes. Nothing is added to the model.
+with B = h_s - A instead, each token counting as its source weighs, from T = I, one step per batch of forward passes. A
+batch of few tokens, or of a light source, has a small gradient. Nothing is added to the model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from lamina.recovery import ghost
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import moments, taps
 from lamina.streams import sources as over
+from lamina.streams.batches import TOKENS
 from lamina.streams.moments import Moments, Statistics
 from lamina.streams.sources import Source
 
@@ -96,6 +98,9 @@ def _train(
     every = [parameter for pair in parameters.values() for parameter in pair]
     optimiser = torch.optim.Adam(every, lr=options.learning_rate)
 
+    # Adam does not see by what all gradients are divided, so long as they stay far above its epsilon.
+    share = 1 / min(TOKENS, sum(len(sequence) for source in sources for sequence in source.sequences))
+
     @torch.enable_grad()
     def step(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
         given = dict(zip(starts, batch.outputs, strict=True))
@@ -104,7 +109,7 @@ def _train(
             for operator, real in zip(pair, (batch.real & ~held[:, None], batch.real), strict=True):
                 if real.any():
                     a, gap = given[start][real].float(), (streams[end] - streams[start])[real].float()
-                    (weight * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).mean()).backward()
+                    (share * weight * (1 - cosine_similarity(a + a @ operator, a + gap, dim=-1)).sum()).backward()
         optimiser.step()
 
     places = [place for boundary in boundaries for place in boundary]
