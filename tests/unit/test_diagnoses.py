@@ -9,7 +9,6 @@ import pytest
 import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold
 
 from lamina.config.diagnoses import Patching, Probe, Void
 from lamina.data import diagnosed
@@ -111,7 +110,10 @@ def test_a_probe_is_a_logistic_regression_on_standardised_streams(family: str) -
     for boundary in (0, 4):
         last = np.stack([stream[boundary][0, -1].numpy() for stream in streams])
         right = 0
-        for train, test in StratifiedKFold(4, shuffle=True, random_state=2).split(last, labels):
+        folds = probe._folds(given.sequences, labels, Probe(file="x", folds=4, strength=0.5, seed=2))
+        for fold in range(4):
+            train, test = folds != fold, folds == fold
+            assert {sum(labels[test] == label) - sum(labels == label) // 4 for label in ("odd", "even")} <= {0, 1}
             mean, spread = last[train].mean(0), last[train].std(0)
             fitted = LogisticRegression(C=0.5, max_iter=300).fit((last[train] - mean) / spread, labels[train])
             right += int((fitted.predict((last[test] - mean) / spread) == labels[test]).sum())

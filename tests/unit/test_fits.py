@@ -12,7 +12,7 @@ from lamina.models.variant import Patch
 from lamina.recovery import check, ghost
 from lamina.recovery.report import shape
 from lamina.streams import moments
-from lamina.streams.sources import Source
+from lamina.streams.sources import Source, split
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences, streams
@@ -24,7 +24,7 @@ def test_fitted_samples_are_checked_beside_the_held_out_ones() -> None:
     patch = ghost.as_patch(ghost.fit(statistics, Ghost(ridge=0.1)).validated)
     found = check.measure(model, [Source(texts)], {(1, 3): patch}, seed=0)[1, 3]
     for name, wanted in (("mae", True), ("fit_mae", False)):
-        (text,) = [ids for ids, held in zip(texts, moments.split(2, 0), strict=True) if held == wanted]
+        (text,) = [ids for ids, held in zip(texts, split([Source(texts)], 0)[0], strict=True) if held == wanted]
         h = streams(model, [text])
         left = h[3] - h[1] - h[1] @ patch.operator.double().numpy()
         assert found[f"{name}_before"] == pytest.approx(np.abs(h[3] - h[1]).mean(), rel=1e-4)
@@ -35,7 +35,7 @@ def test_fitted_samples_are_checked_beside_the_held_out_ones() -> None:
 def test_the_standard_error_is_that_of_resampled_held_out_samples() -> None:
     model, texts, patch = tiny.model(), sequences() + sequences(1) + sequences(2), Patch(0.1 * torch.eye(32))
     found = check.measure(model, [Source(texts)], {(1, 3): patch}, seed=0, tokens=50)[1, 3]
-    held = [ids for ids, flag in zip(texts, moments.split(len(texts), 0), strict=True) if flag]
+    held = [ids for ids, flag in zip(texts, split([Source(texts)], 0)[0], strict=True) if flag]
     parts = [streams(model, [ids]) for ids in held]
     draw = np.random.default_rng(1)
     for name, scale in (("heldout_error_before_stderr", 1.0), ("heldout_error_stderr", 1.1)):
@@ -59,7 +59,7 @@ def test_curves_are_the_ridge_regressions_of_nested_samples() -> None:
     store.from_rows("diagnoses", rows, model="m", calibration="c", diagnosis="d", kind="fit")
     found = {(row["layer"], row["measure"], row["n_samples"], row["point"]): row for row in rows}
     assert {key[0] for key in found} == {0, 1, 2, 3} and {key[2] for key in found} == {8, 16, 32}
-    groups, sizes = diagnosis._groups(len(texts), 0)
+    groups, sizes = diagnosis._groups(texts, 0)
     halves = [streams(model, [ids for ids, at in zip(texts, groups, strict=True) if at == half]) for half in (0, 1)]
     unseen = [np.concatenate(pair) for pair in zip(*halves, strict=True)]
     for place, size in enumerate(sizes):
@@ -81,7 +81,7 @@ def test_curves_are_the_ridge_regressions_of_nested_samples() -> None:
 
 
 def test_draws_give_an_interval_and_every_sample_has_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups, sizes = diagnosis._groups(50, 3)
+    groups, sizes = diagnosis._groups([[number] for number in range(50)], 3)
     assert sizes == [8, 16, 32, 40] and [groups.count(group) for group in range(6)] == [5, 5, 8, 8, 16, 8]
     model, texts = tiny.model(), sequences()
     rows = diagnosis.diagnose(model, tiny.samples(texts), Fit(span=4, draws=3), tokens=60)
@@ -94,5 +94,5 @@ def test_draws_give_an_interval_and_every_sample_has_one_group(monkeypatch: pyte
 def test_what_cannot_be_fitted_is_explained() -> None:
     with pytest.raises(LaminaError, match="span 6 is longer than the model"):
         diagnosis.diagnose(tiny.model(), tiny.samples(sequences()), Fit(span=6), tokens=60)
-    with pytest.raises(LaminaError, match="at least 3 samples"):
+    with pytest.raises(LaminaError, match="at least 3 different documents"):
         diagnosis.diagnose(tiny.model(), tiny.samples(sequences()[:2]), Fit(), tokens=60)

@@ -14,7 +14,7 @@ from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost, patch
 from lamina.recovery.report import antisymmetric_share, boundaries, row, shape
 from lamina.streams import moments
-from lamina.streams.sources import Source
+from lamina.streams.sources import Source, split
 from lamina.tables import store
 from lamina.variant import Variant
 from tests.unit import tiny
@@ -44,7 +44,7 @@ def streams(model: torch.nn.Module, which: list[list[int]]) -> list[np.ndarray]:
 def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
     model, texts = tiny.model(family), sequences()
     found = collect(model, texts, [(1, 3), (1, 4), (3, 5)], seed=0, tokens=40, memory=0)
-    held = moments.split(len(texts), 0)
+    (held,) = split([Source(texts)], 0)
     for part, flag in (("fit", False), ("heldout", True)):
         h = streams(model, [ids for ids, out in zip(texts, held, strict=True) if out == flag])
         for (start, end), statistics in found.items():
@@ -118,8 +118,7 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_weighted() -> 
     fit = ghost.fit(statistics, Ghost())
     operator = fit.validated["operator"].double().numpy()
     squares, absolute, count = np.zeros(2), np.zeros((2, 32)), 0.0
-    for source in sources:
-        flags = moments.split(len(source.sequences), 3)
+    for source, flags in zip(sources, split(sources, 3), strict=True):
         assert 0 < sum(flags) < len(flags)
         h = streams(model, [ids for ids, out in zip(source.sequences, flags, strict=True) if out])
         left = h[4] - h[1] - h[1] @ operator
@@ -135,7 +134,7 @@ def test_samples_are_held_out_of_every_calibration_and_errors_are_weighted() -> 
 
 def test_reported_errors_are_those_of_the_tokens_themselves() -> None:
     model, texts = tiny.model(), sequences()
-    held = moments.split(len(texts), 7)
+    (held,) = split([Source(texts)], 7)
     statistics = collect(model, texts, [(1, 4)], seed=7)
     fit = ghost.fit(statistics[1, 4], Ghost(bias=True))
     operator, bias = fit.validated["operator"].double().numpy(), fit.validated["bias"].double().numpy()
@@ -290,8 +289,8 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
 
 
 def test_samples_and_plans_that_no_patch_fits_are_explained() -> None:
-    with pytest.raises(LaminaError, match="at least 2 calibration samples"):
-        moments.split(1, 0)
+    with pytest.raises(LaminaError, match="at least 2 different documents.* has 1, in samples: 3"):
+        split([Source([[5, 6, 7]] * 3)], 0)
     with pytest.raises(LaminaError, match="layers only"):
         boundaries({"units": ["1.mlp"], "selector": "cosine", "kind": "mlp"}, 5)
 

@@ -271,7 +271,7 @@ def test_blocks_of_units_together_are_the_whole_sweep() -> None:
 
 def test_too_few_samples_are_refused() -> None:
     samples = random_samples(10, count=3)
-    with pytest.raises(LaminaError, match=r"at least 4 different samples; there are 3.*leave `recovery` out"):
+    with pytest.raises(LaminaError, match=r"`recovery` of a selector.*at least 4 different documents.* has 3"):
         repairs_for(tiny.model(), samples, [])
 
 

@@ -85,10 +85,10 @@ def test_an_adapter_of_another_variant_is_refused(tmp_path: Path) -> None:
 
 def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
     base, ids, options = tiny.model(), tiny.tokens(), Lora(**{**FAST, "epochs": 2})
-    _, held = training.split(samples(), options.seed)
+    _, (held,) = training.split([Source(samples())], options.seed)
     answers = {True: 20, False: 5}
     contradictory = [
-        replace(sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held],)),))
+        replace(sample, rows=(replace(sample.rows[0], continuation=(answers[sample in held.samples],)),))
         for sample in samples()
     ]
     healed, rows = lora.heal(base, PLAN, None, [Source(contradictory)], options)
@@ -98,8 +98,8 @@ def test_training_that_hurts_keeps_the_model_as_it_was() -> None:
 
 
 def test_validation_samples_are_never_trained_on() -> None:
-    kept, validation = training.split(samples(100), seed=1)
-    assert len(validation) == 15 and not {s.index for s in kept} & {s.index for s in validation}
+    (kept,), (held,) = training.split([Source(samples(100))], seed=1)
+    assert len(held.samples) == 15 and not {s.index for s in kept.samples} & {s.index for s in held.samples}
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -112,7 +112,8 @@ def test_what_is_validated_is_the_saved_variant_in_its_dtype(family: str, tmp_pa
     options = Lora(**{**FAST, "learning_rate": 1e-3})
     healed, rows = lora.heal(base, PLAN, None, [Source(samples())], options)
     lora.save(healed, tmp_path)
-    _, validation = training.split(samples(), options.seed)
+    _, (held,) = training.split([Source(samples())], options.seed)
+    validation = list(held.samples)
     saved = materialise(base, PLAN, None, tmp_path)
     (chosen,) = (row for row in rows if row["chosen"])
     assert chosen["epoch"] > 0 and next(saved.parameters()).dtype == torch.bfloat16

@@ -121,7 +121,7 @@ def texts() -> list[Any]:
 
 
 def flags() -> list[bool]:
-    return [out for source in sources() for out in over.split(len(source.sequences), 0)]
+    return [out for flags in over.split(sources(), 0) for out in flags]
 
 
 def test_the_best_state_is_kept_and_the_base_model_is_not_touched() -> None:

@@ -84,10 +84,10 @@ def test_patches_are_trained_from_their_closed_form_and_nothing_else_changes(
                 0 < change < closed.patch_operator.norm() and mine.patch_operator.dtype == closed.patch_operator.dtype
             )
     # What was validated is what is benchmarked, before training and after.
-    _, held = training.split(samples(48, "text"), options.seed)
+    _, held = training.split([Source(samples(48, "text"))], options.seed)
     (chosen,) = (row for row in rows if row["chosen"])
     for model, row in ((bare, rows[0]), (saved, chosen)):
-        found = training.validate(Objective("distill", model, base), [Source(held)], 100_000)
+        found = training.validate(Objective("distill", model, base), held, 100_000)
         assert found == row["validation_loss"]
 
 

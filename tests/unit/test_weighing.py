@@ -64,7 +64,8 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     few = calibrations.read(paths.calibration("tiny", "words", results)).samples[:5]
     calibrations.write(paths.calibration("tiny", "words", results), calibrations.build(few, tiny.VOCABULARY))
     told = [calibrations.read(paths.calibration("tiny", name, results)).sequences() for name in ("words", "general")]
-    held = [sample for sample, out in zip(samples, split(len(samples), 0), strict=True) if out]
+    (_, flags) = split([Source(one) for one in told], 0)
+    held = [sample for sample, out in zip(samples, flags, strict=True) if out]
     options, method = recoveries.read({"method": "ghost", "ridge": 1e-7}), protocol.method("ghost")
     losses: dict[int, dict[float | None, float]] = {1: {}, 2: {}}
     for weight in (None, *weighing.GRID):

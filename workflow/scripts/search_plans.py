@@ -22,7 +22,7 @@ from lamina.search import contest
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import Plan, protected_layers
-from lamina.search.trials import Trials, split
+from lamina.search.trials import Trials, split, without
 from lamina.streams.sources import Source
 from lamina.sweep import engine, room
 from lamina.sweep.candidates import Candidate
@@ -69,7 +69,8 @@ def searched(args: argparse.Namespace, selector: Any) -> tuple[list[Plan], list[
             looped = importlib.import_module("lamina.search.looped")
             options, own = recoveries.read(args.recovery["options"]), args.keys["calibration"]
             told = {own: [sequences[number] for number in seen]}
-            told |= {name: calibrations.read(file).sequences() for name, file in args.data}
+            back = [sequences[number] for number in held_back]
+            told |= {name: without(calibrations.read(file).sequences(), back) for name, file in args.data}
             sources = [Source(told[name], weight) for name, weight in options.weights(own).items()]
             growing = importlib.import_module("lamina.search.growing").Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, options, args.recovery["seed"]),

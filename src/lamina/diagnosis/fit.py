@@ -5,7 +5,6 @@ seen on samples that it was not fitted on. Moments add up: those of nested calib
 eigendecomposition of each serves every ridge.
 """
 
-import random
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -18,6 +17,7 @@ from transformers import PreTrainedModel
 from lamina.config.diagnoses import Fit
 from lamina.config.recoveries import Ghost
 from lamina.data.calibrations import Sample
+from lamina.data.splitting import parts
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import Boundary
@@ -43,47 +43,46 @@ class _Error(NamedTuple):
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, tokens: int) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses`, `layer` being the first of a run and `n_samples` the number fitted on.
+    """Rows of table `diagnoses`, `layer` being the first of a run and `n_samples` the number of
+    different documents fitted on, each with all its copies.
 
-    `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out samples and on the fitted ones, `point` being λ
+    `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out documents and on the fitted ones, `point` being λ
         relative to the mean eigenvalue.
-    `validated_error` : on the held-out samples, λ of each half of them being the best of the other half.
+    `validated_error` : on the held-out documents, λ of each half of them being the best of the other half.
 
     The value is the mean over draws with the interval of that mean, and `control` the error with nothing in the place
-    of the run. Draws share samples, so intervals of large sizes are too narrow.
+    of the run. Draws share documents, so intervals of large sizes are too narrow.
 
     Raises
     ------
     LaminaError
-        If a run is longer than the model, or there are fewer than three samples.
+        If a run is longer than the model, or there are fewer than three documents.
     """
     depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     if options.span > depth:
         raise LaminaError(
             f"diagnosis fit: span {options.span} is longer than the model, which has {depth} layers. Write less."
         )
-    if len(sequences) < 3:
-        raise LaminaError(
-            f"diagnosis fit needs at least 3 samples, two of them to choose and check a ridge on; there are "
-            f"{len(sequences)}. Raise the calibration's limit."
-        )
     found: dict[tuple[int, _Error], list[_Error]] = defaultdict(list)
     for draw in range(options.draws):
-        groups, sizes = _groups(len(sequences), draw)
+        groups, sizes = _groups(sequences, draw)
         for (layer, _), sums in _collect(model, sequences, options.span, groups, tokens):
             for error in _errors(sums, sizes):
                 found[layer, error._replace(error=0, before=0)].append(error)
     return [_row(layer, errors) for (layer, _), errors in found.items()]
 
 
-def _groups(count: int, draw: int) -> tuple[list[int], list[int]]:
-    """The group of every sample, and the sizes that groups 2, 3 … add up to; groups 0 and 1 are held out."""
-    order = random.Random(draw).sample(range(count), count)
-    held = max(2, round(count * HELDOUT_SHARE))
-    sizes = [*_doubling(count - held), count - held]
-    groups = [0] * count
-    for place, sample in enumerate(order):
-        groups[sample] = place % 2 if place < held else 2 + int(np.searchsorted(sizes, place - held, side="right"))
+def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], list[int]]:
+    """The group of every sample, and the documents that groups 2, 3 … add up to; groups 0 and 1 are held out."""
+    sizes: list[int] = []
+
+    def drawn(count: int) -> list[int]:
+        held = max(2, round(count * HELDOUT_SHARE))
+        sizes.extend([*_doubling(count - held), count - held])
+        return [held - held // 2, held // 2, *np.diff([0, *sizes]).tolist()]
+
+    purpose = "diagnosis fit fits on some documents, and chooses and checks a ridge on others"
+    (groups,) = parts([sequences], drawn, draw, 3, purpose)
     return groups, sizes
 
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.diagnoses import Patching
 from lamina.data import diagnosed
+from lamina.data.splitting import documents
 from lamina.data.text import encode
 from lamina.diagnosis.intervals import ratios
 from lamina.errors import LaminaError
@@ -99,10 +100,11 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
             "pairs that it answers, or a smaller `least`."
         )
     kept = usable > 0
-    rows: list[dict[str, Any]] = [{"measure": "usable", **ratios(usable[:, None], np.ones(len(given)))[0]}]
+    copies = np.array(documents([[(*pair.clean, *pair.corrupt) for pair in given]])[0])
+    rows: list[dict[str, Any]] = [{"measure": "usable", **ratios(usable[:, None], np.ones(len(given)), copies)[0]}]
     for place, name in enumerate(PLACES):
         for direction, part in zip(("recovery", "noise"), shares[:, place, kept], strict=True):
-            for layer, row in enumerate(ratios(part, usable[kept])):
+            for layer, row in enumerate(ratios(part, usable[kept], copies[kept])):
                 rows.append({"layer": layer, "measure": f"{direction}_{name}", **row})
                 beside = controls[place, kept, layer]
                 if direction == "recovery" and not np.isnan(beside).all():

@@ -6,7 +6,7 @@ A probe of many channels also reads labels that mean nothing, so the same probe 
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,18 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import StratifiedKFold, cross_val_predict
+from sklearn.model_selection import PredefinedSplit, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.diagnoses import Probe
 from lamina.data import diagnosed
+from lamina.data.splitting import documents, parts
 from lamina.data.text import encode
 from lamina.diagnosis.intervals import ends
 from lamina.models.structure import layers_of
-from lamina.relevance.statistics import bootstrap_weights, wilson_interval
+from lamina.relevance.statistics import document_weights, wilson_interval
 from lamina.streams import taps
 
 
@@ -63,12 +64,16 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
 
     taps.run(model, given.sequences, range(depth + 1), add, tokens)
     streams = np.stack([last[number] for number in range(len(labels))], 1)
-    mixed = np.random.default_rng(options.seed).permutation(labels)
-    weights, rows, read_at = bootstrap_weights(len(labels), seed=0), [], []
+    (copies,) = documents([given.sequences])
+    different, places = np.unique(copies, return_index=True)
+    # Copies of a text have one label among the shuffled ones too.
+    mixed = np.random.default_rng(options.seed).permutation(labels[places])[copies]
+    asked = [(target, _folds(given.sequences, target, options)) for target in (labels, mixed)]
+    weights, rows, read_at = document_weights(copies, seed=0), [], []
     for boundary, stream in enumerate(streams):
-        right, chance = (_right(stream, target, options) for target in (labels, mixed))
-        low, high = wilson_interval(float(right.sum()), len(labels))
-        (gain_low,), (gain_high,) = ends(weights @ (right - chance)[:, None], len(labels))
+        right, chance = (_right(stream, target, folds, options) for target, folds in asked)
+        low, high = wilson_interval(float(right.mean()) * len(different), len(different))
+        (gain_low,), (gain_high,) = ends(weights @ (right - chance)[:, None], len(different))
         at = {"layer": boundary, "n_samples": len(labels)}
         rows.append(at | _row("accuracy", right.mean(), low, high) | {"control": float(chance.mean())})
         rows.append(at | _row("selectivity", (right - chance).mean(), gain_low, gain_high))
@@ -79,14 +84,27 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     return [*rows, {"measure": "depth_90", "value": first, "n_samples": len(labels)}]
 
 
-def _right(stream: np.ndarray, labels: np.ndarray, options: Probe) -> np.ndarray:
+def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Probe) -> np.ndarray:
+    """The fold of every input, drawn by document, with each label in equal shares."""
+    places = [np.flatnonzero(labels == label).tolist() for label in sorted(set(labels.tolist()))]
+    purpose = f"diagnosis probe has {options.folds} `folds`, each with documents of every label"
+
+    def equal(count: int) -> list[int]:
+        return [count // options.folds + (fold < count % options.folds) for fold in range(options.folds)]
+
+    told = [[sequences[place] for place in group] for group in places]
+    folds = np.empty(len(labels), dtype=int)
+    folds[np.concatenate(places)] = np.concatenate(parts(told, equal, options.seed, options.folds, purpose))
+    return folds
+
+
+def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe) -> np.ndarray:
     """1.0 for every input whose label a probe of other folds reads off its stream (inputs, C)."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=options.strength, max_iter=300))
-    folds = StratifiedKFold(options.folds, shuffle=True, random_state=options.seed)
     with warnings.catch_warnings():
         # A label that can be read perfectly has no best weights; what is read stays the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return np.asarray(cross_val_predict(probe, stream, labels, cv=folds) == labels, float)
+        return np.asarray(cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float)
 
 
 def _row(measure: str, value: float, low: float | None, high: float | None) -> dict[str, Any]:

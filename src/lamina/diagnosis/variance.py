@@ -13,14 +13,15 @@ from transformers import PreTrainedModel
 
 from lamina.config.diagnoses import Variance
 from lamina.data.calibrations import Sample
+from lamina.data.splitting import documents
 from lamina.diagnosis.intervals import ends
 from lamina.models.structure import layers_of, text_config
-from lamina.relevance.statistics import bootstrap_weights
+from lamina.relevance.statistics import document_weights
 from lamina.streams import taps
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses` (layer, measure, value, interval over samples, n_samples).
+    """Rows of table `diagnoses` (layer, measure, value, interval over documents, n_samples).
 
     Measures of all tokens, and with `_without_first` appended without the first `skip_first` of each sample, on which
     massive activations stand:
@@ -34,7 +35,8 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Varianc
     depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     found = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
     taps.run(model, sequences, range(depth + 1), found.add, tokens)
-    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(found, part, suffix)]
+    (copies,) = documents([sequences])
+    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(found, part, suffix, copies)]
 
 
 class _Sums:
@@ -70,12 +72,13 @@ class _Sums:
         return [float(values.sum()), float(values[self.skip_first :].sum())]
 
 
-def _rows(sums: _Sums, part: int, suffix: str) -> list[dict[str, Any]]:
+def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:
     kept = sums.numbers[part] > 0
     samples = int(kept.sum())
     if not samples:
         return []
-    weights = bootstrap_weights(samples, seed=0)
+    _, drawn = np.unique(np.asarray(copies)[kept], return_inverse=True)
+    weights = document_weights(drawn, seed=0)
     number = (weights @ sums.numbers[part][kept])[:, None]
     total, squares, ratio = (weights @ values[part][kept] for values in (sums.total, sums.squares, sums.ratio))
     mean = total / (number * sums.channels)
@@ -86,11 +89,11 @@ def _rows(sums: _Sums, part: int, suffix: str) -> list[dict[str, Any]]:
     fits = {"exponential": _line(layers, grown), "power": _line(np.log(layers), grown)}
     rows = []
     for measure, draws in measured.items():
-        for layer, (value, low, high) in enumerate(zip(draws[0], *ends(draws, samples), strict=True)):
+        for layer, (value, low, high) in enumerate(zip(draws[0], *ends(draws, 1 + int(drawn.max())), strict=True)):
             rows.append({"layer": layer, "measure": measure + suffix, "value": value, "ci_low": low, "ci_high": high})
     for name, pair in fits.items():
         for measure, values in zip((f"{name}_slope", f"{name}_r2"), pair, strict=True):
-            ((low,), (high,)) = ends(values[:, None], samples)
+            ((low,), (high,)) = ends(values[:, None], 1 + int(drawn.max()))
             rows.append({"measure": measure + suffix, "value": values[0], "ci_low": low, "ci_high": high})
     return [row | {"n_samples": samples} for row in rows]
 

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.diagnoses import Void
 from lamina.data.calibrations import Sample
+from lamina.data.splitting import documents
 from lamina.diagnosis.intervals import ratios
 from lamina.models.structure import layers_of
 from lamina.streams import taps
@@ -45,11 +46,15 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
                 for control, increments in enumerate((growth, shuffled)):
                     counts[control, number, index] = void(increments[:, part], options.alpha).sum(1)
 
-    taps.run(model, [sample.sequence() for sample in samples], range(depth + 1), add, tokens)
+    sequences = [sample.sequence() for sample in samples]
+    taps.run(model, sequences, range(depth + 1), add, tokens)
+    (copies,) = documents([sequences])
     return [
         {"layer": layer, "measure": measure, **row, "control": control["value"]}
         for measure, number, share, chance in zip(PARTS, numbers, *counts, strict=True)
-        for layer, (row, control) in enumerate(zip(ratios(share, number), ratios(chance, number), strict=True), 1)
+        for layer, (row, control) in enumerate(
+            zip(ratios(share, number, copies), ratios(chance, number, copies), strict=True), 1
+        )
     ]
 
 

@@ -1,7 +1,8 @@
 """Healing by training every weight of a variant, from what pruning left or from random weights.
 
 From the pruned weights with objective `distill` it is Minitron's recipe in small [arXiv 2408.11796]; from random ones
-it is the model of the same shape trained from nothing, on the same batches in the same order.
+it is the model of the same shape trained from nothing, on the same batches in the same order. Weights in bfloat16 are
+trained as copies in float32: what is validated and saved is the variant in its own dtype, rounded from them.
 """
 
 from collections.abc import Mapping, Sequence

@@ -69,7 +69,7 @@ def heal(
     Raises
     ------
     LaminaError
-        If the variant has no patch to train, or no projections that are known, if there are too few samples to cut a
+        If the variant has no patch to train, or no projections that are known, if there are too few documents to cut a
         validation split, or the loss is not a number.
     """
     variant = materialise(base, plan, patches)

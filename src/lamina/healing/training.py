@@ -1,14 +1,15 @@
 """The loop of a healing: batches, steps, validation, and going on where it was killed.
 
-The epoch is picked on validation samples cut from those given, epoch 0 (no training) included, and never on test data.
-`learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at the last
-step. `max_steps` bounds the optimiser steps of all epochs together.
+The epoch is picked on validation documents cut from those given, epoch 0 (no training) included, and never on test
+data. `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at
+the last step. `max_steps` bounds the optimiser steps of all epochs together.
 """
 
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,11 +17,12 @@ from torch import nn
 
 from lamina.config.healings import Lora
 from lamina.data.calibrations import Sample
+from lamina.data.splitting import held_out
 from lamina.errors import LaminaError
 from lamina.healing.objectives import Objective, tokens
 from lamina.healing.progress import Progress
 from lamina.streams.batches import by_length
-from lamina.streams.footprint import Shape, trained
+from lamina.streams.footprint import Shape, stepped, trained
 from lamina.sweep.room import room
 
 VALIDATION_SHARE = 0.15
@@ -44,23 +46,25 @@ class Step(NamedTuple):
     last: bool
 
 
-def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
-    """Samples to train on, and those that validate.
+def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Source]]:
+    """What to train on, and what validates, drawn by document over all sources together.
 
     Raises
     ------
     LaminaError
-        If there are too few.
+        If a source has fewer than four documents.
     """
-    if len(samples) < 4:
-        raise LaminaError(
-            f"healing needs at least 4 calibration samples, to train on some and pick the epoch on others; there are "
-            f"{len(samples)}. Raise the calibration's limit."
-        )
-    held = max(1, round(len(samples) * VALIDATION_SHARE))
-    chosen = set(random.Random(seed).sample(range(len(samples)), held))
-    training = [sample for number, sample in enumerate(samples) if number not in chosen]
-    return training, [samples[number] for number in sorted(chosen)]
+    purpose = "healing trains on some documents and picks the epoch on others"
+    told = [[sample.sequence() for sample in source.samples] for source in sources]
+    flags = held_out(told, VALIDATION_SHARE, seed, purpose, least=4)
+    training, validation = (
+        [
+            Source([sample for sample, out in zip(source.samples, drawn, strict=True) if out == wanted], source.weight)
+            for source, drawn in zip(sources, flags, strict=True)
+        ]
+        for wanted in (False, True)
+    )
+    return training, validation
 
 
 def train(
@@ -73,6 +77,7 @@ def train(
 ) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
     """Train `weights`; rows of table `training` (without its keys), and the values of the epoch that is kept.
 
+    Steps are taken in float32 (`Masters`), whatever dtype the weights have, and are rounded to it behind each.
     While `as_saved` is open, the variant computes as a saved one. With `progress`, the state is saved after each epoch
     and every SAVE_STEPS steps, and a state that is there is gone on from: random numbers, moments and batches are those
     of a run that was never interrupted.
@@ -80,14 +85,13 @@ def train(
     Raises
     ------
     LaminaError
-        If there are too few samples to cut a validation split, or the loss is not a number.
+        If there are too few documents to cut a validation split, or the loss is not a number.
     """
-    parts = [(split(source.samples, options.seed), source.weight) for source in sources]
-    training = [Source(kept, weight) for (kept, _), weight in parts]
-    validation = [Source(held, weight) for (_, held), weight in parts]
-    optimiser = torch.optim.AdamW(weights.values(), lr=options.learning_rate, weight_decay=0.0)
+    training, validation = split(sources, options.seed)
+    masters = Masters(weights)
+    optimiser = torch.optim.AdamW(masters.values.values(), lr=options.learning_rate, weight_decay=0.0)
     steps = list(_steps(training, options))
-    warmup, memory = min(options.warmup_steps, max(1, len(steps) // 10)), positions(objective)
+    warmup, memory = min(options.warmup_steps, max(1, len(steps) // 10)), positions(objective, weights)
     saved = progress.load() if progress else None
     if saved is None:
         with as_saved():
@@ -97,7 +101,7 @@ def train(
         ]
         best = {name: weight.detach().clone() for name, weight in weights.items()}
     else:
-        rows, best = saved[1]["rows"], _restored(saved[0], weights, optimiser)
+        rows, best = saved[1]["rows"], _restored(saved[0], masters, optimiser)
     objective.variant.train()
     for number, step in enumerate(steps[rows[-1]["step"] :], rows[-1]["step"] + 1):
         rate = options.learning_rate * schedule(number, warmup, len(steps))
@@ -109,9 +113,10 @@ def train(
                 f"{objective.variant.config.model_type} gives NaN in healing, step {number}. Lower the learning_rate, "
                 "or write dtype: float32 (or bfloat16) for this model."
             )
-        torch.nn.utils.clip_grad_norm_(weights.values(), 1.0)
+        torch.nn.utils.clip_grad_norm_(masters.values.values(), 1.0)
         optimiser.step()
         optimiser.zero_grad(set_to_none=True)
+        masters.round()
         rows.append(
             {
                 "step": number,
@@ -131,39 +136,85 @@ def train(
                 chosen["chosen"], rows[-1]["chosen"] = False, True
                 best = {name: weight.detach().clone() for name, weight in weights.items()}
         if progress and (step.last or number % SAVE_STEPS == 0):
-            progress.save(_state(weights, best, optimiser), {"rows": rows})
+            progress.save(_state(masters, best, optimiser), {"rows": rows})
+    masters.release()
     return rows, best
 
 
-def _state(weights: Weights, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
+class Masters:
+    """Weights in float32 that steps are taken on: a step is mostly smaller than half the spacing of bfloat16.
+
+    `values` are, by name, the weights themselves where they are in float32, and else copies. Gradients of the others
+    are added up in the copies as soon as they are there, so that none is kept in two forms; `round` gives the weights
+    the values of the copies, and `release` ends the connection.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.values = {
+            name: weight if weight.dtype == torch.float32 else nn.Parameter(weight.detach().float())
+            for name, weight in weights.items()
+        }
+        self._hooks = [
+            weight.register_post_accumulate_grad_hook(partial(_handed_over, self.values[name]))
+            for name, weight in weights.items()
+            if self.values[name] is not weight
+        ]
+
+    def round(self) -> None:
+        """Give every weight its master's value."""
+        for name, weight in self.weights.items():
+            if self.values[name] is not weight:
+                weight.data.copy_(self.values[name].data)
+
+    def release(self) -> None:
+        """Let the weights keep their gradients again."""
+        for hook in self._hooks:
+            hook.remove()
+
+
+def _handed_over(master: nn.Parameter, weight: torch.Tensor) -> None:
+    assert weight.grad is not None
+    gradient = weight.grad.float()
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    weight.grad = None
+
+
+def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
     """All that a run depends on beside its settings; which batches come next follows from the number of steps."""
     found = {"random": torch.get_rng_state()}
     if torch.cuda.is_available():
         found["random.cuda"] = torch.cuda.get_rng_state()
-    for name, weight in weights.items():
+    for name, weight in masters.values.items():
         found |= {f"weight/{name}": weight, f"best/{name}": best[name]}
         found |= {f"{kind}/{name}": value for kind, value in optimiser.state[weight].items()}
     return found
 
 
-def _restored(found: Mapping[str, torch.Tensor], weights: Weights, optimiser: Any) -> dict[str, torch.Tensor]:
+def _restored(found: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
     """Put a state back in its places; returns the best weights."""
     torch.set_rng_state(found["random"])
     if "random.cuda" in found:
         torch.cuda.set_rng_state(found["random.cuda"])
-    for name, weight in weights.items():
+    for name, weight in masters.values.items():
         weight.data.copy_(found[f"weight/{name}"])
         state = {kind: found[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
         # The step counts on the CPU.
         optimiser.state[weight] = {k: v if k == "step" else v.to(weight.device) for k, v in state.items()}
-    return {name: found[f"best/{name}"].to(weight.device) for name, weight in weights.items()}
+    masters.round()
+    return {name: found[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()}
 
 
-def positions(objective: Objective) -> int:
-    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU)."""
+def positions(objective: Objective, weights: Weights) -> int:
+    """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU).
+
+    Of a GPU's, what the steps will keep beside `weights` is not free.
+    """
     model = objective.variant
-    shape = Shape.of(model.config, model.dtype.itemsize)
-    return int(room(model) // trained(shape, shape.layers, objective.name == "distill"))
+    shape, kept = Shape.of(model.config, model.dtype.itemsize), 0
+    if model.device.type == "cuda":
+        kept = sum(round(weight.numel() * stepped(weight.dtype.itemsize)) for weight in weights.values())
+    return int((room(model) - kept // 2) // trained(shape, shape.layers, objective.name == "distill"))
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from lamina.data.splitting import documents
 from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch
 from lamina.relevance.statistics import bootstrap_weights
@@ -48,12 +49,14 @@ def measure(
     """What this adds to the row of each boundary in table `patches`; `run` is the pass that gives the streams.
 
     `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a bootstrap
-    over held-out samples, null for a single one.
+    over held-out documents, null for a single one.
     """
     held, others = [], []
-    for source in sources:
+    for source, flags in zip(sources, split(sources, seed), strict=True):
+        if not source.weight:
+            continue
         parts: dict[bool, list[Any]] = {True: [], False: []}
-        for sequence, flag in zip(source.sequences, split(len(source.sequences), seed), strict=True):
+        for sequence, flag in zip(source.sequences, flags, strict=True):
             parts[flag].append((source.weight, sequence))
         held += parts[True]
         others += random.Random(seed).sample(parts[False], min(max(1, len(parts[True]) // 2), len(parts[False])))
@@ -88,12 +91,17 @@ def measure(
 
     places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
-    return {boundary: _columns(found, len(held)) for boundary, found in sums.items()}
+    (copies,) = documents([[sequence for _, sequence in held]])
+    return {boundary: _columns(found, copies) for boundary, found in sums.items()}
 
 
-def _columns(sums: _Sums, held: int) -> dict[str, Any]:
+def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:
+    """The columns, from sums and the document of every held-out sample."""
+    held = 1 + max(copies)
     (before, fit_before), (after, fit_after) = (sums.absolute / sums.tokens[:, None]).cpu()
-    draws = np.sqrt(bootstrap_weights(held, seed=0)[1:] @ sums.squares[:, :held].cpu().numpy().T)
+    squares = np.zeros((held, 3))
+    np.add.at(squares, list(copies), sums.squares[:, : len(copies)].cpu().numpy().T)
+    draws = np.sqrt(bootstrap_weights(held, seed=0)[1:] @ squares)
     errors = draws[:, :2] / np.maximum(draws[:, 2:], np.finfo(float).tiny)
     spread = errors.std(axis=0, ddof=1).tolist() if held > 1 else [None, None]
     return {

@@ -73,7 +73,7 @@ def collect(
                 split.tokens += int(batch.real[lines].sum())
 
     over.run(model, sources, [place for boundary in wanted for place in boundary], add, seed)
-    samples = sum(len(source.sequences) for source in sources)
+    samples = over.counted(sources)
     for boundary, (fit, heldout) in found.items():
         yield boundary, Statistics(fit, heldout, samples)
 

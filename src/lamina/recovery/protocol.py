@@ -54,7 +54,7 @@ class Repair(Protocol):
     ) -> Iterator[tuple[Boundary, Any]]:
         """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
 
-        The variant's own calibration is the first source; `seed` holds samples out, a share of each.
+        The variant's own calibration is the first source; `seed` holds documents out, a share of each.
         """
 
     def fit(self, statistics: Any, options: Any) -> Fit:

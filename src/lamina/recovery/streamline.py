@@ -69,9 +69,10 @@ def collect(
         raise LaminaError("streamline trains weights, and those of this model are quantised. Use a recovery: ghost.")
     seen: Weighed = []
     unseen: Weighed = []
-    for source in sources:
-        for sequence, held in zip(source.sequences, split(len(source.sequences), seed), strict=True):
-            (unseen if held else seen).append((sequence, source.weight))
+    for source, flags in zip(sources, split(sources, seed), strict=True):
+        for sequence, held in zip(source.sequences, flags, strict=True):
+            if source.weight:
+                (unseen if held else seen).append((sequence, source.weight))
     every, sequences = sorted(set(boundaries)), [sequence for sequence, _ in seen + unseen]
     together = _recalling(model, sequences, every)
     for boundary in every:

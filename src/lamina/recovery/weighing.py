@@ -59,12 +59,14 @@ def groups(
     automatic = options.automatic(next(iter(read)))
     grid = {weight: _sources(read, options, weight) for weight in GRID}
     every = sorted({boundary for part in wanted.values() for boundary in part})
-    fits = _fits(model, grid[0.0], [Source(read[name].sequences()) for name in automatic], every, options, seed)
+    # All sources are told in the same order everywhere, those that a pass leaves out with weight 0: one draw for all.
+    general = [replace(source, weight=float(name in automatic)) for name, source in zip(read, grid[0.0], strict=True)]
+    fits = _fits(model, grid[0.0], general, every, options, seed)
     held = [
         sample
-        for samples in (read[name].samples for name in automatic)
-        for sample, out in zip(samples, split(len(samples), seed), strict=True)
-        if out
+        for name, flags in zip(read, split(general, seed), strict=True)
+        for sample, out in zip(read[name].samples, flags, strict=True)
+        if out and name in automatic
     ]
     facts = _chosen(_losses(model, held, plans, wanted, fits, options), options.tolerance, len(held))
     for weight, sources in grid.items():
@@ -90,7 +92,7 @@ def _times(sums: Sums, weight: float) -> Sums:
 
 def _sources(read: Mapping[str, Calibration], options: Any, weight: float) -> list[Source]:
     named = options.weights(next(iter(read)), weight)
-    return [Source(read[name].sequences(), each) for name, each in named.items() if each]
+    return [Source(read[name].sequences(), named[name]) for name in read]
 
 
 def _fits(

@@ -1,6 +1,7 @@
 """Error bars: bootstrap weights and intervals for proportions."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 # 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits.
 DRAWS = 1000
@@ -14,6 +15,13 @@ def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarr
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=draws)
     return np.vstack([np.ones(n_samples), counts]) / n_samples
+
+
+def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
+    """`bootstrap_weights` of samples (samples,) of which some are copies: documents, numbered from 0, are drawn."""
+    numbers = np.asarray(documents)
+    weights = bootstrap_weights(1 + int(numbers.max()), seed)[:, numbers]
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
 def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,9 +4,10 @@ What looks least dispensable may be what is easiest to repair, so every run of l
 best patch while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model
 serves the runs of all candidates.
 
-A patch has C² parameters and remembers a small calibration. So the samples are drawn into two folds, and each fold is
-scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a sample that
-it is judged by. The patches of a finished plan are fitted on all samples, by `fit_patch` as ever.
+A patch has C² parameters and remembers a small calibration. So the documents are drawn into two folds, and each
+fold is scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a
+document that it is judged by, at whatever length another calibration has it. The patches of a finished plan are fitted
+on all samples, by `fit_patch` as ever.
 
 Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
 most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
@@ -16,7 +17,6 @@ most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetch
 sweep divide both.
 """
 
-import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from lamina.data.splitting import parts
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import removed_layers, runs
@@ -38,13 +39,18 @@ ON_DEVICE = 8 << 30
 
 
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
-    """The fold of every sequence of every source, 0 or 1: seeded halves of each, equal sequences staying together."""
-    fold: dict[tuple[int, ...], int] = {}
-    for sequences in sources:
-        new = [sequence for sequence in dict.fromkeys(map(tuple, sequences)) if sequence not in fold]
-        random.Random(seed).shuffle(new)
-        fold |= {sequence: number % 2 for number, sequence in enumerate(new)}
-    return [[fold[tuple(sequence)] for sequence in sequences] for sequences in sources]
+    """The fold of every sequence of every source, 0 or 1: halves of each, drawn by document over all together.
+
+    Raises
+    ------
+    LaminaError
+        If a source has fewer than four documents: of each half, some are held out to pick a ridge.
+    """
+    purpose = (
+        "selection with a recovery in the loop (`recovery` of a selector) fits on one half of the documents and scores "
+        "the other"
+    )
+    return parts(sources, lambda count: (count - count // 2, count // 2), seed, 4, purpose)
 
 
 @dataclass(frozen=True)
@@ -100,17 +106,10 @@ def fitted(
     Raises
     ------
     LaminaError
-        If there are too few samples for two folds, or the method is no linear map of the stream.
+        If there are too few documents for two folds, or the method is no linear map of the stream.
     """
     depth, method = len(layers_of(model)), protocol.method(options.method)
     drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
-    if min(drawn[0].count(0), drawn[0].count(1)) < 2:
-        raise LaminaError(
-            "selection with a recovery in the loop fits on one half of the calibration and scores the other, and needs "
-            f"at least 4 different samples; there are {len(drawn[0])}. Raise the calibration's limit, or leave "
-            "`recovery` out of the selector."
-        )
-
     channels = int(text_config(model).hidden_size)
     place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
 

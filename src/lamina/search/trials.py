@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from lamina.data.splitting import documents, held_out
 from lamina.errors import LaminaError
 from lamina.models.surgery import parse
 from lamina.sweep.candidates import Candidate
@@ -178,22 +179,20 @@ def _mean(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the samples that a search sees and of those held back from it: a seeded share, equal ones together.
+    """Numbers of the samples that a search sees and of those held back from it: a seeded share of the documents.
 
     Raises
     ------
     LaminaError
-        If one of the two would be empty.
+        If there are fewer than two documents.
     """
-    different = list(dict.fromkeys(map(tuple, sequences)))
-    held = round(share * len(different))
-    if not 0 < held < len(different):
-        raise LaminaError(
-            f"a search holds back {share:g} of the calibration to measure its winner, and of {len(different)} "
-            "different samples that leaves none for one of the two. Raise the calibration's limit, or change "
-            "`held_back`."
-        )
-    chosen = np.random.default_rng(seed).permutation(len(different))[:held]
-    back = {different[number] for number in chosen}
-    flags = np.array([tuple(sequence) in back for sequence in sequences])
-    return np.flatnonzero(~flags), np.flatnonzero(flags)
+    purpose = "a search chooses on some documents and measures its winner on others (`held_back`)"
+    (flags,) = held_out([sequences], share, seed, purpose)
+    return np.flatnonzero(~np.array(flags)), np.flatnonzero(flags)
+
+
+def without(added: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]) -> list[Sequence[int]]:
+    """Samples of another calibration that are no copies of what a search holds back, at whatever length."""
+    mine, theirs = documents([added, held_back])
+    judging = set(theirs)
+    return [sequence for sequence, document in zip(added, mine, strict=True) if document not in judging]

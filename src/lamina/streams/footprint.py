@@ -39,6 +39,11 @@ class Shape:
         keys = width * (getattr(text, "num_key_value_heads", None) or heads)
         return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
 
+    def parameters(self, left: int) -> int:
+        """Of a model with `left` layers, at most: three matrices of an MLP, a head of its own."""
+        attention, mlp = 2 * self.channels * (self.channels + self.keys), 3 * self.channels * self.inner
+        return left * (attention + mlp + 4 * self.channels) + (2 * self.vocabulary + 1) * self.channels
+
     def passing(self, line: int) -> int:
         """Of a position on its way through the layers, in a line of `line` tokens.
 
@@ -115,6 +120,13 @@ def trained(shape: Shape, left: int, distilled: bool) -> float:
     layers = left * (5.25 * shape.inner + 8.6 * shape.channels)
     # Norms and losses keep float32 beside narrower weights: in bfloat16 a step needs three quarters of this.
     return max(shape.size, FLOAT) * (layers + (4 if distilled else 3) * shape.vocabulary)
+
+
+def stepped(size: int) -> float:
+    """Beside a trained number of `size` bytes: its gradient and Adam's two moments in float32, a copy of the best
+    value, and where it is narrower than float32 the copy that steps are taken on.
+    """
+    return 3 * FLOAT + size + (FLOAT if size < FLOAT else 0)
 
 
 def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:

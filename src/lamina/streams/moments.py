@@ -19,7 +19,6 @@ from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
 from lamina.streams.sources import Source
-from lamina.streams.sources import split as split
 
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
 # number of tokens nor on C.
@@ -123,15 +122,16 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
-    Of each source a share of the samples is held out. One forward pass serves all boundaries whose moments fit into
-    `memory` bytes together. Fit each as it comes: the moments of one pass are given up before the next. With
+    Of each source a share of the documents is held out; one of weight 0 takes part in that draw alone. One forward pass
+    serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the moments of one pass
+    are given up before the next. With
     `regressors`, X is what the module of a boundary's start gives out and not the stream there; `run` can give another
     stream, see `taps.entering`.
     """
     channels = int(text_config(model).hidden_size)
     per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
     wanted, regressors = sorted(set(boundaries)), regressors or {}
-    samples = sum(len(source.sequences) for source in sources)
+    samples = over.counted(sources)
     for first in range(0, len(wanted), per_pass):
         part = wanted[first : first + per_pass]
         starts = sorted({start for start, _ in part if start in regressors})

@@ -1,6 +1,5 @@
-"""Taps over several calibrations, of each of which a seeded share of the samples is held out."""
+"""Taps over several calibrations, of each of which a seeded share of the documents is held out."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,14 +8,17 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.errors import LaminaError
+from lamina.data.splitting import held_out
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
 
 
 @dataclass(frozen=True)
 class Source:
-    """Token sequences of one calibration, each of whose tokens counts `weight` times."""
+    """Token sequences of one calibration, each of whose tokens counts `weight` times.
+
+    With weight 0 nothing is fitted on them, but what is held out is drawn with them.
+    """
 
     sequences: Sequence[Sequence[int]]
     weight: float = 1.0
@@ -28,22 +30,21 @@ Consumer = Callable[[taps.Batch, Mapping[int, torch.Tensor], torch.Tensor, float
 """As `taps.Consumer`, and told which lines are held out (lines,), and the weight of their source."""
 
 
-def split(count: int, seed: int, share: float = HELDOUT_SHARE) -> list[bool]:
-    """For each of `count` samples, whether it is held out: a seeded share, at least one of each.
+def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
+    """Whether each sample of each source is held out, drawn by document over all sources together.
 
     Raises
     ------
     LaminaError
-        If there are fewer than two samples.
+        If a source has fewer than two documents.
     """
-    if count < 2:
-        raise LaminaError(
-            f"a patch needs at least 2 calibration samples, to fit on one and check on the other; there is {count}. "
-            "Raise the calibration's limit."
-        )
-    held = max(1, round(count * share))
-    chosen = set(random.Random(seed).sample(range(count), held))
-    return [number in chosen for number in range(count)]
+    told = [source.sequences for source in sources]
+    return held_out(told, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")
+
+
+def counted(sources: Sequence[Source]) -> int:
+    """Samples that a fit runs over."""
+    return sum(len(source.sequences) for source in sources if source.weight)
 
 
 def run(
@@ -56,10 +57,14 @@ def run(
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run,
 ) -> None:
-    """`taps.run`, or what stands for it, over the samples of all sources, one source after the other."""
-    for source in sources:
-        held = torch.tensor(split(len(source.sequences), seed), device=model.device)
-        run(model, source.sequences, boundaries, partial(_told, consumer, held, source.weight), tokens, outputs)
+    """`taps.run`, or what stands for it, over the samples of all sources, one source after the other.
+
+    A source of weight 0 takes part in the draw alone.
+    """
+    for source, flags in zip(sources, split(sources, seed), strict=True):
+        if source.weight:
+            held = torch.tensor(flags, device=model.device)
+            run(model, source.sequences, boundaries, partial(_told, consumer, held, source.weight), tokens, outputs)
 
 
 def _told(

@@ -22,8 +22,11 @@ COLUMNS: Columns = VARIANT | {
     "fit_error": (FLOAT, "Relative error with the patch, on the samples not held out."),
     "heldout_error_before": (FLOAT, "Relative error without the patch, on the held-out samples."),
     "heldout_error": (FLOAT, "Relative error with the patch, on the held-out samples."),
-    "heldout_error_before_stderr": (FLOAT, "Standard error of heldout_error_before, from a bootstrap over samples."),
-    "heldout_error_stderr": (FLOAT, "Standard error of heldout_error, likewise; null for one held-out sample."),
+    "heldout_error_before_stderr": (
+        FLOAT,
+        "Standard error of heldout_error_before, from a bootstrap over held-out documents.",
+    ),
+    "heldout_error_stderr": (FLOAT, "Standard error of heldout_error, likewise; null for one held-out document."),
     "mae_before": (FLOAT, "Mean absolute error without the patch, in activation units, on the held-out samples."),
     "mae_after": (FLOAT, "Mean absolute error with the patch, in activation units, on the held-out samples."),
     "fit_mae_before": (FLOAT, "mae_before on half as many of the samples that are not held out, drawn by the seed."),
@@ -42,7 +45,7 @@ COLUMNS: Columns = VARIANT | {
     "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
     "trained_tokens": (INT, "Tokens that gradients were taken on, those of each epoch counted; null without training."),
     "n_samples": (INT, "Samples of all calibrations that the recovery is fitted on, held-out ones included."),
-    "n_heldout": (INT, "How many of them are held out."),
+    "n_heldout": (INT, "How many different documents are held out; copies of one count once."),
     "n_tokens": (INT, "Tokens of context and gold answer of those samples, each counted once whatever its weight."),
     "auto_weight": (FLOAT, "Weight that `data` leaves to `auto`, the same at all boundaries of a variant; else null."),
     "general_loss_before": (
