@@ -21,10 +21,10 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import export_card, modeling_lamina, own_code
+from lamina.models import export_card, modeling_lamina, own_code, proof
 from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, layers_of, text_config
-from lamina.models.surgery import kept_layers, parse, runs
+from lamina.models.surgery import NUMBERED, kept_layers, parse, runs
 from lamina.models.variant import Boundary, Repairing
 from lamina.variant import EXPORTED_AS, Variant
 from lamina.version import VERSION
@@ -79,7 +79,8 @@ def export(
     Raises
     ------
     LaminaError
-        If the parts do not fit together, the form cannot hold the variant, or `folder` holds something else.
+        If the parts do not fit together, the form cannot hold the variant, `folder` holds something else, or what was
+        written loads back as another model, of which then nothing is left.
     """
     target = Path(folder)
     _check(base, form, target)
@@ -98,6 +99,7 @@ def export(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
+        proof.check_export(variant, base, temporary, trusted=written == "code")
         _document(source, temporary, base, variant, written)
         if target.is_dir():
             shutil.rmtree(target)
@@ -216,8 +218,9 @@ def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[
             for part in silent.modules():
                 for key, weight in list(part.named_parameters(recurse=False)):
                     setattr(part, key, nn.Parameter(weight.detach().clone().zero_(), requires_grad=False))
-                if isinstance(getattr(part, "layer_idx", None), int):
-                    setattr(part, "layer_idx", position)  # noqa: B010
+                for key in NUMBERED:
+                    if isinstance(getattr(part, key, None), int):
+                        setattr(part, key, position)
             setattr(layer, name, silent)
 
 

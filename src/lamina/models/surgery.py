@@ -7,9 +7,10 @@ out: the layer of a donor takes its place (`lamina.models.donors`).
 from collections.abc import Iterable, Sequence
 
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models import cutting
 from lamina.models.families import Family
 from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
 from lamina.models.structure import family_of, known_families, layers_of, text_config
@@ -17,14 +18,14 @@ from lamina.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
 
+# What modules call their layer's number, by which they find their part of a cache.
+NUMBERED = ("layer_idx", "layer_id")
+
 # Keys of a configuration under which layers read what another layer has computed, or has weights outside of the layers.
 _TIED = {
     "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
     "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
 }
-
-# Configuration lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
-_NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
 
 
 def parse(unit: str) -> tuple[int, str]:
@@ -115,9 +116,10 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
         layers.extend(survivors)
         for number, layer_module in enumerate(layers):
             for module in layer_module.modules():
-                if isinstance(getattr(module, "layer_idx", None), int):
-                    setattr(module, "layer_idx", number)  # noqa: B010
-        _cut_config(config, kept, depth)
+                for name in NUMBERED:
+                    if isinstance(getattr(module, name, None), int):
+                        setattr(module, name, number)
+        cutting.cut(config, kept, depth)
     return model
 
 
@@ -167,16 +169,3 @@ def _remove_mlp(layer: nn.Module, family: Family) -> None:
     for name in family.mlp[:-1]:
         setattr(layer, name, Nothing())
     setattr(layer, family.mlp[-1], NoMLP(residual_inside=False))
-
-
-def _cut_config(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
-    for name, value in list(vars(config).items()):
-        per_layer = isinstance(value, (list, tuple)) and len(value) == depth and not name.endswith(_NOT_PER_LAYER)
-        if per_layer:
-            setattr(config, name, type(value)(value[layer] for layer in kept))
-    if getattr(config, "first_k_dense_replace", None):
-        config.first_k_dense_replace = sum(layer < config.first_k_dense_replace for layer in kept)
-    # Heads that predict several tokens ahead stand behind the layers; transformers does not load them.
-    if getattr(config, "num_nextn_predict_layers", None):
-        config.num_nextn_predict_layers = 0
-    config.num_hidden_layers = len(kept)

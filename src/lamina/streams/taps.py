@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lamina.models import cutting
 from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import assert_finite
 from lamina.streams.batches import by_length, padded
@@ -128,14 +129,14 @@ def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[No
     """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
     layers, config = layers_of(model), text_config(model)
     behind = list(layers[max(1, *boundaries) :]) if boundaries else []
-    depth = config.num_hidden_layers
-    config.num_hidden_layers = depth - len(behind)
+    depth = len(layers)
+    cutting.set_depth(config, depth - len(behind))
     del layers[len(layers) - len(behind) :]
     try:
         yield
     finally:
         layers.extend(behind)
-        config.num_hidden_layers = depth
+        cutting.set_depth(config, depth)
 
 
 @contextmanager

@@ -138,6 +138,11 @@ class Tree:
     leaves: tuple[int, ...]
 
     @property
+    def width(self) -> int:
+        """The most streams that there are at a time."""
+        return max(max(level.running, len(level.kept)) for level in self.levels)
+
+    @property
     def layers(self) -> int:
         """Layers run, over all streams: the cost of one token."""
         return sum(level.running for level in self.levels)

@@ -1,7 +1,6 @@
 """The ablation engine: candidates measured on samples, many in one pass; a sweep is the candidates of every removal."""
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -12,21 +11,19 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
-from lamina.models.structure import family_of, layers_of
+from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import check, parse
 from lamina.models.variant import check_patches
 from lamina.streams.batches import TOKENS
-from lamina.sweep import candidates, forking, packing, readings
+from lamina.sweep import candidates, forking, packing, proof, readings
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
-from lamina.sweep.packing import Line
+from lamina.sweep.packing import Batch, Line, Places
 from lamina.sweep.scores import Name, Scores
 
 Pass = Literal["removal", "stream"]
 # The name of the model before a removal, in scores and tables.
 CURRENT = "none"
-
-_logger = logging.getLogger(__name__)
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
@@ -95,12 +92,20 @@ def opened(
     """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments.
 
     `donors` are the layers that units such as `7.@math` put in the place of the model's own.
+
+    Raises
+    ------
+    LaminaError
+        If the engine does not give this model's own numbers, see `lamina.sweep.proof`.
     """
+    proven = proof.Proof(model, samples)
     with forking.forking(model) as (layers, head):
         for unit, module in (donors or {}).items():
             layer, name = parse(unit)
             layers[layer].donors[name] = module
-        yield Session(model, layers, head, samples, tokens, outputs)
+        session = Session(model, layers, head, samples, tokens, outputs)
+        proven.prove(session)
+        yield session
 
 
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
@@ -135,23 +140,39 @@ class Session:
     ) -> None:
         self.model, self.layers, self.head = model, layers, head
         self.tokens, self.outputs = tokens, outputs
-        self.own_mask = not forking.uses_alibi(model)
-        if not self.own_mask:
-            _logger.warning(
-                "%s has ALiBi positions, which count places in the row: one row per choice, contexts are not shared.",
-                type(model).__name__,
-            )
-        self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
         self.scores = Scores(samples)
         self.layer_tokens = 0
-        self._lines = [packing.pack(number, sample, self.own_mask) for number, sample in enumerate(samples)]
-        config = model.config.get_text_config()
+        self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
+        self.fixed = False
+        config = text_config(model)
         self._head_cost = config.vocab_size / (4 * config.hidden_size)
         self._halves_are_all = not family_of(model).stream_norm
         self._checked: set[Candidate] = set()
-        with torch.inference_mode():
-            # Each wrapper learns in which form its layer returns the stream.
-            model(input_ids=torch.zeros(1, 1, dtype=torch.long, device=model.device), use_cache=False)
+
+    @torch.inference_mode()
+    def share(self, contexts: bool, fixed: bool = False) -> None:
+        """Let the rows of a sample share their context, under masks of our own, or run each under the model's masks.
+
+        `fixed` keeps the size of the batch the same around the layers, for code that reshapes what leaves them.
+        """
+        samples, model = self.scores.samples, self.model
+        self.windows, self.fixed = self.windows if contexts else None, fixed
+        self._lines = [packing.pack(number, sample, contexts) for number, sample in enumerate(samples)]
+        # Each wrapper learns what its layer is given and returns, from batches of different sizes.
+        token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
+        for layer in self.layers:
+            layer.sizes.clear()
+        for size in (2, 3):
+            ids = torch.full((size, 3), token, device=model.device)
+            # As in a pass: a line that is shorter than the longest makes the model build its masks.
+            real = None if contexts else torch.cat([torch.ones_like(ids)[:, :2], places[:size, None].clamp(max=1)], 1)
+            self._run(ids, places.expand(size, 3) if contexts else None, real)
+
+    def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
+        """Logits of a forward pass, at the places that the head chooses."""
+        given = {} if positions is None else {"position_ids": positions}
+        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **given).logits
+        return logits
 
     def sweep(self, units: Sequence[str], removed: Sequence[str] = (), pass_: Pass = "removal") -> None:
         """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
@@ -235,35 +256,49 @@ class Session:
     def _forward(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
     ) -> None:
-        batch = packing.collate(lines, self.model.device)
-        everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
-        tree = candidates.grow(everyone, list(observed.values()), len(self.layers), self._halves_are_all)
         watched, seen = list(observed), dict[Name, torch.Tensor]()
 
         def observe(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
-            seen[watched[number]] = readings.moved(batch, before, after)
+            seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
 
-        state = Streams(batch, tree, self.windows, self.own_mask, self.causal, observe)
+        batch = packing.collate(lines, self.model.device)
+        everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
         places = packing.places(lines, self.scores.offsets)
+        logits, leaves = self.logits(batch, places, everyone, list(observed.values()), observe)
+        named = dict(zip(wanted, leaves, strict=False))
+        read = readings.read(batch, places, logits, named, seen, leaves[-1] if self.outputs else None)
+        self.scores.take(batch, places, read)
+
+    def logits(
+        self,
+        batch: Batch,
+        places: Places,
+        wanted: Sequence[Candidate],
+        observed: Sequence[Observation] = (),
+        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: None,
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """One forward pass: logits (streams, places, V), and the stream of each candidate."""
+        tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
+        copies = tree.width if self.fixed else 1
+        state = Streams(batch, tree, self.windows, self.causal, observe, copies)
         line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(batch.tokens.device)
-        streams = 1 + max(tree.leaves)
+        streams = max(1 + max(tree.leaves), copies)
         self.head.choose = lambda hidden: (
             hidden.to(position.device).unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
         )
-        mask = None if self.own_mask else (batch.segments >= 0).long()
-        positions = batch.positions if self.own_mask else None
+        mask = None if self.windows is not None else (batch.segments >= 0).long()
+        positions = batch.positions if self.windows is not None else None
         try:
             for layer in self.layers:
                 layer.state = state
-            output = self.model(input_ids=batch.tokens, position_ids=positions, attention_mask=mask, use_cache=False)
+            repeated = [None if rows is None else rows.repeat(copies, 1) for rows in (batch.tokens, positions, mask)]
+            found = self._run(*repeated)
         finally:
             for layer in self.layers:
                 layer.state = None
+            self.head.choose = lambda hidden: hidden
         self.layer_tokens += state.layer_tokens
-        logits = output.logits.reshape(streams, len(places.line), -1)
-        leaves = dict(zip(wanted, tree.leaves, strict=False))
-        read = readings.read(batch, places, logits, leaves, seen, tree.leaves[-1] if self.outputs else None)
-        self.scores.take(batch, places, read)
+        return found.reshape(streams, len(places.line), -1), tree.leaves
 
 
 def _part(

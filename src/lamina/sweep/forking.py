@@ -20,7 +20,7 @@ from lamina.errors import LaminaError
 from lamina.models.devices import place_of
 from lamina.models.families import Family
 from lamina.models.modeling_lamina import patch_dtype, repair
-from lamina.models.structure import family_of, layers_of
+from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.variant import Patch
 from lamina.sweep.candidates import Level, Tree
 from lamina.sweep.packing import Batch
@@ -30,16 +30,18 @@ from lamina.sweep.packing import Batch
 class Streams:
     """State of one forward pass, shared by all wrappers.
 
-    `observe` takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says
-    that attention without a mask is causal, and then picks its fastest kernel and does not repeat grouped heads.
+    `windows` says what each layer sees, for masks of our own; None leaves the model its own. The lines stand `copies`
+    times in the model's input, as many as there are ever streams, where its code insists on one batch size. `observe`
+    takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says that
+    attention without a mask is causal, and then picks its fastest kernel and does not repeat grouped heads.
     """
 
     batch: Batch
     tree: Tree
-    windows: Sequence[int | None]
-    own_mask: bool
+    windows: Sequence[int | None] | None
     causal: bool
     observe: Callable[[int, torch.Tensor, torch.Tensor], None]
+    copies: int = 1
     masks: dict[int | None, torch.Tensor] = field(default_factory=dict)
     layer_tokens: int = 0
 
@@ -48,12 +50,12 @@ class Streams:
         lines = len(self.batch.lines)
         return tensor[start * lines : end * lines]
 
-    def mask(self, layer: int, dtype: torch.dtype) -> torch.Tensor | None:
+    def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number.
 
         None where it would only be causal.
         """
-        window, length = self.windows[layer], self.batch.tokens.shape[1]
+        length = self.batch.tokens.shape[1]
         if self.causal and self.batch.plain and (window is None or window >= length):
             return None
         if window not in self.masks:
@@ -80,10 +82,14 @@ class ForkingLayer(nn.Module):
                 "mlp": layer.get_submodule(family.mlp[-1]),
             }
         self.residual_inside = family.residual_inside
-        # Most layers return the stream alone, some the first of a tuple; learnt when the layer runs outside a pass.
-        self.returns_tuple = False
         self.state: Streams | None = None
-        self._mask_index = list(inspect.signature(layer.forward).parameters).index("attention_mask")
+        # Learnt when the layer runs outside a pass, on batches of different sizes: how many values it returns (0: the
+        # stream alone), and the first size of each tensor that it is given, by its place among the arguments.
+        self.returns = 0
+        self.sizes: dict[tuple[Any, ...], list[int]] = {}
+        names = list(inspect.signature(layer.forward).parameters)
+        self._stream_name = names[0]
+        self._mask_index = names.index("attention_mask") if "attention_mask" in names else None
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -91,19 +97,27 @@ class ForkingLayer(nn.Module):
         except AttributeError:
             return getattr(super().__getattr__("layer"), name)
 
-    def forward(self, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """(streams · lines, T, C) to the streams that the layer leaves, in the form that it returns."""
         if self.state is None:
-            output = self.layer(hidden, *args, **kwargs)
-            self.returns_tuple = isinstance(output, tuple)
+            output = self.layer(*args, **kwargs)
+            self.returns = 0 if isinstance(output, torch.Tensor) else len(output)
+            for place, tensor in _tensors((args, kwargs)):
+                self.sizes.setdefault(place, []).append(tensor.shape[0])
             return output
+        hidden = args[0] if args else kwargs.pop(self._stream_name)
+        args = args[1:]
         # Streams that pass a layer by stay beside those that run.
-        hidden, levels = hidden.to(self.place), self.state.tree.levels
+        levels, lines = self.state.tree.levels, len(self.state.batch.lines)
+        hidden = hidden[:lines] if self.number == 0 else hidden
+        hidden = hidden.to(self.place)
         hidden = self._advance(levels[self.number], hidden, args, kwargs)
         if self.number == len(levels) - 2:
             # Behind the last layer there may be one more patch.
             hidden = self._advance(levels[-1], hidden, args, kwargs)
-        return (hidden,) if self.returns_tuple else hidden
+            missing = self.state.copies * lines - len(hidden)
+            hidden = torch.cat([hidden, hidden[:1].expand(missing, *hidden.shape[1:])]) if missing > 0 else hidden
+        return (hidden, *[None] * (self.returns - 1)) if self.returns else hidden
 
     def _advance(
         self, level: Level, hidden: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -166,21 +180,26 @@ class ForkingLayer(nn.Module):
         assert state is not None
         lines = len(state.batch.lines)
 
-        def repeat(value: Any) -> Any:
-            if isinstance(value, torch.Tensor) and value.ndim and value.shape[0] % lines == 0:
-                # One line broadcasts by itself: no copies of a long mask. ALiBi's biases do not, being reshaped.
-                alone = copies == 1 or (value.shape[0] == 1 and state.own_mask)
-                return value if alone else value.repeat(copies, *[1] * (value.ndim - 1))
-            if isinstance(value, tuple):
-                return tuple(repeat(part) for part in value)
-            return value
+        def repeated(value: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
+            """One copy per stream of what has a part for each line."""
+            # What keeps its size whatever the batch has no part for a line, though it may divide by their number.
+            fixed = len(set(self.sizes.get(place, ()))) == 1
+            if fixed or value.shape[0] % lines:
+                return value
+            if state.copies > 1:
+                return value[: value.shape[0] // state.copies * copies]
+            # One line broadcasts by itself: no copies of a long mask. ALiBi's biases do not, being reshaped.
+            alone = copies == 1 or (value.shape[0] == 1 and state.windows is not None)
+            return value if alone else _copied(value, copies)
 
-        if state.own_mask:
-            mask = state.mask(self.number, hidden.dtype)
-            if len(args) >= self._mask_index:
-                args = (*args[: self._mask_index - 1], mask, *args[self._mask_index :])
+        (_, *others), named = _mapped(repeated, ((None, *args), kwargs))
+        if state.windows is not None:
+            mask = state.mask(state.windows[self.number], hidden.dtype)
+            mask = mask if mask is None or lines == 1 else _copied(mask, copies)
+            if self._mask_index is not None and len(others) >= self._mask_index:
+                others[self._mask_index - 1] = mask
             else:
-                kwargs = {**kwargs, "attention_mask": mask}
+                named["attention_mask"] = mask
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
             self.parts[component].register_forward_hook(_silencer(numbers, copies, self.residual_inside))
@@ -189,11 +208,34 @@ class ForkingLayer(nn.Module):
         ]
         try:
             module = self.donors[donor] if donor else self.layer
-            output = module(hidden, *map(repeat, args), **{name: repeat(value) for name, value in kwargs.items()})
+            output = module(hidden, *others, **named)
         finally:
             for handle in handles:
                 handle.remove()
-        return output[0] if isinstance(output, tuple) else output
+        stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+        return stream
+
+
+def _mapped(change: Callable[[torch.Tensor, tuple[Any, ...]], Any], value: Any, place: tuple[Any, ...] = ()) -> Any:
+    """A copy of nested tuples, lists and mappings with `change(tensor, place)` in the place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value, place) if value.ndim else value
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(change, part, (*place, number)) for number, part in enumerate(value))
+    if type(value) is dict:
+        return {name: _mapped(change, part, (*place, name)) for name, part in value.items()}
+    return value
+
+
+def _copied(value: torch.Tensor, copies: int) -> torch.Tensor:
+    return value.repeat(copies, *[1] * (value.ndim - 1))
+
+
+def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
+    """The tensors in nested tuples, lists and mappings, with their places."""
+    found: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+    _mapped(lambda tensor, place: found.append((place, tensor)), value)
+    return found
 
 
 def is_parallel(layer: nn.Module) -> bool:
@@ -268,32 +310,25 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
         model.set_output_embeddings(head)
 
 
-def windows(model: PreTrainedModel) -> list[int | None]:
+def windows(model: PreTrainedModel) -> list[int | None] | None:
     """How far back each layer's attention looks, in positions; None for all the way.
 
-    Raises
-    ------
-    LaminaError
-        If a layer's attention is of a kind whose mask the engine does not know.
+    None in the place of the list where a mask of our own cannot say what its layers see: other mixers than full and
+    sliding attention (linear, state-space, convolutional, chunked, indexed), or ALiBi, whose bias counts places in the
+    row, which packing would change.
     """
-    config = model.config.get_text_config()
-    number = len(layers_of(model))
+    config = text_config(model)
+    if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
+        return None
     window = getattr(config, "sliding_window", None)
-    kinds = getattr(config, "layer_types", None)
-    if not kinds:
-        return [window] * number
+    kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(layers_of(model))
     known = {"full_attention": None, "sliding_attention": window}
-    odd = sorted(set(kinds) - set(known))
-    if odd:
-        raise LaminaError(f"the sweep does not know the attention of layer type {odd[0]!r} ({type(model).__name__}).")
-    return [known[kind] for kind in kinds]
+    return [known[kind] for kind in kinds] if set(kinds) <= set(known) else None
+
+
+_ALL = ("full_attention", "sliding_attention")
 
 
 def causal_alone(model: PreTrainedModel) -> bool:
     """Whether the model's attention is causal where it is given no mask: SDPA is told so, eager attention is not."""
-    return getattr(model.config.get_text_config(), "_attn_implementation", None) == "sdpa"
-
-
-def uses_alibi(model: PreTrainedModel) -> bool:
-    """Whether positions enter by ALiBi: its bias counts places in the row, which packing would change."""
-    return model.config.model_type == "bloom" or bool(getattr(model.config, "alibi", False))
+    return getattr(text_config(model), "_attn_implementation", None) == "sdpa"

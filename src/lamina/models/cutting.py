@@ -1,0 +1,87 @@
+"""The configuration of a cut model: what lists, numbers or counts layers is cut by rules and not family by family.
+
+What a rule cannot tell (layers at every n-th place, say) is found when an export is loaded back and compared.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PretrainedConfig
+
+# Names under which configurations keep how many layers there are.
+_DEPTH = re.compile(r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers")
+# Lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
+_NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
+# Lists of the numbers of layers, and counts of those at the beginning.
+_NUMBERS = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
+_LEADING = re.compile(r"first_k_dense_replace|num_dense_layers|moe_layer_start_index")
+
+
+def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
+    """Make the configuration of a model of `depth` layers that of a model of its `kept` layers, in place."""
+    own = config.to_dict().get("per_layer_config") or {}
+    if own:
+        # Otherwise entries of single layers cannot be looked at.
+        config.per_layer_config = None
+    place = {layer: number for number, layer in enumerate(kept)}
+    longer = _of_depth(config, depth + 1)
+    _list_dense_layers(config, depth)
+    for name, value in list(vars(config).items()):
+        if isinstance(value, (list, tuple)) and value and not name.endswith(_NOT_PER_LAYER):
+            other = getattr(longer, name, None)
+            if _NUMBERS.fullmatch(name) and _are_numbers(value, depth):
+                setattr(config, name, type(value)(place[layer] for layer in value if layer in place))
+            elif len(value) == depth and not (isinstance(other, (list, tuple)) and len(other) == depth):
+                setattr(config, name, type(value)(value[layer] for layer in kept))
+            elif all(isinstance(part, (list, tuple)) and len(part) == 2 for part in value):
+                setattr(config, name, _counted(value, kept, depth))
+        elif isinstance(value, int) and _LEADING.fullmatch(name):
+            setattr(config, name, sum(layer < value for layer in kept))
+        elif name == "moe_layer_end_index" and value is not None and value >= 0:
+            setattr(config, name, sum(layer <= value for layer in kept) - 1)
+    # Heads that predict several tokens ahead stand behind the layers; transformers does not load them.
+    if getattr(config, "num_nextn_predict_layers", None):
+        config.num_nextn_predict_layers = 0
+    set_depth(config, len(kept))
+    left: dict[int | str, dict[str, Any]] = {place[int(n)]: told for n, told in own.items() if int(n) in place}
+    if left:
+        config.per_layer_config = left
+
+
+def set_depth(config: PretrainedConfig, depth: int) -> None:
+    """Say that there are so many layers, under each name that the configuration has for it."""
+    for name in [name for name, value in vars(config).items() if _DEPTH.fullmatch(name) and isinstance(value, int)]:
+        setattr(config, name, depth)
+
+
+def _of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
+    """The default configuration of the same type for another depth; None where there is none."""
+    try:
+        kind: Any = type(config)
+        found: PretrainedConfig = kind(**{next(name for name in vars(config) if _DEPTH.fullmatch(name)): depth})
+        return found
+    except Exception:  # whatever a type asks of its entries
+        return None
+
+
+def _are_numbers(value: Sequence[Any], depth: int) -> bool:
+    """Whether a list holds numbers of layers, in order, and not one flag for each."""
+    numbers = all(type(each) is int and 0 <= each < depth for each in value)
+    return numbers and list(value) == sorted(set(value)) and not (len(value) == depth and set(value) <= {0, 1})
+
+
+def _counted(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
+    """A list of [kinds, how often] for the layers that stay, where it is one."""
+    if not all(isinstance(kinds, (list, tuple)) and type(times) is int for kinds, times in value):
+        return value
+    each = [kind for kinds, times in value for _ in range(times) for kind in kinds]
+    return [[[each[layer]], 1] for layer in kept] if len(each) == depth else value
+
+
+def _list_dense_layers(config: PretrainedConfig, depth: int) -> None:
+    """Where experts stand in every n-th layer but for a list of others, make it every layer but for a longer list."""
+    step, dense = getattr(config, "decoder_sparse_step", None), getattr(config, "mlp_only_layers", None)
+    if isinstance(step, int) and step > 1 and dense is not None:
+        config.mlp_only_layers = [layer for layer in range(depth) if layer in dense or (layer + 1) % step]
+        config.decoder_sparse_step = 1

@@ -1,0 +1,197 @@
+"""A model against itself: what it gives when layers hand their input on, by a plain forward pass with hooks.
+
+Every number rests on lamina doing to this model what cutting its layers would do. So whatever does that another way
+(a sweep's streams, a cut model, an export) is held against these few lines before it is believed.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.load import load_folder
+from lamina.models.structure import layers_of, text_config
+from lamina.models.surgery import remove
+from lamina.models.variant import share
+
+ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
+"""How far logits may be apart by dtype of the model, see `distance`; `COARSE` in the others."""
+COARSE = 0.1
+
+# Numbers of logits computed at a time: 256 MiB in bfloat16.
+_CHUNK = 1 << 27
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
+    """Logits of the last positions of one row, run alone: (last, V)."""
+    row = torch.tensor([ids], device=model.device)
+    found: torch.Tensor = model(input_ids=row, use_cache=False).logits
+    return found[0, -last:].clone()
+
+
+@torch.inference_mode()
+def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]) -> torch.Tensor:
+    """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
+    size = max(1, _CHUNK // (len(ids) * text_config(model).vocab_size))
+    found = []
+    for start in range(0, len(gone), size):
+        some = gone[start : start + size]
+        rows = torch.tensor([ids], device=model.device).expand(len(some), -1)
+        with _bypassed(layers_of(model), some):
+            found.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
+    return torch.cat(found)
+
+
+@contextmanager
+def _bypassed(layers: Iterable[nn.Module], gone: Sequence[frozenset[int]]) -> Iterator[None]:
+    """While open, row n of a batch passes by the layers in gone[n]."""
+    entered: dict[int, torch.Tensor] = {}
+
+    def entering(rows: list[int]) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # A copy, since a layer may add to its input in place.
+            entered[id(module)] = (args[0] if args else next(iter(kwargs.values())))[rows].clone()
+
+        return hook
+
+    def leaving(rows: list[int]) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            stream = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+            stream[rows] = entered.pop(id(module)).to(stream.device)
+            return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
+
+        return hook
+
+    handles = []
+    for number, layer in enumerate(layers):
+        rows = [row for row, lacking in enumerate(gone) if number in lacking]
+        if rows:
+            handles.append(layer.register_forward_pre_hook(entering(rows), with_kwargs=True))
+            handles.append(layer.register_forward_hook(leaving(rows)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tolerance(model: PreTrainedModel) -> float:
+    """The largest `distance` that rounding explains in the dtype of a model."""
+    return ROUNDING.get(model.dtype, COARSE)
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
+    """How far logits (positions, V) are from others, relative to how far those are from their mean.
+
+    The largest of the positions; in 16 bits their median, as there rounding sends a token to another expert now and
+    then. Infinite where only one of them is a number.
+    """
+    found, wanted = found.float(), wanted.float().to(found.device)
+    spread = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-30)
+    far = (found - wanted).norm(dim=-1) / spread
+    far = torch.where(found.isfinite().all(-1) | wanted.isfinite().all(-1), far, 0).nan_to_num(torch.inf)
+    return float(far.max() if dtype in ROUNDING else far.median())
+
+
+def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
+    """Refuse a model that a later token changes earlier, or that cut layers do not leave as layers that are passed by.
+
+    Raises
+    ------
+    LaminaError
+        Saying which of the two, and by how much.
+    """
+    name, most, last = text_config(model).model_type, tolerance(model), len(ids) // 2
+    whole = logits(model, ids, len(ids))
+    changed = [*ids[:-last], *reversed(ids[:last])]
+    far = distance(logits(model, changed, len(ids))[:-last], whole[:-last], model.dtype)
+    if far > most:
+        raise LaminaError(
+            f"the model family '{name}' looks ahead: another ending moves the logits of the tokens before it (by "
+            f"{far:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those before."
+        )
+    depth = len(layers_of(model))
+    if depth < 3:
+        return
+    gone = [depth // 3, depth - 1]
+    [wanted] = without(model, ids, last, [frozenset(gone)])
+    try:
+        far = distance(logits(remove(share(model), [str(layer) for layer in gone]), ids, last), wanted, model.dtype)
+    except (LaminaError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a family's code raises
+        raise LaminaError(
+            f"the model family '{name}' cannot be cut: without layers {gone[0]} and {gone[1]} it does not run "
+            f"({type(error).__name__}: {error})."
+        ) from error
+    if far > most:
+        raise LaminaError(
+            f"the model family '{name}' cannot be cut: without layers {gone[0]} and {gone[1]} it is another model than "
+            f"one whose layers {gone[0]} and {gone[1]} hand their input on (by {far:.2g} of the spread of its logits; "
+            f"{most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its layers depend on their "
+            "number, on the depth or on each other."
+        )
+
+
+def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
+    """Load a checkpoint back and refuse it if it is not the variant it was written from.
+
+    Its logits must be the variant's, and generating from a cache must give what it gives without, if it does so with
+    the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
+
+    Raises
+    ------
+    LaminaError
+        Saying what differs, and by how much.
+    """
+    name = text_config(variant).model_type
+    advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
+    try:
+        back = load_folder(folder, "auto", trusted)
+    except Exception as error:  # whatever a family's code raises
+        raise LaminaError(f"the export of this '{name}' does not load back: {error} {advice}") from error
+    back = torch.nn.Module.to(back, variant.device)
+    ids, most = _probe(variant), tolerance(variant)
+    far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
+    if far > most:
+        raise LaminaError(
+            f"the export of this '{name}' would load back as another model: its logits would be off by {far:.2g} of "
+            "their spread. Layers of this family compute with their number or with the depth, or its configuration "
+            f"cannot say which layers are left. {advice}"
+        )
+    far = _cache_error(back, ids)
+    if far > most >= _cache_error(base, ids):
+        raise LaminaError(
+            f"the export of this '{name}' would generate other text from a cache than without one: its logits would be "
+            f"{far:.2g} of their spread apart, and the unpruned model's are not. {advice}"
+        )
+
+
+def _probe(model: PreTrainedModel) -> list[int]:
+    """Some tokens that mean nothing special."""
+    config = text_config(model)
+    special = {value for name, value in vars(config).items() if name.endswith("token_id")}
+    return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
+
+
+@torch.inference_mode()
+def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
+    row, before = torch.tensor([ids], device=model.device), model.generation_config
+    told = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    try:
+        generator: Any = model
+        found = generator.generate(row, output_logits=True, return_dict_in_generate=True, **told)
+    except Exception:  # as above
+        return torch.inf
+    finally:
+        model.generation_config = before
+    text = found.sequences[0].tolist()
+    return distance(torch.cat(found.logits), logits(model, text[:-1], 4), model.dtype)

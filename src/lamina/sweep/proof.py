@@ -1,0 +1,158 @@
+"""The engine proves itself on the model at hand, before a number is believed.
+
+A few rows of the samples go through twice: one by one through the plain model, and as lines of one batch through the
+engine; then one short row without each layer, against the model whose layer hands its input on. Where contexts cannot
+be shared rightly, each row runs alone under the model's own masks; where that is not right either, it is refused.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Row, Sample
+from lamina.errors import LaminaError
+from lamina.models import proof
+from lamina.models.structure import layers_of, text_config
+from lamina.sweep import forking, packing
+from lamina.sweep.candidates import Candidate
+
+if TYPE_CHECKING:
+    from lamina.sweep.engine import Session
+
+_ROWS = 2  # of each sample
+_LAST = 8  # positions that are compared
+_SHORT, _LONG = 16, 64  # tokens of the row without each layer
+
+_logger = logging.getLogger(__name__)
+
+# By model: how its sessions `share`, by the windows that were shorter than the samples.
+_proven: "WeakKeyDictionary[PreTrainedModel, dict[tuple[int, ...], tuple[bool, bool]]]" = WeakKeyDictionary()
+
+
+class Proof:
+    """What the plain model gives, taken before its layers are wrapped; `prove` holds a session against it."""
+
+    def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
+        self.model, self.most = model, proof.tolerance(model)
+        self.windows = forking.windows(model)
+        longest = max(map(_length, samples))
+        self.key = tuple(sorted({w for w in self.windows or () if w is not None and w < longest}))
+        self.known = _proven.setdefault(model, {}).get(self.key)
+        if self.known is not None:
+            return
+        self.samples = _chosen(samples, max(self.key, default=0))
+        rows = [row for sample in self.samples for row in sample.rows]
+        self.wanted = [
+            proof.logits(model, (row.context + row.continuation)[:-1], len(row.continuation)) for row in rows
+        ]
+        if any(wanted.isnan().any() for wanted in self.wanted):
+            # Refused where its numbers are asked for.
+            self.known = (self.windows is not None, False)
+            return
+        text = self.samples[-1].sequence()[:_LONG]
+        proof.check(model, text)
+        self.text = Sample(0, "text", 0, (_ending(text),), "")
+        last = len(self.text.rows[0].continuation)
+        gone = [frozenset({layer}) for layer in range(len(layers_of(model)))]
+        self.removals = proof.without(model, text[:-1], last, gone)
+
+    def prove(self, session: "Session") -> None:
+        """Make the session share contexts if that is right, else run each row alone.
+
+        Raises
+        ------
+        LaminaError
+            If neither gives the plain model's numbers, naming the family, the layer and how far it is off.
+        """
+        if self.known is not None:
+            session.share(*self.known)
+            return
+        reasons: list[str] = []
+        for contexts, fixed in ((True, False), (False, False), (False, True))[self.windows is None :]:
+            worked = session.layer_tokens
+            try:
+                session.share(contexts, fixed)
+                reason = self._difference(session, contexts)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except Exception as error:  # whatever a family's code raises when it is given streams
+                reason = f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
+            session.layer_tokens = worked
+            if reason is None:
+                _proven[self.model][self.key] = (contexts, fixed)
+                if not contexts:
+                    why = reasons[0] if reasons else "its layers see more than a mask can tell"
+                    _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
+                return
+            reasons.append(reason)
+        raise LaminaError(
+            f"the model family '{self._name}' cannot be swept: {reasons[-1]}. No number would be the model's own."
+        )
+
+    @property
+    def _name(self) -> str:
+        return str(text_config(self.model).model_type)
+
+    @torch.inference_mode()
+    def _difference(self, session: "Session", contexts: bool) -> str | None:
+        """Where the engine differs from the plain model; None where it does not."""
+        [far] = self._far(session, self.samples, contexts, [Candidate()], [torch.cat(self.wanted)])
+        if far > self.most:
+            return f"through the engine, its logits are {self._by(far)}"
+        width = max(1, session.tokens // len(self.text.sequence()) - 1)
+        for start in range(0, len(self.removals), width):
+            removals = self.removals[start : start + width]
+            without = [Candidate(frozenset({str(start + number)})) for number in range(len(removals))]
+            fars = self._far(session, [self.text], contexts, without, list(removals))
+            worst = max(range(len(fars)), key=fars.__getitem__)
+            if fars[worst] > self.most:
+                return f"without layer {start + worst}, its logits are {self._by(fars[worst])}"
+        return None
+
+    def _by(self, far: float) -> str:
+        dtype = str(self.model.dtype).removeprefix("torch.")
+        return f"off by {far:.2g} of their spread, where rounding in {dtype} explains {self.most:g}"
+
+    def _far(
+        self,
+        session: "Session",
+        samples: Sequence[Sample],
+        contexts: bool,
+        candidates: Sequence[Candidate],
+        wanted: Sequence[torch.Tensor],
+    ) -> list[float]:
+        """The distance of each candidate from what is wanted, at the samples' scored tokens in order."""
+        lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
+        batch = packing.collate(tuple(lines), session.model.device)
+        places = packing.places(lines, torch.zeros(len(samples), dtype=torch.int64).numpy())
+        logits, leaves = session.logits(batch, places, candidates)
+        return [
+            proof.distance(logits[leaf][places.at], given, self.model.dtype)
+            for leaf, given in zip(leaves, wanted, strict=True)
+        ]
+
+
+def _length(sample: Sample) -> int:
+    return max(len(row.context) + len(row.continuation) for row in sample.rows)
+
+
+def _chosen(samples: Sequence[Sample], window: int) -> list[Sample]:
+    """Few rows of two samples: the shortest that is longer than every window, and the shortest of some length."""
+    order = sorted(samples, key=_length)
+    long = next((sample for sample in order if _length(sample) > window + 1), order[-1])
+    short = next((sample for sample in order if _length(sample) >= _SHORT), order[-1])
+    return [
+        replace(sample, gold=0, rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows[:_ROWS]))
+        for sample in ((long,) if long is short else (long, short))
+    ]
+
+
+def _ending(ids: tuple[int, ...], row: Row | None = None) -> Row:
+    """A row whose last tokens are scored: those that are, or the last few of a text."""
+    last = min(_LAST, len(row.continuation) if row else len(ids) - 1)
+    return Row(ids[:-last], ids[-last:], last)
