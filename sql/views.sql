@@ -14,6 +14,7 @@
 
 CREATE OR REPLACE VIEW models AS SELECT * FROM 'results/tables/models.parquet';
 CREATE OR REPLACE VIEW calibrations AS SELECT * FROM 'results/tables/calibrations.parquet';
+CREATE OR REPLACE VIEW shared_documents AS SELECT * FROM 'results/tables/shared_documents.parquet';
 CREATE OR REPLACE VIEW activations AS SELECT * FROM 'results/tables/activations.parquet';
 CREATE OR REPLACE VIEW sweeps AS SELECT * FROM 'results/tables/sweeps.parquet';
 CREATE OR REPLACE VIEW relevance AS SELECT * FROM 'results/tables/relevance.parquet';

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lamina.config.calibrations import read
 from lamina.config.models import Model
 from lamina.data import calibrations, documents, lm_tasks, text
-from lamina.data.calibrations import document_hash
+from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe

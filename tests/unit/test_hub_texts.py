@@ -15,7 +15,8 @@ import yaml
 
 from lamina.config.calibrations import Hub, read
 from lamina.data import hub, mixture
-from lamina.data.calibrations import Calibration, Sample, document_hash
+from lamina.data.calibrations import Calibration, Sample
+from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe

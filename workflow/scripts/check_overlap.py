@@ -1,10 +1,24 @@
-"""Refuse a calibration that holds documents of a benchmark."""
+"""Refuse a calibration that holds documents of a benchmark, and count those that share passages with one."""
 
 import argparse
 import json
 
+from lamina.data import overlap
 from lamina.errors import LaminaError, explained
 from lamina.tables import store
+
+# Of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
+MOST = 0.01
+
+
+def documents(path: str) -> list[tuple[str, list[int]]]:
+    """Each document once: its hash, and the hashes of its runs of words."""
+    data = store.read(path, ["document", "runs"]).to_pylist()
+    found: dict[str, list[int]] = {}
+    for row in data:  # of a question's rows the first has its runs
+        found.setdefault(row["document"], row["runs"])
+    return list(found.items())
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -15,20 +29,26 @@ if __name__ == "__main__":
     parser.add_argument("--output", required=True)
     args = parser.parse_args()
     with explained():
-        used = set(store.read(args.samples, ["document"])["document"].to_pylist())
-        tested = set(store.read(args.documents, ["document"])["document"].to_pylist())
-        shared = used & tested
-        if shared:
+        used, tested = documents(args.samples), documents(args.documents)
+        found = overlap.compare(used, tested)
+        of = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{args.task}'"
+        remedy = "Calibrate on another split, or on documents that the benchmark does not use."
+        if found.equal:
             raise LaminaError(
-                f"calibrations.{args.calibration} shares {len(shared)} of its {len(used)} documents with the "
-                f"{len(tested)} test documents of benchmark '{args.task}': a score on seen documents says nothing. "
-                "Calibrate on another split, or on documents that the benchmark does not use."
+                f"calibrations.{args.calibration} shares {found.equal} {of}: a score on seen documents says nothing. "
+                f"{remedy}"
+            )
+        if found.near > MOST * len(used):
+            raise LaminaError(
+                f"calibrations.{args.calibration} shares at least half of the text of {found.near} {of}, which is "
+                f"more than {MOST:.0%}: they differ by a few words. {remedy}"
             )
         facts = {
             "calibration": args.calibration,
             "task": args.task,
             "documents": len(used),
             "tested": len(tested),
-            "shared": 0,
+            "near": found.near,
+            "sharing": found.sharing,
         }
         store.write_text(args.output, json.dumps(facts) + "\n")

@@ -52,6 +52,12 @@ def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str
             yield keys | {"unit": str(unit), "donor": donor, "position": position} | measured
 
 
+def shared_documents(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Rows from the checks `overlap/{model}/{calibration}/{task}.json`."""
+    for path in paths:
+        yield {"model": path.parents[1].name} | json.loads(path.read_text(encoding="utf-8"))
+
+
 def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:
     """Rows from the benchmark files that Snakemake left under `folder`, and from what forks of a parent say in `logs`.
 
@@ -83,7 +89,7 @@ def number(text: Any) -> float | None:
 
 # The last line in the log of a job that succeeded (lamina.workflow.warm_client).
 _USED = re.compile(r"^cpu_seconds=(\S+) max_rss_mb=(\S+)", re.MULTILINE)
-READERS = {"models": models, "calibrations": calibrations, "plans": plans}
+READERS = {"models": models, "calibrations": calibrations, "plans": plans, "shared_documents": shared_documents}
 
 
 def gather(

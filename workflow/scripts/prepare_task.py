@@ -1,4 +1,7 @@
-"""Load what a benchmark scores and write the hashes of its documents, for the check of calibrations against it."""
+"""Load what a benchmark scores and write the hashes of its documents and of what stands in them.
+
+Calibrations are checked against these.
+"""
 
 import argparse
 import json
@@ -8,7 +11,7 @@ import pyarrow as pa
 
 from lamina.config import benchmarks
 from lamina.data import documents, lm_tasks
-from lamina.data.calibrations import document_hash
+from lamina.data.overlap import document_hash, runs
 from lamina.errors import explained
 from lamina.tables import store
 
@@ -23,9 +26,13 @@ if __name__ == "__main__":
             entry = benchmarks.Perplexity.from_options(args.entry)
             path = documents.corpus_file(entry.text, entry.split, Path.cwd())
             texts = documents.read_documents(path, entry.documents, f"benchmarks.perplexity.{args.task}")
-            tested = [document_hash(part) for part in texts]
+            tested = [(part, []) for part in texts]
         else:
             task_entry = benchmarks.Task.from_options(args.entry)
             task = lm_tasks.load_task(args.task, Path.cwd(), None, task_entry.choices, trust_code=task_entry.trust_code)
             tested = lm_tasks.test_documents(task, task_entry.limit)
-        store.write(args.output, pa.table({"document": pa.array(tested, pa.string())}))
+        found = {
+            "document": pa.array([document_hash(*asked) for asked in tested], pa.string()),
+            "runs": pa.array([runs(*asked) for asked in tested], pa.list_(pa.uint64())),
+        }
+        store.write(args.output, pa.table(found))

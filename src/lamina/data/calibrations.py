@@ -4,9 +4,7 @@ A sample has one row per answer choice (multiple choice) or one row (a generated
 and a continuation; only the continuation's tokens are scored, each predicted from everything before it.
 """
 
-import hashlib
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ _SCHEMA = pa.schema(
         ("continuation", pa.list_(pa.int32())),
         ("characters", pa.int64()),
         ("document", pa.string()),
+        ("runs", pa.list_(pa.uint64())),
     ]
 )
 
@@ -44,13 +43,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Sample:
-    """One document. `gold` is the index of the right row; `document` identifies the source text (a hash)."""
+    """One document. `gold` is the index of the right row; `document` identifies the source text (a hash).
+
+    `runs` are hashes of its runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` leaves
+    them in the file.
+    """
 
     index: int
     kind: str
     gold: int
     rows: tuple[Row, ...]
     document: str
+    runs: tuple[int, ...] = ()
 
     def sequence(self) -> tuple[int, ...]:
         """Context and gold continuation, the tokens over which stream metrics and patches run."""
@@ -68,12 +72,6 @@ class Calibration:
     def sequences(self) -> list[tuple[int, ...]]:
         """One token sequence per sample, in sample order."""
         return [sample.sequence() for sample in self.samples]
-
-
-def document_hash(text: str, choices: Sequence[str] = ()) -> str:
-    """Identity of a document for the overlap check: case and white space do not make it another one."""
-    question, *answers = (re.sub(r"\s+", " ", part).strip().casefold() for part in (text, *choices))
-    return hashlib.sha256("\x1f".join([question, *sorted(answers)]).encode()).hexdigest()
 
 
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
@@ -106,6 +104,7 @@ def write(path: str | Path, calibration: Calibration) -> None:
             "continuation": row.continuation,
             "characters": row.characters,
             "document": sample.document,
+            "runs": sample.runs if number == 0 else (),
         }
         for sample in calibration.samples
         for number, row in enumerate(sample.rows)
@@ -115,7 +114,7 @@ def write(path: str | Path, calibration: Calibration) -> None:
 
 def read(path: str | Path) -> Calibration:
     """Read what `write` wrote."""
-    data = store.read(path)
+    data = store.read(path, [field.name for field in _SCHEMA if field.name != "runs"])
     facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
     grouped: dict[int, list[dict[str, Any]]] = {}
     for record in data.to_pylist():

@@ -21,7 +21,8 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import task_files, task_groups
-from lamina.data.calibrations import Row, Sample, document_hash
+from lamina.data.calibrations import Row, Sample
+from lamina.data.overlap import document_hash, runs
 from lamina.data.questions import check_examples, read_questions
 from lamina.data.task_groups import TaskOrGroup, leaves
 from lamina.errors import LaminaError
@@ -219,9 +220,9 @@ def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, lis
     return str(task.doc_to_text(doc)), [str(c) for c in task.doc_to_choice(doc)]
 
 
-def test_documents(found: TaskOrGroup, limit: int | None = None) -> list[str]:
-    """Hashes of the documents that a benchmark of a task or group scores, of each task `limit`."""
-    return [document_hash(*document_text(task, doc)) for task in leaves(found) for doc in list(task.eval_docs)[:limit]]
+def test_documents(found: TaskOrGroup, limit: int | None = None) -> list[tuple[str, list[str]]]:
+    """Question and choices of the documents that a benchmark of a task or group scores, of each task `limit`."""
+    return [document_text(task, doc) for task in leaves(found) for doc in list(task.eval_docs)[:limit]]
 
 
 def task_samples(
@@ -244,13 +245,13 @@ def task_samples(
     samples: list[Sample] = []
     for instances in by_document.values():
         doc = instances[0].doc
-        text, choices = document_text(task, doc)
-        document = document_hash(text, choices)
+        asked = document_text(task, doc)
+        source = (document_hash(*asked), runs(*asked))
         if task.config.output_type == "multiple_choice":
             rows, gold = _choice_rows(task, lm, doc, instances), _gold(task, doc)
-            samples.append(Sample(len(samples), "choices", gold, rows, document))
+            samples.append(Sample(len(samples), "choices", gold, rows, *source))
         elif task.config.output_type in ("generate_until", "loglikelihood"):
-            samples.append(Sample(len(samples), "generated", 0, (_answer_row(task, lm, doc, instances[0]),), document))
+            samples.append(Sample(len(samples), "generated", 0, (_answer_row(task, lm, doc, instances[0]),), *source))
         else:
             raise LaminaError(
                 f"task '{task.config.task}' scores by {task.config.output_type}, which has no right answer to count. "

@@ -1,6 +1,7 @@
 """From a calibration's entry in the config to its samples."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,4 +90,4 @@ def _answered(
         for task, count in zip(leaves(found), counts, strict=True):
             if count:
                 samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
-    return [Sample(i, s.kind, s.gold, s.rows, s.document) for i, s in enumerate(samples)]
+    return [replace(s, index=i) for i, s in enumerate(samples)]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from transformers import PreTrainedTokenizerBase
 
-from lamina.data.calibrations import Row, Sample, document_hash
+from lamina.data.calibrations import Row, Sample
+from lamina.data.overlap import document_hash, runs
 from lamina.errors import LaminaError
 
 _logger = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, l
         tokens = encode(tokenizer, text)[:length]
         if len(tokens) >= 2:
             row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
-            samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text)))
+            samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))
     if not samples:
         raise LaminaError("text: no document has two tokens or more. Write a file with longer documents.")
     if short := len(documents) - len(samples):

@@ -22,6 +22,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
             *written(connection),
             *replicates(connection),
             not_finite(connection),
+            *shared_documents(connection),
         )
         if sentence
     ]
@@ -219,3 +220,19 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     told = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in found[:5])
     more = f" and {len(found) - 5} more" if len(found) > 5 else ""
     return f"Without these units the outputs were not finite on some samples, which count as wrong: {told}{more}."
+
+
+def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much of the calibrations stands in test documents; those that hold a test document itself were refused."""
+    found = rows(
+        connection,
+        """SELECT count(*) AS n, string_agg(
+            format('{} of the {} documents of {} with the {} of {} ({} near duplicates)',
+                sharing, documents, calibration, tested, task, near), '; ' ORDER BY sharing DESC, calibration, task
+            ) FILTER (sharing > 0) AS told
+        FROM (SELECT DISTINCT calibration, task, documents, tested, near, sharing FROM shared_documents)""",
+    )[0]
+    if not found["n"]:
+        return []
+    told = found["told"] or "nothing is shared"
+    return [f"Passages of 13 words that calibrations share with test documents, in {found['n']} pairs of them: {told}."]

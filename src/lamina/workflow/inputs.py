@@ -1,6 +1,7 @@
 """The files that jobs read, from the configuration and a job's wildcards `w`."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from lamina import paths
@@ -176,6 +177,8 @@ def table_parts(config: Configuration, table: str) -> list[str]:
             return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
         case "calibrations":
             return [paths.calibration(*place) for place in studies.calibrations(config)]
+        case "shared_documents":
+            return _overlaps(config)
         case "activations":
             return [paths.activations(*place) for place in studies.captures(config)]
         case "sweeps" | "relevance":
@@ -204,3 +207,13 @@ def table_parts(config: Configuration, table: str) -> list[str]:
         case "diagnoses":
             return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
     raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.workflow.inputs.")
+
+
+def _overlaps(config: Configuration) -> list[str]:
+    """Every check of a calibration against a benchmark that the studies' jobs wait for."""
+    found = {gate for model in config.models for gate in draft_gates(config, model)}
+    for model, calibration, task, block in studies.benchmark_blocks(config):
+        if calibration != "none":
+            place = SimpleNamespace(model=model, calibration=calibration, task=task)
+            found.update(overlap_gates(config, place, studies.block_variants(config, model, calibration, task, block)))
+    return sorted(found)

@@ -1,0 +1,100 @@
+"""Which documents of a calibration are documents of a benchmark: equal ones, near duplicates, and shared passages.
+
+Two documents are compared by their words: lower case, without marks that only punctuate. Signs such as + ( = are words,
+since sums, formulas and code differ by nothing else. Equal words are the same document. Otherwise runs of 13 words are
+compared, as is usual for contamination [GPT-3, arXiv 2005.14165, appendix C]: a near duplicate has at least half of the
+runs of the shorter of the two. One run alone may be a quotation, and is only counted. Runs that say nothing of where
+they are from are left out: those of fewer than 9 different words, and those in more than 10 documents of one side,
+which are templates of prompts.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+RUN, DIFFERENT, TEMPLATE = 13, 9, 10
+# Of the runs of the shorter document, in a near duplicate.
+NEAR = 0.5
+_WORD = re.compile(r"\w+|[^\w\s.,;:!?\"'`´“”‘’«»…—–-]")
+# Weights of a run's places: odd numbers that begin no short cycle, modulo 2^64.
+_PLACES = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(RUN)], dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """How many documents of a calibration are in a benchmark: equal to one, its near duplicate, sharing a run with it.
+
+    Each counts those before it too.
+    """
+
+    equal: int
+    near: int
+    sharing: int
+
+
+def words(text: str) -> list[str]:
+    """The words by which documents are compared."""
+    return _WORD.findall(text.casefold())
+
+
+def document_hash(text: str, choices: Sequence[str] = ()) -> str:
+    """Identity of a document: case, white space, punctuation and the order of choices do not make it another one."""
+    question, *answers = (" ".join(words(part)) or " ".join(part.split()) for part in (text, *choices))
+    return hashlib.sha256("\x1f".join([question, *sorted(answers)]).encode()).hexdigest()
+
+
+def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
+    """Hashes (64 bits) of the runs of words in a document, or in a question followed by each of its choices, sorted."""
+    found: set[int] = set()
+    for tail in choices or ("",):
+        coded = np.array([_code(word) for word in words(f"{text} {tail}")], dtype=np.uint64)
+        if len(coded) >= RUN:
+            windows = np.lib.stride_tricks.sliding_window_view(coded, RUN)
+            ordered = np.sort(windows, axis=1)
+            different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
+            found.update((windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist())
+    return tuple(sorted(found))
+
+
+def compare(used: Sequence[tuple[str, Sequence[int]]], tested: Sequence[tuple[str, Sequence[int]]]) -> Overlap:
+    """Documents of a calibration (`used`) against those of a benchmark, each as its hash and its runs."""
+    there = {document for document, _ in tested}
+    equal = np.array([document in there for document, _ in used], dtype=bool)
+    mine, theirs = (_flat([each for _, each in side]) for side in (used, tested))
+    # A template is known by either side.
+    known = np.union1d(_frequent(mine[0]), _frequent(theirs[0]))
+    (runs_used, of_used), (runs_tested, of_tested) = (
+        (side[0][telling], side[1][telling]) for side in (mine, theirs) for telling in [~np.isin(side[0], known)]
+    )
+    sizes = [np.bincount(of, minlength=len(side)) for of, side in ((of_used, used), (of_tested, tested))]
+    order = np.argsort(runs_tested, kind="stable")
+    first, last = (np.searchsorted(runs_tested[order], runs_used, side) for side in ("left", "right"))
+    counts = last - first
+    within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
+    pairs = np.stack([np.repeat(of_used, counts), of_tested[order][np.repeat(first, counts) + within]])
+    (one, other), common = np.unique(pairs, axis=1, return_counts=True)
+    near, sharing = equal.copy(), equal.copy()
+    sharing[one] = True
+    near[one[common >= NEAR * np.minimum(sizes[0][one], sizes[1][other])]] = True
+    return Overlap(int(equal.sum()), int(near.sum()), int(sharing.sum()))
+
+
+@lru_cache(maxsize=1 << 18)
+def _code(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
+
+
+def _flat(documents: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """All runs in one array, and the number of the document that each is from."""
+    of = np.repeat(np.arange(len(documents)), [len(each) for each in documents])
+    return np.array([run for each in documents for run in each], dtype=np.uint64), of
+
+
+def _frequent(hashes: np.ndarray) -> np.ndarray:
+    """Those in more documents than a run with content is. A document has each run once."""
+    found, counts = np.unique(hashes, return_counts=True)
+    return found[counts > TEMPLATE]
