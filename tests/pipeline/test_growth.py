@@ -15,7 +15,6 @@ pytestmark = pytest.mark.reruns
 METRIC = '        Metric("made_up", "removal", "nll", "made up"),\n'
 FIGURE = '''"""A made-up figure."""
 
-import duckdb
 from matplotlib.figure import Figure
 
 from lamina.figures import style
@@ -24,15 +23,16 @@ TITLE = "Made up"
 PLACE = 99
 TABLES = ("models",)
 ABOUT = "Nothing."
+EMPTY = "there is no model"
 QUERY = "FROM models"
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Nothing."""
     return style.empty("made up")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
+def caption(data: style.Rows) -> str:
     """What it shows."""
     return "Nothing."
 '''

@@ -14,7 +14,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina.figures import cross_task, dissociations, relevance_maps, style
+from lamina.figures import cross_task, dissociations, relevance_maps
+from lamina.figures.drawing import drawn
 from lamina.reporting import database
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study
@@ -178,14 +179,14 @@ def test_the_drawing_has_the_numbers_of_the_tables(name: str, folder: Path) -> N
     if found is fills:
         colours, scale = SCALES[name]
         wanted = [colours(scale(value)) for value in wanted]
-    drawn = Counter(map(alike, found(FIGURES[name].draw(of(name, folder)))))
+    shown = Counter(map(alike, found(drawn(name, of(name, folder)).figure)))
     assert wanted or name == "cross_task_graph"
-    assert not Counter(map(alike, wanted)) - drawn
+    assert not Counter(map(alike, wanted)) - shown
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_the_numbers_beside_a_figure_have_counts_and_intervals(name: str, folder: Path) -> None:
-    first = next(csv.DictReader(io.StringIO(style.data(FIGURES[name], of(name, folder)))))
+    first = next(csv.DictReader(io.StringIO(drawn(name, of(name, folder)).csv)))
     assert any(re.match(r"n_|n$|repeats|.*_samples$", column) for column in first) or name in WITHOUT_INTERVAL
     assert any(re.search(r"stderr|low$|reach|difference", column) for column in first) or name in WITHOUT_INTERVAL
 
@@ -196,8 +197,8 @@ def test_of_many_pairs_the_widest_sure_ones_are_drawn_and_the_caption_says_so(fo
     more = extra.format("unsure", 0.9, False), extra.format("more", 0.6, True), extra.format("less", 0.5, True)
     connection.execute(f"CREATE TABLE wider AS {' UNION ALL '.join(more)}")
     connection.execute("DROP VIEW dissociations; ALTER TABLE wider RENAME TO dissociations")
-    assert "Drawn are" not in dissociations.caption(connection)
+    assert "Drawn are" not in drawn("dissociations", connection).caption
     monkeypatch.setattr(dissociations, "PAIRS", 1)
-    assert "Drawn are 1 of 3 pairs" in dissociations.caption(connection)
-    drawn = dissociations.draw(connection).axes[0].get_yticklabels()
-    assert [label.get_text() for label in drawn] == ["recall − more"]
+    assert "Drawn are 1 of 3 pairs" in drawn("dissociations", connection).caption
+    labels = drawn("dissociations", connection).figure.axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["recall − more"]

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from lamina.figures import relevance_agreement, style
+from lamina.figures.drawing import drawn
 from lamina.reporting import database, explorer, report
 from lamina.tables import answers
 from tests.unit.figures import FIGURES
@@ -58,12 +59,12 @@ def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
 
 @functools.cache
 def draw(name: str, folder: Path) -> str:
-    return style.svg(FIGURES[name].draw(opened(name, folder)), name, caption(name, folder))
+    return drawn(name, opened(name, folder)).svg
 
 
 @functools.cache
 def caption(name: str, folder: Path) -> str:
-    return FIGURES[name].caption(opened(name, folder))
+    return drawn(name, opened(name, folder)).caption
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -88,7 +89,7 @@ def test_a_caption_gives_sample_counts(name, study):
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_run_without_data_gives_an_image_that_says_so(name, tmp_path):
     write_tables(tmp_path)
-    figure = FIGURES[name].draw(opened(name, tmp_path))
+    figure = drawn(name, opened(name, tmp_path)).figure
     assert figure.texts[0].get_text().startswith("Nothing to show because")
     assert caption(name, tmp_path) == ""
 
@@ -100,7 +101,7 @@ def test_a_figure_reads_every_table_that_it_declares(name, studies):
     for left_out in module.TABLES:
         files = [folder / f"{table}.parquet" for table in module.TABLES if table != left_out]
         with pytest.raises(duckdb.CatalogException):
-            module.draw(database.connect(VIEWS, files))
+            drawn(name, database.connect(VIEWS, files))
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -121,7 +122,7 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_what_a_figure_draws_is_there_as_csv(name, study):
-    found = list(csv.DictReader(io.StringIO(style.data(FIGURES[name], opened(name, study)))))
+    found = list(csv.DictReader(io.StringIO(drawn(name, opened(name, study)).csv)))
     assert bool(found) == (caption(name, study) != "")
     for row in found:
         assert any(column.startswith("n_") or column.endswith(("_samples", "repeats", "step")) for column in row)
@@ -141,7 +142,7 @@ def test_the_hints_of_a_map_are_the_numbers_of_the_database(small):
 def test_the_hints_of_curves_stand_on_their_points(small):
     """Each unseen mark lies where the error bar's point lies, and says its selector, value, interval and n."""
     connection = opened("pruning_curves", small)
-    axes = FIGURES["pruning_curves"].draw(connection).axes[0]
+    axes = drawn("pruning_curves", connection).figure.axes[0]
     said = {text: y for _, y, text, _ in style.HINTS[axes]}
     for selector, value, stderr, n in connection.execute(
         """SELECT selector, value, stderr, n_samples FROM scores
@@ -166,7 +167,7 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)
-    latency = FIGURES["efficiency"].draw(opened("efficiency", tmp_path)).axes[0]
+    latency = drawn("efficiency", opened("efficiency", tmp_path)).figure.axes[0]
     assert [text.get_text() for text in latency.texts] == ["1", "2"]
     assert [text.xy[1] for text in latency.texts] == pytest.approx([0.8 + 0.0196, 0.9 + 0.0196])
 

@@ -13,7 +13,8 @@ import pytest
 from scipy import stats
 
 from lamina.errors import LaminaError
-from lamina.figures import pruning_curves, relevance_maps, style
+from lamina.figures import style
+from lamina.figures.drawing import drawn
 from lamina.preflight import load as configuration
 from lamina.reporting import database, summary
 from lamina.tables import answers, store
@@ -162,17 +163,17 @@ def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) 
 
 
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:
-    maps = relevance_maps.draw(run)
+    maps = drawn("relevance_maps", run).figure
     assert [tick.get_text() for tick in maps.axes[0].get_xticklabels()] == ["facts", "recall\n(mean of 3)"]
     unit = answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
     shown = f"{unit['score']:.2f}\n±{unit['spread']:.2f}".replace("-", "−")
     assert shown in [text.get_text() for text in maps.axes[0].texts]
-    curves = pruning_curves.draw(run)
+    curves = drawn("pruning_curves", run).figure
     assert [axes.get_title(loc="left") for axes in curves.axes] == ["facts", "recall"]
     assert "some (mean of 6)" in [text.get_text() for text in curves.legends[0].get_texts()]
-    assert "replicates (n = 2 to 6 draws)" in pruning_curves.caption(run)
-    assert "Student's t" in relevance_maps.caption(run)
-    assert set(style.selector_styles(run)) >= {"some", "random", "accuracy"}
+    assert "replicates (n = 2 to 6 draws)" in drawn("pruning_curves", run).caption
+    assert "Student's t" in drawn("relevance_maps", run).caption
+    assert set(style.Theme(run).selectors) >= {"some", "random", "accuracy"}
 
 
 def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:
@@ -186,7 +187,7 @@ def test_a_run_without_replicates_has_no_means(tmp_path: Path) -> None:
     write_study(tmp_path, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=10)
     run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
     assert not answers.rows(run, "FROM relevance_means") and not answers.rows(run, "FROM score_means")
-    assert summary.replicates(run) == [] and "replicates" not in pruning_curves.caption(run)
+    assert summary.replicates(run) == [] and "replicates" not in drawn("pruning_curves", run).caption
 
 
 def test_tables_are_told_which_rows_are_replicates(root: Path) -> None:

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 
 from lamina.figures import style
+from lamina.figures.drawing import drawn
 from lamina.reporting import database, explorer, recommendation, report
 from tests.unit import chromium
 from tests.unit.figures import FIGURES
@@ -39,8 +40,7 @@ def file(folder) -> Path:
     for name in DRAWN:
         module = FIGURES[name]
         connection = database.connect(VIEWS, [folder / f"{table}.parquet" for table in module.TABLES])
-        drawing = style.svg(module.draw(connection), name, module.caption(connection))
-        (figures / f"{name}.svg").write_text(drawing, encoding="utf-8")
+        (figures / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
     template = ROOT / "workflow" / "report" / "report.html.j2"
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.figures import style
+from lamina.figures.drawing import drawn
 from lamina.reporting import database
 from lamina.tables import store
 
@@ -23,9 +23,9 @@ def main() -> None:
     module = importlib.import_module(f"lamina.figures.{arguments.figure}")
     asked = re.findall(r"\w+", getattr(module, "QUERY", ""))  # for the caption, the file and the drawing
     connection = database.connect(arguments.views, arguments.tables, computed=asked)
-    caption = module.caption(connection)
-    store.write_text(arguments.data, style.data(module, connection))
-    store.write_text(arguments.output, style.svg(module.draw(connection), arguments.figure, caption))
+    drawing = drawn(arguments.figure, connection)
+    store.write_text(arguments.data, drawing.csv)
+    store.write_text(arguments.output, drawing.svg)
 
 
 if __name__ == "__main__":

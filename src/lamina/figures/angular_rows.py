@@ -1,12 +1,11 @@
 """Angular distance over runs of layers, each row on a scale of its own: where the best block of every size begins."""
 
-import duckdb
 from matplotlib.figure import Figure
 
 from lamina.figures import style
+from lamina.figures.angular_triangle import EMPTY as EMPTY
 from lamina.figures.angular_triangle import QUERY as ANGLES
 from lamina.figures.angular_triangle import triangles
-from lamina.tables.answers import rows
 
 TITLE = "Where the best block of every size begins"
 PLACE = 31
@@ -23,16 +22,13 @@ FROM ({ANGLES}) WINDOW same AS (PARTITION BY model, calibration, span) ORDER BY 
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration [arXiv 2403.17887, fig. 4]."""
-    return triangles(connection, by_row=True)
+    return triangles(data, theme, by_row=True)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "The angle between the stream entering and leaving a run of n layers, at the last real token, each row "
         "stretched from 0 (its least) to 1 (its largest); mean over calibration samples "

@@ -1,6 +1,5 @@
 """Angular distance over every run of layers: the triangle from which a contiguous block is chosen."""
 
-import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -9,7 +8,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "Which runs of layers barely turn the stream"
 PLACE = 30
@@ -19,6 +17,7 @@ ABOUT = (
     "blue dot is the run that block pruning removes for each n; its angle and 95 % interval stand at the right."
 )
 
+EMPTY = "no activations were captured in this run"
 QUERY = """
 SELECT model, calibration, layer, span, angular_last AS angle, angular_last_stderr AS stderr, n_samples
 FROM activations WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, calibration, span, layer
@@ -26,16 +25,13 @@ FROM activations WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, cal
 COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration, one colour scale."""
-    return triangles(connection, by_row=False)
+    return triangles(data, theme, by_row=False)
 
 
-def triangles(connection: duckdb.DuckDBPyConnection, by_row: bool) -> Figure:
+def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
     """The angles as they are, or each row stretched from 0, its least, to 1, its largest."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no activations were captured in this run")
     groups = sorted({(row["model"], row["calibration"]) for row in data})
     depth = max(row["span"] for row in data)
     figure, grid = style.panels(len(groups), 3.6, 3.3 if depth <= 16 else 3.7, 3)
@@ -77,7 +73,7 @@ def triangles(connection: duckdb.DuckDBPyConnection, by_row: bool) -> Figure:
                 markeredgewidth=0.8,
             )
         label_minima(axes, angle, error)
-        axes.set_title(style.panel_title(connection, model, calibration))
+        axes.set_title(theme.title(model, calibration))
         axes.set(xlabel="first removed layer", ylabel="layers in the run (n)")
         axes.grid(False)
         for axis in "xy":
@@ -116,11 +112,8 @@ def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
     right.spines["right"].set_visible(False)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at the last real "
         f"token, divided by π; mean over calibration samples ({style.counts([row['n_samples'] for row in data])} per "

@@ -1,6 +1,5 @@
 """How many samples a ranking of layers takes: how alike two calibrations of a size rank them, by metric."""
 
-import functools
 from typing import Any
 
 import duckdb
@@ -11,7 +10,7 @@ from matplotlib.lines import Line2D
 from lamina.config import metrics as registry
 from lamina.figures import style
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.stability import Stability, stability
+from lamina.relevance.stability import stability
 from lamina.tables.answers import rows
 
 TITLE = "How many samples a ranking takes"
@@ -23,48 +22,45 @@ ABOUT = (
 )
 
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
+EMPTY = "no study of maps has a calibration of 64 samples or more"
 # What they read.
 SWEPT = """
 SELECT unit, sample, correct, correct_norm, nll, n_tokens, gold_margin, gold_margin_norm, cosine FROM sweeps
 WHERE selector = 'base' AND removed = 0 AND model = $model AND calibration = $calibration AND unit NOT LIKE '%.%'
 """
-Found = dict[tuple[str, str], dict[str, list[Stability]]]
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and calibration, one line per metric."""
-    data = found(connection)
-    if not data:
-        return style.empty("no study of maps has a calibration of 64 samples or more")
-    figure, grid = style.panels(len(data), 3.1, 2.6, 4)
-    sizes = sorted({point.size for metrics in data.values() for points in metrics.values() for point in points})
-    for axes, ((model, calibration), metrics) in zip(grid, data.items(), strict=True):
+    groups = style.grouped(data, "model", "calibration")
+    figure, grid = style.panels(len(groups), 3.1, 2.6, 4)
+    sizes = sorted({row["n_samples"] for row in data})
+    for axes, ((model, calibration), points) in zip(grid, groups.items(), strict=True):
         for place, metric in enumerate(METRICS):
-            points = metrics.get(metric, [])
+            line = [row for row in points if row["metric"] == metric]
             # Side by side, or bars would hide each other.
-            x = [point.size * 1.05 ** (place - 1.5) for point in points]
-            reach = [[point.median - point.low for point in points], [point.high - point.median for point in points]]
-            middle = [point.median for point in points]
-            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, **look(place))
+            x = [row["n_samples"] * 1.05 ** (place - 1.5) for row in line]
+            reach = [[row["median"] - row["low"] for row in line], [row["high"] - row["median"] for row in line]]
+            middle = [row["median"] for row in line]
+            axes.errorbar(x, middle, reach, markersize=4, linewidth=1.2, elinewidth=0.9, **line_style(place))
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:,}" for size in sizes], rotation=45)
         axes.set_xticks([], minor=True)
         axes.set_ylim(-0.25, 1.03)
         axes.set(xlabel="calibration samples", ylabel="rank correlation")
-        axes.set_title(style.panel_title(connection, model, calibration))
-    handles = [Line2D([], [], markersize=4, **look(place)) for place in range(len(METRICS))]
+        axes.set_title(theme.title(model, calibration))
+    handles = [Line2D([], [], markersize=4, **line_style(place)) for place in range(len(METRICS))]
     style.legend_below(figure, handles, list(METRICS))
     return figure
 
 
-def look(place: int) -> dict[str, Any]:
+def line_style(place: int) -> dict[str, Any]:
     """Colour, marker and dashes of a metric."""
     return {"color": style.COLOURS[place], "marker": style.MARKERS[place], "linestyle": style.DASHES[place]}
 
 
-@functools.lru_cache(maxsize=1)
-def found(connection: duckdb.DuckDBPyConnection) -> Found:
-    """Stability by (model, calibration) and metric; the caption is of what was drawn."""
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """The points of all panels; `n_samples` is the size of each calibration of a pair."""
     # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
     measured = rows(
         connection,
@@ -73,7 +69,7 @@ def found(connection: duckdb.DuckDBPyConnection) -> Found:
         WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
         ORDER BY model, calibration, metric""",
     )
-    data: Found = {}
+    points: style.Rows = []
     for group, asked in style.grouped(measured, "model", "calibration", "chance_accuracy").items():
         model, calibration, chance = group
         table = connection.sql(SWEPT, params={"model": model, "calibration": calibration}).to_arrow_table()
@@ -82,32 +78,18 @@ def found(connection: duckdb.DuckDBPyConnection) -> Found:
             column = table[registry.METRICS[name].column].cast("double")
             held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
             columns = from_table(table.filter(pc.is_valid(held)))
-            if points := list(stability(columns, name, Context(chance))):
-                data.setdefault((model, calibration), {})[name] = points
-    return data
+            for point in stability(columns, name, Context(chance)):
+                place = dict(model=model, calibration=calibration, metric=name, n_samples=point.size)
+                points.append(place | dict(median=point.median, low=point.low, high=point.high))
+    return points
 
 
-def data(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """The points of all panels; `n_samples` is the size of each calibration of a pair."""
-    return [
-        dict(model=model, calibration=calibration, metric=metric, n_samples=point.size)
-        | dict(median=point.median, low=point.low, high=point.high)
-        for (model, calibration), metrics in found(connection).items()
-        for metric, points in metrics.items()
-        for point in points
-    ]
-
-
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = found(connection)
-    if not data:
-        return ""
-    counts = [point.size for metrics in data.values() for points in metrics.values() for point in points]
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Two calibrations of a size that share no sample, drawn from one "
-        f"({style.counts(counts)} samples each): Spearman's correlation over the base model's layers of the relevance "
-        "that they find. Median of 200 drawn pairs; bars hold 95 % of them, too narrow at the largest size, where all "
-        "pairs are made of the same samples. A line that still rises at its end wants more samples; all together, "
-        "twice the largest size, are worth more than its end."
+        f"({style.counts([row['n_samples'] for row in data])} samples each): Spearman's correlation over the base "
+        "model's layers of the relevance that they find. Median of 200 drawn pairs; bars hold 95 % of them, too narrow "
+        "at the largest size, where all pairs are made of the same samples. A line that still rises at its end wants "
+        "more samples; all together, twice the largest size, are worth more than its end."
     )

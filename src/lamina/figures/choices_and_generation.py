@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
-from lamina.tables.answers import rows
 
 TITLE = "Choosing and writing the answer"
 PLACE = 55
@@ -19,6 +17,7 @@ ABOUT = (
     "before and after repair, with 95 % intervals. Below the diagonal, a repair mends choices more than generation."
 )
 
+EMPTY = "no task measures written answers beside choices (`generate` of a benchmark task)"
 QUERY = """
 SELECT *, recovery = 'none' AND healing = 'none' AS bare FROM choices_and_generation
 WHERE own AND removed > 0 AND choice_kept IS NOT NULL AND written_kept IS NOT NULL
@@ -27,17 +26,14 @@ ORDER BY model, task, healing <> 'none', recovery <> 'none', recovery, healing, 
 PLAN = ("calibration", "selector", "removed")
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per task, one point per variant, a line from each pruned variant to what its repairs made of it."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no task measures written answers beside choices (`generate` of a benchmark task)")
     groups = list(dict.fromkeys((row["model"], row["task"]) for row in data))
     repairs = list(dict.fromkeys((row["recovery"], row["healing"]) for row in data if not row["bare"]))
     figure, grid = style.panels(len(groups), 3.6, 3.6, 3)
     for axes, (model, task) in zip(grid, groups, strict=True):
         panel(axes, [row for row in data if (row["model"], row["task"]) == (model, task)], repairs)
-        axes.set_title(style.panel_title(connection, model, task))
+        axes.set_title(theme.title(model, task))
     looks = [look(None), *(look(place) for place in range(len(repairs)))]
     handles = [Line2D([], [], linestyle="", markersize=5, **each) for each in looks]
     style.legend_below(figure, handles, ["pruned", *(repair_name(*repair) for repair in repairs)], 4)
@@ -77,11 +73,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
     axes.set(xlim=(0, top), ylim=(-0.03, top), xlabel="choices kept (share of base)", ylabel="written answers kept")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "The calibration's own questions, answered by choosing among given answers (across) and by writing (up: exact "
         "match of the likeliest answer), as shares of the base model's numbers with 95 % intervals "

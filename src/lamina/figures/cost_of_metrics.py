@@ -4,7 +4,6 @@ import statistics
 import textwrap
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -13,7 +12,6 @@ from lamina.config.metrics import METRICS
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import sweep_work
 from lamina.figures import style
-from lamina.tables.answers import rows
 from lamina.workflow.studies import DRAWN, carried
 
 TITLE = "What a metric costs"
@@ -25,6 +23,7 @@ ABOUT = (
 )
 
 # A job's wildcards are text such as `block=0, calibration=facts, model=m, removed=0, selector=base/removal/layer`.
+EMPTY = "no sweep of an unpruned model was timed in this run"
 QUERY = """
 WITH swept AS (
     SELECT regexp_extract(wildcards, 'calibration=([^,]+)', 1) AS calibration,
@@ -42,11 +41,8 @@ WHERE s.pass <> '' ORDER BY s.model, s.pass, s.calibration
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per model, one line per pass with the metrics that it measures."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no sweep of an unpruned model was timed in this run")
     models = list(dict.fromkeys(row["model"] for row in data))
     most = max(len(passes(data, model)) for model in models)
     figure, grid = style.panels(2 * len(models), 4.6, 0.62 * most + 1.1, 2)
@@ -62,7 +58,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         left.set_yticks(range(len(found)), [label(pass_, chosen) for pass_, chosen in found.items()], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
-        left.set_title(style.panel_title(connection, model, "time"))
+        left.set_title(theme.title(model, "time"))
         right.set_title("work")
     handles = [
         Line2D([], [], color=style.COLOURS[0], marker="o"),
@@ -115,11 +111,8 @@ def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]
     axes.annotate(text, (statistics.mean(work), place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. Left: seconds of its "
         f"jobs, loading and starting included, over calibrations ({style.counts([row['n_samples'] for row in data])} "

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -11,7 +10,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from lamina.figures import style
 from lamina.figures.relevance_maps import number_cell
-from lamina.tables.answers import rows
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46
@@ -22,6 +20,7 @@ ABOUT = (
 )
 
 # Shown: plans without repair, at the largest size of each selector at which a task of another calibration was tested.
+EMPTY = "no plan was benchmarked on a task other than its calibration's own"
 QUERY = """
 WITH bare AS (
     SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
@@ -36,19 +35,16 @@ COLOURS = LinearSegmentedColormap.from_list(
 SCALE = Normalize(-0.8, 0.2)
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Plans down, tasks across; one panel per model and selector, one colour scale for all."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no plan was benchmarked on a task other than its calibration's own")
-    groups = style.by_selector(connection, data)
+    groups = theme.by_selector(data)
     calibrations = sorted({row["calibration"] for row in data})
     tasks = sorted({row["task"] for row in data})
     width, height = max(2.8, 0.62 * len(tasks) + 1.5), max(2.2, 0.36 * len(calibrations) + 1.8)
     figure, grid = style.panels(len(groups), width, height, 2 if width < 6.5 else 1)
     for axes, ((model, selector), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, calibrations, tasks)
-        axes.set_title(style.panel_title(connection, model, f"{selector}, {chosen[0]['removed']} removed"))
+        axes.set_title(theme.title(model, f"{selector}, {chosen[0]['removed']} removed"))
     bar = figure.colorbar(
         ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.6, aspect=40, pad=0.02, extend="both"
     )
@@ -88,11 +84,8 @@ def shared_prefix(names: list[str]) -> str:
     return head if len(names) > 1 and all(name.startswith(head) and name != head for name in names) else ""
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of the "
         "accuracy against the base model in percentage points ± half the 95 % interval, paired over test documents "

@@ -3,14 +3,12 @@
 import math
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "Which calibration can stand in for which"
 PLACE = 61
@@ -20,6 +18,7 @@ ABOUT = (
     "keep on B's task, above chance. Dashed: the 95 % interval reaches over the threshold."
 )
 
+EMPTY = "no plan was benchmarked on a task that another calibration has a plan for"
 QUERY = """
 SELECT * FROM proxies QUALIFY removed = max(removed) OVER (PARTITION BY model, selector)
 ORDER BY model, selector, calibration, own_calibration
@@ -27,17 +26,14 @@ ORDER BY model, selector, calibration, own_calibration
 COLOURS = {"good": "#0072B2", "poor": "#D55E00"}
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One graph per model and selector, at its largest size; nodes are calibrations, on a circle."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no plan was benchmarked on a task that another calibration has a plan for")
-    groups = style.by_selector(connection, data)
+    groups = theme.by_selector(data)
     names = sorted({row[end] for row in data for end in ("calibration", "own_calibration")})
     figure, grid = style.panels(len(groups), 4.2, 3.6, 3)
     for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         graph(axes, chosen, names)
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {chosen[0]['removed']} removed"))
+        axes.set_title(theme.title(group[0], f"{group[1]}, {chosen[0]['removed']} removed"))
     handles = [
         Line2D([], [], color=COLOURS["good"], linewidth=2),
         Line2D([], [], color=COLOURS["poor"], linewidth=2),
@@ -101,11 +97,8 @@ def beside(start: tuple[float, float], end: tuple[float, float]) -> tuple[float,
     return x, y
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     between = sum(row["proxy"] == "between" for row in data)
     return (
         "An arrow from A to B: the plan made for A, tested on B's task, keeps at least 90 % or at most 10 % of what "

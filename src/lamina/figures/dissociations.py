@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -11,7 +10,6 @@ from matplotlib.lines import Line2D
 
 from lamina.figures import style
 from lamina.figures.relevance_maps import number_cell, text_colour
-from lamina.tables.answers import rows
 
 TITLE = "Which layers one task needs more than another"
 PLACE = 22
@@ -21,6 +19,7 @@ ABOUT = (
     "none of chance, a name in bold where there are such layers on both sides."
 )
 
+EMPTY = "no two tasks were swept on which the model is above chance"
 QUERY = """
 SELECT model, calibration, rival, layer, difference, ci_low, ci_high, q_value, null_low, null_high, sure,
     coalesce(max(difference) FILTER (sure) OVER pair > 0 AND min(difference) FILTER (sure) OVER pair < 0, false)
@@ -35,19 +34,17 @@ COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f",
 SCALE = Normalize(-1, 1)
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, one colour scale for all."""
-    data = shown(rows(connection, QUERY))
-    if not data:
-        return style.empty("no two tasks were swept on which the model is above chance")
-    models = list(dict.fromkeys(row["model"] for row in data))
-    pairs = {model: list(dict.fromkeys(_pair(row) for row in data if row["model"] == model)) for model in models}
-    depth = 1 + max(row["layer"] for row in data)
+    drawn = shown(data)
+    models = list(dict.fromkeys(row["model"] for row in drawn))
+    pairs = {model: list(dict.fromkeys(_pair(row) for row in drawn if row["model"] == model)) for model in models}
+    depth = 1 + max(row["layer"] for row in drawn)
     most = max(map(len, pairs.values()))
     figure, grid = style.panels(len(models), max(4.5, 0.42 * depth + 2.2), max(1.6, 0.24 * most + 1.3), 1)
     for axes, model in zip(grid, models, strict=True):
-        _panel(axes, [row for row in data if row["model"] == model], pairs[model], depth)
-        axes.set_title(style.panel_title(connection, model, "difference of accuracy relevance"))
+        _panel(axes, [row for row in drawn if row["model"] == model], pairs[model], depth)
+        axes.set_title(theme.title(model, "difference of accuracy relevance"))
     bar = figure.colorbar(ScalarMappable(SCALE, COLOURS), ax=grid, location="top", shrink=0.7, aspect=40, pad=0.02)
     bar.set_label("matters more to the second task  ◂    ▸  matters more to the first")
     bar.outline.set_linewidth(0.4)
@@ -97,11 +94,8 @@ def _panel(axes: Axes, data: list[dict[str, Any]], pairs: list[tuple[str, str]],
             axes.plot(x + 0.40, y - 0.32, "o", markersize=2.6, color=ink, markeredgewidth=0)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     most = max(len({_pair(row) for row in mine}) for mine in style.grouped(data, "model").values())
     some = f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all." * (most > PAIRS)
     counted = [row[key] for row in data for key in ("n_samples", "n_rival")]

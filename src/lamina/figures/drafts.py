@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
-from lamina.tables.answers import rows
 
 TITLE = "Drafts that lose nothing"
 PLACE = 88
@@ -18,6 +16,7 @@ ABOUT = (
     "removed, with 95 % intervals over prompts."
 )
 
+EMPTY = "no drafts were measured (benchmarks: drafts)"
 QUERY = """
 SELECT model, calibration, selector, recovery, healing, decoding, removed, removed / n_layers AS share, acceptance,
     acceptance_stderr, speedup, speedup_stderr, break_even, tokens_per_round, tokens_per_round_stderr, cost,
@@ -29,13 +28,10 @@ ORDER BY model, calibration, decoding, selector, recovery, healing, removed
 MEASURES = (("acceptance", "acceptance"), ("speedup", "speed-up"))
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Per model, calibration and way of decoding a panel of acceptance and one of speed; a line per way to cut."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no drafts were measured (benchmarks: drafts)")
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["decoding"]) for row in data))
-    selectors = style.selector_styles(connection)
+    selectors = theme.selectors
     repairs = sorted({repair_name(row["recovery"], row["healing"]) for row in data}, key=lambda n: (n != "pruned", n))
     figure, grid = style.panels(2 * len(groups), 3.1, 2.7, 4)
     for place, axes in enumerate(grid):
@@ -55,7 +51,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             axes.set_ylim(0, 1.02)
         else:
             axes.axhline(1, color="#999999", linestyle="--", linewidth=0.9)
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {group[2]}"))
+        axes.set_title(theme.title(group[0], f"{group[1]}, {group[2]}"))
         axes.set(xlabel="layers removed (%)", ylabel=label)
     shown = [name for name in selectors if any(row["selector"] == name for row in data)]
     handles = [Line2D([], [], color=selectors[name]["color"]) for name in shown]
@@ -94,11 +90,8 @@ def _hint(row: dict[str, Any]) -> str:
     return f"{', '.join(told)}, n = {row['n_samples']} prompts"
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     first = data[0]
     return (
         f"A variant drafts {style.counts([row['draft'] for row in data]).removeprefix('n = ')} tokens, the base reads "

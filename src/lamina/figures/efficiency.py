@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
-from lamina.tables.answers import rows
 
 TITLE = "What pruning buys"
 PLACE = 90
@@ -19,6 +17,7 @@ ABOUT = (
     "turn, medians over repetitions with 95 % intervals; one point for each repair, size and number of runs."
 )
 
+EMPTY = "no efficiency benchmark was run"
 QUERY = """
 SELECT model, removed, recovery, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
     latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
@@ -34,11 +33,8 @@ MEASURES = (
 )
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One row of panels per model: each measured ratio against the number of layers removed."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no efficiency benchmark was run")
     models = sorted({row["model"] for row in data})
     measures = [measure for measure in MEASURES if any(row[measure[0]] is not None for row in data)]
     names = sorted({series(row) for row in data}, key=lambda name: (name != "pruned", name))
@@ -51,7 +47,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         model, (column, error_column, title) = models[place // len(measures)], measures[place % len(measures)]
         shown = [row for row in data if row["model"] == model and row[column] is not None]
         panel(axes, shown, column, error_column, looks)
-        axes.set_title(style.panel_title(connection, model, title))
+        axes.set_title(theme.title(model, title))
     handles = [Line2D([], [], linestyle="", markersize=4.5, **looks[name]) for name in names]
     handles.append(Line2D([], [], color="#999999", linestyle="--", linewidth=0.9))
     handles.append(Line2D([], [], linestyle="", marker="$2$", color="black", markersize=4))
@@ -94,11 +90,8 @@ def panel(
     axes.set(xlabel="layers removed" if layers else "units removed", ylabel="ratio to base model")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     first = data[0]
     timed = {row["timed"] or number for number, row in enumerate(data)}
     return (

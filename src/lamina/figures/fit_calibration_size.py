@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import duckdb
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "How many samples a repair needs"
 PLACE = 54
@@ -20,6 +18,7 @@ ABOUT = (
     "there: against the number of samples that it was fitted on, and against the ridge."
 )
 
+EMPTY = "no study lists a diagnosis of kind fit"
 QUERY = """
 SELECT model, calibration, diagnosis, measure, layer, n_samples, point, value / control AS value,
     (ci_high - ci_low) / 2 / control AS reach
@@ -29,11 +28,8 @@ ORDER BY model, calibration, diagnosis, layer, n_samples, point
 NOTHING: dict[str, Any] = dict(color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per calibration and diagnosis: a line per run against the samples, a line per size against λ."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no study lists a diagnosis of kind fit")
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["diagnosis"]) for row in data))
     numbers = sorted({row["n_samples"] for row in data})
     looks = {
@@ -47,7 +43,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         name = f"{group[1]}, {group[2]}" if several else group[1]
         sizes(grid[2 * turn], [row for row in chosen if row["measure"] == "validated_error"])
         ridges(grid[2 * turn + 1], [row for row in chosen if row["measure"] == "unseen_error"], looks)
-        grid[2 * turn].set_title(style.panel_title(connection, group[0], name))
+        grid[2 * turn].set_title(theme.title(group[0], name))
     handles = [Line2D([], [], **NOTHING), *(Line2D([], [], **look) for look in looks.values())]
     labels = ["nothing in its place", *(f"{number:,} samples" for number in numbers)]
     style.legend_below(figure, handles, labels, 8)
@@ -115,11 +111,8 @@ def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, An
     axes.set_yticks([], minor=True)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Error on unseen samples of a linear map fitted on some of the calibration "
         f"({style.counts([row['n_samples'] for row in data])} samples), as a share of the error with nothing in the "

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "How much of each removed run a repair makes up for"
 PLACE = 52
@@ -19,6 +17,7 @@ ABOUT = (
 )
 
 # Plans that remove the same run have the same fit, unless it is fitted after other patches: then their mean is shown.
+EMPTY = "no repair was fitted"
 QUERY = """
 SELECT model, calibration, "start", "end", recovery, avg(heldout_error_before) AS before, avg(fit_error) AS fitted,
     avg(heldout_error) AS unseen, avg(heldout_error_stderr) AS stderr, max(n_samples) AS n_samples,
@@ -27,11 +26,8 @@ FROM patches WHERE n_samples IS NOT NULL GROUP BY ALL ORDER BY ALL
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration; at each run a bar for the error without a repair, and a pair of points per repair."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no repair was fitted")
     groups = style.grouped(data, "model", "calibration")
     repairs = sorted({row["recovery"] for row in data})
     most = max(len(style.grouped(chosen, "start", "end")) for chosen in groups.values())
@@ -39,7 +35,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     figure, grid = style.panels(len(groups), width, 2.7, max(1, int(11 / width)))
     for axes, ((model, calibration), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, repairs)
-        axes.set_title(style.panel_title(connection, model, calibration))
+        axes.set_title(theme.title(model, calibration))
     handles: list[Any] = [Line2D([], [], color="#c7c7c7", linewidth=7)]
     labels = ["nothing in its place"]
     for place, name in enumerate(repairs):
@@ -77,11 +73,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
     axes.set(xlabel="layers removed", ylabel="relative error of the stream", ylim=(0, None))
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Relative error ‖Y − Ŷ‖ / ‖Y‖ of the residual stream behind each run of removed layers, Y being the unpruned "
         "model's. Bars: the stream as it entered the run, on unseen samples. Points: with a repair that has not seen "

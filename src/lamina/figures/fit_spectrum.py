@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "What kind of map a repair is"
 PLACE = 56
@@ -19,6 +17,7 @@ ABOUT = (
     "anti-symmetric part, which no symmetric map can reach."
 )
 
+EMPTY = "no repair that is a linear map of the stream was fitted"
 QUERY = """
 SELECT model, calibration, recovery, "start", "end", any_value(singular_values) AS singular_values,
     avg(effective_rank) AS effective_rank, avg(antisymmetric_share) AS antisymmetric_share, max(n_samples) AS n_samples
@@ -27,11 +26,8 @@ FROM patches WHERE singular_values IS NOT NULL GROUP BY ALL ORDER BY ALL
 POINTS = 60  # of a spectrum, else a figure of a large model has a hundred thousand
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Two panels per calibration: spectra by recovery, one line per run; shares and effective ranks by run."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no repair that is a linear map of the stream was fitted")
     groups = style.grouped(data, "model", "calibration")
     repairs = sorted({row["recovery"] for row in data})
     figure, grid = style.panels(2 * len(groups), 3.4, 2.7, 4 if len(groups) > 1 else 2)
@@ -39,7 +35,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         spectra(grid[2 * number], chosen, repairs)
         shares(grid[2 * number + 1], chosen, repairs)
         for axes, what in ((grid[2 * number], "spectrum"), (grid[2 * number + 1], "anti-symmetry")):
-            axes.set_title(style.panel_title(connection, model, f"{calibration}: {what}"))
+            axes.set_title(theme.title(model, f"{calibration}: {what}"))
     handles = [Line2D([], [], **look(place)) for place in range(len(repairs))]
     style.legend_below(figure, handles, repairs)
     return figure
@@ -84,11 +80,8 @@ def shares(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
     axes.set(xlabel="layers removed", ylabel="anti-symmetric share of ‖M‖²", ylim=(-0.03, 1))
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     ranks = [
         f"{name} {min(found):.0f} to {max(found):.0f}"
         for name in sorted({row["recovery"] for row in data})

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "What healing keeps as layers go"
 PLACE = 66
@@ -20,6 +18,7 @@ ABOUT = (
 )
 
 # What was healed, and of the same selectors all that was not; loss over log V stands beside a task's own metric.
+EMPTY = "no variant was healed without a repair before it"
 QUERY = """
 WITH shown AS (
     SELECT * FROM scores AS s WHERE metric <> 'perplexity' AND (own OR NOT EXISTS (  -- of text, which has none, all
@@ -35,18 +34,15 @@ ORDER BY s.model, s.calibration, s.metric = 'nll_per_log_vocabulary', s.task, s.
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, calibration and benchmark."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no variant was healed without a repair before it")
     groups = style.grouped(data, "model", "calibration", "task")
-    styles = style.selector_styles(connection)
+    styles = theme.selectors
     healings = sorted({row["healing"] for row in data} - {"none"})
     figure, grid = style.panels(len(groups), 3.3, 2.7, 4)
     for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles, healings)
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]} on {group[2]}"))
+        axes.set_title(theme.title(group[0], f"{group[1]} on {group[2]}"))
     names = [name for name in styles if any(row["selector"] == name for row in data)]
     handles: list[Any] = [Patch(facecolor=styles[name]["color"]) for name in names]
     handles += [Line2D([], [], markersize=4.5, **look("black", healing, healings)) for healing in ["none", *healings]]
@@ -91,11 +87,8 @@ def look(colour: str, healing: str, healings: list[str]) -> dict[str, Any]:
     return {"color": colour, "linestyle": style.DASHES[place], "marker": style.MARKERS[place]}
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "The calibration's own task and the loss of text against the share of layers removed, without a repair: healed "
         "(filled) and not (hollow). Points are test-set values with 95 % intervals "

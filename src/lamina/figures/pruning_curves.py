@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "What pruning costs"
 PLACE = 40
@@ -19,6 +17,7 @@ ABOUT = (
     "repair, with 95 % intervals. Grey band: base model; dotted: guessing."
 )
 
+EMPTY = "no pruned variant was benchmarked on the task of its own calibration"
 QUERY = """
 WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL)
 SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * coalesce(stderr, 0) AS reach, n_samples,
@@ -36,18 +35,15 @@ ORDER BY model, calibration, task, selector, removed
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, one line per selector, 95 % error bars."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no pruned variant was benchmarked on the task of its own calibration")
     groups = style.grouped(data, "model", "calibration", "task")
-    styles = style.selector_styles(connection)
+    styles = theme.selectors
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
     for axes, ((model, calibration, task), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen, styles)
         single = sum(other[:2] == (model, calibration) for other in groups) == 1
-        axes.set_title(style.panel_title(connection, model, calibration if single else f"{calibration} on {task}"))
+        axes.set_title(theme.title(model, calibration if single else f"{calibration} on {task}"))
     present = [name for name in styles if any(row["selector"] == name for row in data)]
     handles: list[Any] = [Line2D([], [], markersize=4.5, **styles[name]) for name in present]
     handles += [Patch(color="#d9d9d9"), Line2D([], [], color=style.NEUTRAL, linestyle=(0, (1, 1.5)))]
@@ -90,11 +86,8 @@ def told(row: dict[str, Any], reach: float | None) -> str:
     return f"{style.interval(row['value'], stderr)} {row['metric']}, n = {row['n_samples']}"
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
     means = (
         f" Means of replicates ({style.counts(draws)} draws) have bars of both the draws (Student's t) and the "

@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, LogNorm, Normalize
@@ -15,7 +14,6 @@ from matplotlib.ticker import LogLocator, NullLocator
 from lamina.figures import style
 from lamina.figures.relevance_maps import ACCURACY, ACCURACY_SCALE, CELL, COSINE, cosine_scale, text_colour
 from lamina.relevance.statistics import wilson_interval
-from lamina.tables.answers import rows
 
 TITLE = "How relevance moves as layers go"
 PLACE = 32
@@ -27,6 +25,7 @@ ABOUT = (
 )
 
 # Which metric a selector goes by is the one whose scores its plan repeats at every step.
+EMPTY = "no iterative selector removes two units or more"
 QUERY = """
 WITH longest AS (
     SELECT * REPLACE (row_number() OVER plan AS position) FROM plans WHERE unit IS NOT NULL AND donor IS NULL
@@ -54,11 +53,8 @@ ORDER BY model, calibration, selector, position, layer
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Removals down, layers across; one panel per model, calibration and selector, one scale per metric."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no iterative selector removes two units or more")
     groups = style.grouped(data, "model", "calibration", "selector")
     depth = 1 + max(row["layer"] for row in data)
     steps = max(row["size"] for row in data)
@@ -77,7 +73,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         shares = [(line[0]["accuracy_before"], line[0]["n_calibration"]) for line in lines]
         accuracy_labels(axes, shares)
         named = "" if metric == group[2] else f" (by {metric})"
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {group[2]}{named}"))
+        axes.set_title(theme.title(group[0], f"{group[1]}, {group[2]}{named}"))
     scale_bars(figure, grid, scales)
     handles: list[Any] = [
         Patch(facecolor="none", edgecolor="black", linewidth=1.5),
@@ -171,11 +167,8 @@ def scale_bars(figure: Figure, grid: list[Axes], scales: dict[str, Normalize]) -
             bar.ax.xaxis.set_minor_locator(NullLocator())
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "

@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import duckdb
 import numpy as np
 from matplotlib.figure import Figure
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "How metrics agree with accuracy"
 PLACE = 25
@@ -19,6 +17,7 @@ ABOUT = (
 )
 
 # Places among the units that table `agreements` compares: those of the middle, `edge` at either end left out.
+EMPTY = "no calibration has both accuracy and another metric defined"
 QUERY = """
 WITH told AS (
     SELECT model, component, metric, any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations,
@@ -56,11 +55,8 @@ ORDER BY model, component <> 'layer', component, metric, place_by_accuracy, plac
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model, kind of unit and metric; dark where many tasks have a unit at these two places."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no calibration has both accuracy and another metric defined")
     groups = style.grouped(data, "model", "component", "metric")
     figure, grid = style.panels(len(groups), 2.6, 3.1, 4)
     for axes, ((model, kind, metric), cells) in zip(grid, groups.items(), strict=True):
@@ -73,7 +69,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         )
         axes.plot([0.5, n + 0.5], [0.5, n + 0.5], color="#0072B2", linewidth=0.9, linestyle="--")
         name = metric if kind == "layer" else f"{metric} ({kind})"
-        axes.set_title(f"{style.panel_title(connection, model, name)}\n{words(cells[0])}")
+        axes.set_title(f"{theme.title(model, name)}\n{words(cells[0])}")
         axes.set(xlabel="place by accuracy", ylabel="place by the metric")
         for axis in "xy":
             style.whole_numbers(axes, axis)
@@ -87,11 +83,8 @@ def words(told: Mapping[str, Any]) -> str:
     return f"{rho}\n{share}".format_map(told).replace("-", "−")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many units and tasks; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many units and tasks."""
     most = max(row["n_calibrations"] for row in data)
     samples = style.counts([row["n_samples"] for row in data])
     return (

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "Where cosine and accuracy disagree"
 PLACE = 20
@@ -19,6 +17,7 @@ ABOUT = (
     "intervals reach, and Spearman's correlation over layers with its bootstrap interval."
 )
 
+EMPTY = "no layer was scored both by accuracy and by cosine (or the base model is at chance everywhere)"
 QUERY = """
 SELECT model, calibration, layer,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, cosine, cosine_low, cosine_high
@@ -28,18 +27,13 @@ METRICS = ("accuracy", "cosine")
 BOOTSTRAPS = 2000
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration, one numbered point per layer, bars for the ranks its intervals reach."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty(
-            "no layer was scored both by accuracy and by cosine (or the base model is at chance everywhere)"
-        )
     groups = style.grouped(data, "model", "calibration")
     figure, grid = style.panels(len(groups), 3.4, 3.5, 3)
     for axes, ((model, calibration), chosen) in zip(grid, groups.items(), strict=True):
         panel(axes, chosen)
-        axes.set_title(f"{style.panel_title(connection, model, calibration)}\n{correlation_text(chosen)}")
+        axes.set_title(f"{theme.title(model, calibration)}\n{correlation_text(chosen)}")
     handles = [
         Line2D([], [], marker="o", linestyle="", markersize=8, markerfacecolor="white", color="#0072B2"),
         Line2D([], [], color="#0072B2", linewidth=0.9),
@@ -116,11 +110,8 @@ def correlation_text(data: list[dict[str, Any]]) -> str:
     return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}], n = {len(data)}".replace("-", "−")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Each layer's place when layers are ordered by cosine relevance against its place by accuracy relevance "
         f"(base model; {style.counts([row['accuracy_samples'] for row in data])} calibration samples per layer). "

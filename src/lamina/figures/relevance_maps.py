@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -14,7 +13,6 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "Which layers matter"
 PLACE = 10
@@ -32,6 +30,7 @@ ACCURACY = LinearSegmentedColormap.from_list(
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
 # Replicated calibrations as one column, their mean.
+EMPTY = "no relevance was measured: no sweep of a base model is part of this run"
 QUERY = """
 FROM (
     SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine,
@@ -53,14 +52,10 @@ ORDER BY model, component, calibration, layer
 """
 # Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
 CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
-NOTE_MISSING = "no relevance was measured: no sweep of a base model is part of this run"
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Layers down, calibrations across; one row of two panels per model and kind of unit."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty(NOTE_MISSING)
     groups = sorted(
         {(row["model"], row["component"]) for row in data}, key=lambda group: (group[0], group[1] != "layer")
     )
@@ -80,7 +75,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
         place = {calibration: column for column, calibration in enumerate(calibrations)}
         kind = "" if component == "layer" else f" ({component})"
         for axes, metric in ((left, "accuracy"), (right, "cosine")):
-            axes.set_title(style.panel_title(connection, model, f"{metric} relevance{kind}"))
+            axes.set_title(theme.title(model, f"{metric} relevance{kind}"))
             axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
             axes.set_xticks(range(len(calibrations)), named, rotation=40, ha="right", rotation_mode="anchor")
             axes.set_yticks(range(depth))
@@ -183,11 +178,8 @@ def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, 
     bar.outline.set_linewidth(0.4)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     accuracy = style.counts([row["accuracy_samples"] for row in data])
     cosine = style.counts([row["cosine_samples"] for row in data])
     means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lamina.figures import style
 from lamina.figures.pruning_curves import told
-from lamina.tables.answers import rows
 
 TITLE = "What repair gives back"
 PLACE = 50
@@ -20,6 +18,7 @@ ABOUT = (
 )
 
 # The size shown is the largest that was healed, else the largest that was patched.
+EMPTY = "no variant with a recovery or a healing was benchmarked on its own task"
 QUERY = """
 WITH shown AS (
     SELECT model, calibration,
@@ -27,7 +26,8 @@ WITH shown AS (
     FROM scores WHERE own GROUP BY ALL
 )
 SELECT model, calibration, task, metric, selector, removed, recovery, healing, value, stderr, n_samples, base_value,
-    base_stderr, chance
+    base_stderr, chance, (SELECT string_agg(DISTINCT p.selector, ',' ORDER BY p.selector) FROM plans AS p
+        WHERE p.refused IS NOT NULL AND p.model = scores.model AND p.calibration = scores.calibration) AS refused
 FROM scores JOIN shown USING (model, calibration, removed) WHERE own
 ORDER BY model, calibration, task, selector, healing <> 'none', recovery <> 'none', recovery, healing
 """
@@ -35,28 +35,22 @@ HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are t
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration and own task, groups of bars per selector, 95 % error bars."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no variant with a recovery or a healing was benchmarked on its own task")
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["task"]) for row in data))
     pairs = {(row["recovery"], row["healing"]) for row in data}
     repairs = sorted(pairs, key=lambda pair: (pair[1] != "none", pair[0] != "none", pair))
     selectors = {row["selector"] for row in data}
     width = max(3.2, 0.16 * len(repairs) * len(selectors) + 1.2)
-    refused: dict[tuple[str, str], set[str]] = {}
-    for row in rows(connection, "SELECT DISTINCT model, calibration, selector FROM plans WHERE refused IS NOT NULL"):
-        refused.setdefault((row["model"], row["calibration"]), set()).add(row["selector"])
     figure, grid = style.panels(len(groups), width, 2.8, 3 if width < 4.2 else 2)
     for axes, group in zip(grid, groups, strict=True):
         chosen = [row for row in data if (row["model"], row["calibration"], row["task"]) == group]
         model, calibration, task = group
-        shown = {row["selector"] for row in chosen} | refused.get((model, calibration), set())
-        panel(axes, chosen, repairs, [name for name in style.selector_styles(connection) if name in shown])
+        shown = {row["selector"] for row in chosen} | set((chosen[0]["refused"] or "").split(","))
+        panel(axes, chosen, repairs, [name for name in theme.selectors if name in shown])
         single = sum(other[:2] == group[:2] for other in groups) == 1
         name = calibration if single else f"{calibration} on {task}"
-        axes.set_title(style.panel_title(connection, model, f"{name}, {chosen[0]['removed']} removed"))
+        axes.set_title(theme.title(model, f"{name}, {chosen[0]['removed']} removed"))
     handles = [Patch(facecolor="#555555", edgecolor="black")]
     handles += [
         Patch(
@@ -105,11 +99,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
         "patched, where nothing was healed). Bars are test-set values with 95 % intervals "

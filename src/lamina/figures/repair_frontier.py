@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "The task against everything else"
 PLACE = 44
@@ -19,24 +17,22 @@ ABOUT = (
     "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
 )
 
+EMPTY = "no pruned variant was benchmarked both on its own task and on general text"
 QUERY = (
     "SELECT * FROM frontier ORDER BY model, removed, selector, healing <> 'none', recovery <> 'none', recovery, healing"
 )
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and size; colours are selectors, markers repairs, filled where something was repaired."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no pruned variant was benchmarked both on its own task and on general text")
     sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
-    lines = style.selector_styles(connection)
+    lines = theme.selectors
     pairs = {(row["recovery"], row["healing"]) for row in data}
     repairs = sorted(pairs, key=lambda pair: (pair != ("none", "none"), pair[1] != "none", pair[0] != "none", pair))
     figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
     for place, (axes, (model, removed)) in enumerate(zip(grid, sizes, strict=True)):
         panel(axes, [row for row in data if (row["model"], row["removed"]) == (model, removed)], lines, repairs)
-        axes.set_title(style.panel_title(connection, model, f"{removed} removed"))
+        axes.set_title(theme.title(model, f"{removed} removed"))
         if place % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
     shown = [name for name in lines if any(row["selector"] == name for row in data)]
@@ -91,11 +87,8 @@ def panel(
     axes.set_xlabel("perplexity of general text")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
         f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "

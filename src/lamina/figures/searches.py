@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.figure import Figure
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "What searching whole sets finds"
 PLACE = 85
@@ -16,6 +14,7 @@ ABOUT = (
     "on samples held back, with 95 % intervals."
 )
 
+EMPTY = "no selector searches whole sets (strategy beam or evolutionary)"
 QUERY = """
 SELECT model, calibration, selector, strategy, removed, search_loss, loss, loss_stderr, n_held_back
 FROM search_results WHERE removed > 0 AND isfinite(loss)
@@ -23,11 +22,8 @@ ORDER BY model, calibration, selector, removed, strategy IN ('iterative', 'one_s
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per search: per strategy a line of held-back losses over sizes; hollow marks are search losses."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no selector searches whole sets (strategy beam or evolutionary)")
     groups = style.grouped(data, "model", "calibration", "selector")
     ways = list(dict.fromkeys(row["strategy"] for row in data))
     figure, grid = style.panels(len(groups), 3.2, 2.6, 3)
@@ -43,7 +39,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
             bars = axes.errorbar(sizes, losses, errors, linestyle=style.DASHES[place], capsize=2, markersize=5, **look)
             axes.scatter(sizes, [row["search_loss"] for row in found], s=26, facecolor="white", zorder=4, **look)
             handles.setdefault(way, bars)
-        axes.set_title(style.panel_title(connection, group[0], f"{group[1]}, {group[2]}"))
+        axes.set_title(theme.title(group[0], f"{group[1]}, {group[2]}"))
         axes.set_xlabel("units removed")
         axes.set_ylabel("mean loss")
         style.whole_numbers(axes)
@@ -51,11 +47,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Mean loss behind the selector's metric (1 - accuracy for accuracy). Filled: on calibration samples held back "
         f"from every strategy, with 95 % intervals ({style.counts([row['n_held_back'] for row in data])} samples); "

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.figure import Figure
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "Which selector wins"
 PLACE = 45
@@ -17,6 +15,7 @@ ABOUT = (
 )
 LEVEL = 0.05
 
+EMPTY = "no two selectors were tested on documents with right and wrong answers"
 QUERY = """
 SELECT model, recovery, healing, removed, selector, rival, 100 * difference AS difference, 100 * ci_low AS low,
     100 * ci_high AS high, p_holm, n_samples
@@ -26,11 +25,8 @@ ORDER BY model, healing <> 'none', recovery <> 'none', recovery, healing, select
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and repair, one line per pair, one mark per size."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no two selectors were tested on documents with right and wrong answers")
     groups = style.grouped(data, "model", "recovery", "healing")
     pairs = list(dict.fromkeys((row["selector"], row["rival"]) for row in data))
     sizes = sorted({row["removed"] for row in data})
@@ -52,7 +48,7 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
                 )
                 handles.setdefault(f"{size} removed", bars)
         repair = " then ".join(part for part in group[1:] if part != "none") or "no repair"
-        axes.set_title(style.panel_title(connection, group[0], repair))
+        axes.set_title(theme.title(group[0], repair))
         axes.set_xlabel("points of accuracy")
         axes.set_yticks(range(len(pairs)), [f"{one} − {other}" for one, other in pairs])
         axes.set_ylim(len(pairs) - 0.5, -0.5)
@@ -60,11 +56,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many documents; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many documents."""
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test documents "
         f"({style.counts([row['n_samples'] for row in data])} of all tasks); right of 0 the first is better. Lines: "

@@ -1,13 +1,12 @@
 """What all figures share: fonts, colours for every eye and for grey, panel grids, and how they are saved."""
 
-import csv
 import html
 import io
 import math
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from types import ModuleType
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -61,24 +60,45 @@ DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (1, 2)
 NEUTRAL = "#555555"
 
 
-def selector_styles(connection: duckdb.DuckDBPyConnection) -> dict[str, dict[str, Any]]:
-    """Line style of each selector, and of each group of them, the same in every figure; `accuracy` comes first, the
-    rest by name."""
-    names = [
-        row[0]
-        for row in connection.execute(
-            "SELECT DISTINCT unnest([selector, coalesce(replicate_of, selector)]) AS name FROM plans ORDER BY name"
-        ).fetchall()
-    ]
-    names.sort(key=lambda name: (name != "accuracy", name))
-    return {
-        name: {
-            "color": COLOURS[place % len(COLOURS)],
-            "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
-            "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
+Rows = list[dict[str, Any]]
+"""What a figure draws: the answer of its query, by column."""
+
+
+class Theme:
+    """What all figures of a run share; each thing is looked up when a figure first asks for it."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    @cached_property
+    def selectors(self) -> dict[str, dict[str, Any]]:
+        """Line style of each selector, and of each group of them; `accuracy` comes first, the rest by name."""
+        named = "SELECT DISTINCT unnest([selector, coalesce(replicate_of, selector)]) AS name FROM plans ORDER BY name"
+        names = [row["name"] for row in rows(self._connection, named)]
+        names.sort(key=lambda name: (name != "accuracy", name))
+        return {
+            name: {
+                "color": COLOURS[place % len(COLOURS)],
+                "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
+                "linestyle": DASHES[(place // len(COLOURS) + place) % len(DASHES)],
+            }
+            for place, name in enumerate(names)
         }
-        for place, name in enumerate(names)
-    }
+
+    @cached_property
+    def several_models(self) -> bool:
+        """Whether titles must name the model."""
+        return bool(rows(self._connection, "SELECT count(*) > 1 AS several FROM models")[0]["several"])
+
+    def title(self, model: str, name: str) -> str:
+        """Title of a panel: the model is named only where a run has several."""
+        return f"{model}: {name}" if self.several_models else name
+
+    def by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
+        """Rows by model and selector, selectors in the order of their styles."""
+        order = list(self.selectors)
+        groups = grouped(data, "model", "selector")
+        return dict(sorted(groups.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
 
 
 def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
@@ -87,15 +107,6 @@ def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...],
     for row in data:
         found.setdefault(tuple(row[key] for key in keys), []).append(row)
     return found
-
-
-def by_selector(
-    connection: duckdb.DuckDBPyConnection, data: Iterable[dict[str, Any]]
-) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Rows by model and selector, selectors in the order of their styles."""
-    order = list(selector_styles(connection))
-    found = grouped(data, "model", "selector")
-    return dict(sorted(found.items(), key=lambda entry: (entry[0][0], order.index(entry[0][1]))))
 
 
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
@@ -126,12 +137,6 @@ def empty(reason: str) -> Figure:
     text = f"Nothing to show because {reason}."
     figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
     return figure
-
-
-def panel_title(connection: duckdb.DuckDBPyConnection, model: str, name: str) -> str:
-    """Title of a panel: the model is named only where a run has several."""
-    several = connection.execute("SELECT count(*) > 1 FROM models").fetchall()[0][0]
-    return f"{model}: {name}" if several else name
 
 
 def counts(values: Sequence[int | None]) -> str:
@@ -229,15 +234,3 @@ def interval(value: float, stderr: float | None, digits: int = 3, unit: str = ""
     """A number with its 95 % interval, for hints."""
     reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"
     return f"{value:.{digits}f}{reach}{unit}".replace("-", "−")
-
-
-def data(module: ModuleType, connection: duckdb.DuckDBPyConnection) -> str:
-    """What a figure draws, as CSV: its `data` where it computes more than its `QUERY` answers; "" without rows."""
-    found = module.data(connection) if hasattr(module, "data") else rows(connection, module.QUERY)
-    if not found:
-        return ""
-    buffer = io.StringIO()
-    table = csv.DictWriter(buffer, found[0], lineterminator="\n")
-    table.writeheader()
-    table.writerows(found)
-    return buffer.getvalue()

@@ -2,14 +2,12 @@
 
 from typing import Any, Literal
 
-import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "How healing went"
 PLACE = 80
@@ -19,23 +17,21 @@ ABOUT = (
     "healing; the star marks the weights that were kept."
 )
 
+EMPTY = "no variant was healed"
 QUERY = "SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step"
 BINS = 8
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per calibration, size and healing; one line per selector, dashed where a patch was applied first."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no variant was healed")
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["removed"], row["healing"]) for row in data))
-    styles = style.selector_styles(connection)
+    styles = theme.selectors
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
     for axes, group in zip(grid, groups, strict=True):
         keys = ("model", "calibration", "removed", "healing")
         panel(axes, [row for row in data if tuple(row[key] for key in keys) == group], styles)
         model, calibration, removed, healing = group
-        axes.set_title(style.panel_title(connection, model, f"{calibration}, {removed} removed, {healing}"))
+        axes.set_title(theme.title(model, f"{calibration}, {removed} removed, {healing}"))
     runs = list(dict.fromkeys((row["selector"], row["recovery"]) for row in data))
     handles = [
         Line2D(
@@ -95,18 +91,13 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
     axes.set(xlabel="optimiser step", ylabel="loss (nats per token)")
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(
-        connection,
-        """SELECT count(*) FILTER (loss IS NOT NULL) AS steps FROM training
-        GROUP BY model, calibration, selector, removed, recovery, healing""",
-    )
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
+    lines = style.grouped(data, "model", "calibration", "selector", "removed", "recovery", "healing").values()
+    steps = [sum(row["loss"] is not None for row in line) for line in lines]
     return (
         f"Healing of pruned (solid) and patched (dashed) variants. Lines: mean training loss of up to {BINS} groups "
-        f"of consecutive steps, with the 95 % interval of the mean ({style.counts([row['steps'] for row in data])} "
+        f"of consecutive steps, with the 95 % interval of the mean ({style.counts(steps)} "
         "logged steps per line). Points: loss on validation samples (open: patched); the star marks the weights that "
         "were kept."
     )

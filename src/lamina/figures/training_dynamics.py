@@ -1,12 +1,10 @@
 """How relevance forms in training: every layer at every checkpoint of one model, by accuracy and by cosine."""
 
-import duckdb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
 from lamina.figures.pruning_dynamics import accuracy_labels, heat, scale_bars, scale_of
-from lamina.tables.answers import rows
 
 TITLE = "How relevance forms in training"
 PLACE = 33
@@ -16,6 +14,7 @@ ABOUT = (
     "of the checkpoint on the calibration, with half its 95 % interval. Hatched: the checkpoint is at chance."
 )
 
+EMPTY = "no model of this run is a checkpoint of a training (`checkpoints` of a model)"
 QUERY = """
 WITH whole AS (  -- what the checkpoint gets right with all its layers
     SELECT model, calibration, avg(coalesce(correct_norm, correct)::INT) AS share, count(*) AS n
@@ -31,11 +30,8 @@ ORDER BY m.series, r.calibration, r.metric, m.step, r.layer
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Checkpoints down, layers across; two panels per series and calibration."""
-    data = rows(connection, QUERY)
-    if not data:
-        return style.empty("no model of this run is a checkpoint of a training (`checkpoints` of a model)")
     groups = style.grouped(data, "series", "calibration", "metric")
     depth = 1 + max(row["layer"] for row in data)
     steps = max(len({row["step"] for row in data if row["series"] == series}) for series, _, _ in groups)
@@ -57,11 +53,8 @@ def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
     return figure
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
-    if not data:
-        return ""
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     return (
         "Relevance of every layer at every checkpoint of one training "
         f"({style.counts([row['n_samples'] for row in data])} calibration samples per cell). Left: share of the "

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lamina.figures import style
-from lamina.tables.answers import rows
 
 TITLE = "What layers do"
 PLACE = 28
@@ -36,6 +34,7 @@ KINDS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
 }
 
+EMPTY = "no study lists a diagnosis of kind void, probe or patching"
 QUERY = """
 SELECT model, calibration, diagnosis, kind, measure, layer, value, ci_low, ci_high, control, n_samples
 FROM diagnoses WHERE kind IN ('void', 'probe', 'patching') AND layer IS NOT NULL
@@ -43,17 +42,13 @@ ORDER BY model, list_position(['void', 'probe', 'patching'], kind), diagnosis, c
 """
 
 
-def draw(connection: duckdb.DuckDBPyConnection) -> Figure:
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """A panel per model, diagnosis and calibration."""
-    groups = style.grouped(rows(connection, QUERY), "model", "calibration", "diagnosis", "kind")
-    if not groups:
-        return style.empty("no study lists a diagnosis of kind void, probe or patching")
+    groups = style.grouped(data, "model", "calibration", "diagnosis", "kind")
     figure, grid = style.panels(len(groups), 3.4, 2.9, 4)
-    for axes, ((model, calibration, name, kind), data) in zip(grid, groups.items(), strict=True):
-        _panel(axes, kind, data)
-        axes.set_title(
-            style.panel_title(connection, model, name if calibration == "none" else f"{name}, {calibration}")
-        )
+    for axes, ((model, calibration, name, kind), chosen) in zip(grid, groups.items(), strict=True):
+        _panel(axes, kind, chosen)
+        axes.set_title(theme.title(model, name if calibration == "none" else f"{name}, {calibration}"))
     return figure
 
 
@@ -79,9 +74,8 @@ def _panel(axes: Axes, kind: str, data: list[dict[str, Any]]) -> None:
     axes.legend(loc="upper center", ncols=2, fontsize=7, handlelength=2)
 
 
-def caption(connection: duckdb.DuckDBPyConnection) -> str:
-    """What the figure shows and from how many samples; empty where there is nothing to show."""
-    data = rows(connection, QUERY)
+def caption(data: style.Rows) -> str:
+    """What the figure shows and from how many samples."""
     words = {
         "void": "Void: a token's norm grows less at the layer than 0.8 of the range of its growth before (or the share "
         "that the diagnosis sets); dotted, with the growth shuffled over the layers",

@@ -1,0 +1,49 @@
+"""From the tables of a run to one figure: its picture, what it shows in words, and its numbers."""
+
+import csv
+import importlib
+import io
+from dataclasses import dataclass
+
+import duckdb
+from matplotlib.figure import Figure
+
+from lamina.figures import style
+from lamina.tables.answers import rows
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure of a run.
+
+    Attributes
+    ----------
+    figure : the picture; one that says why there is nothing to show, where there is nothing.
+    svg : the same as text, the same bytes for the same rows.
+    caption : what it shows and from how many samples; empty where there is nothing to show.
+    csv : the rows that are drawn; empty without rows.
+    """
+
+    figure: Figure
+    svg: str
+    caption: str
+    csv: str
+
+
+def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
+    """The figure `name`, a module of `lamina.figures`.
+
+    It has a QUERY, or a function `data` where it computes more than SQL answers; EMPTY, why there may be nothing;
+    `draw` and `caption`, which are handed the rows and are not called without any.
+    """
+    module = importlib.import_module(f"lamina.figures.{name}")
+    found = module.data(connection) if hasattr(module, "data") else rows(connection, module.QUERY)
+    if not found:
+        figure = style.empty(module.EMPTY)
+        return Drawing(figure, style.svg(figure, name), "", "")
+    figure, caption = module.draw(found, style.Theme(connection)), module.caption(found)
+    numbers = io.StringIO()
+    table = csv.DictWriter(numbers, found[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(found)
+    return Drawing(figure, style.svg(figure, name, caption), caption, numbers.getvalue())
