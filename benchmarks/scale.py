@@ -19,14 +19,14 @@ from typing import Any
 
 import torch
 from cases import REFERENCE, peak_of, random_documents
-from lamina.work.counting import counted
-from lamina.work.tokens import Tokens
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.config.healings import Lora
 from lamina.config.recoveries import Ghost
 from lamina.cost import work
+from lamina.cost.counting import counted
+from lamina.cost.tokens import Tokens
 from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import efficiency, tasks
 from lamina.evaluation.tasks import VariantLM

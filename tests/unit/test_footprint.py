@@ -10,8 +10,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lamina.config.healings import Full
+from lamina.healing import full
+from lamina.healing.training import Source
 from lamina.streams import footprint
 from lamina.sweep import room
+from tests.unit import tiny
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import scale
@@ -59,6 +63,17 @@ def test_a_stage_needs_what_is_predicted(stage: str, least: float, monkeypatch: 
     with Alive() as alive:
         work.run()
     assert least * work.memory < alive.peak < 1.15 * work.memory
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> None:
+    """Few tokens and many weights: own weights, their steps' copies, gradients and moments, and the best values."""
+    base = tiny.model(hidden_size=160, intermediate_size=480).to(dtype)
+    shape, data = footprint.Shape.of(base.config, dtype.itemsize), [[number, 5, 6, 7] for number in range(20, 40)]
+    options = Full(epochs=1, max_steps=2, batch=1, objective="lm")
+    with Alive() as alive:
+        full.heal(base, {"units": ["2"]}, None, [Source(tiny.samples(data))], options)
+    assert 0.85 * footprint.full(shape, 4) < alive.peak < 1.15 * footprint.full(shape, 4)
 
 
 def test_twice_the_budget_is_twice_the_streams() -> None:

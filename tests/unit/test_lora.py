@@ -46,7 +46,7 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
     before = {name: parameter.clone() for name, parameter in base.named_parameters()}
     healed, rows = lora.heal(base, PLAN, None, [Source(samples())], Lora(**FAST))
     losses = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
-    assert len(losses) == 5 and min(losses) < 0.95 * losses[0]
+    assert len(losses) == 5 and min(losses) < 0.98 * losses[0]
     chosen = [row for row in rows if row["chosen"]]
     assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
     assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())

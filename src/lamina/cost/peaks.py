@@ -42,8 +42,8 @@ def peaks(
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
-            whole = shape.parameters(left) * footprint.stepped(shape.size) if settings.method == "full" else 0
-            at_least("heal", whole + footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST))
+            activations = footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
+            at_least("heal", activations + (footprint.full(shape, left) if settings.method == "full" else 0))
     for (model, _), told in tasks.items():
         every = told.samples * max(1, told.rows // max(1, told.packed))
         fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, told.longest))

@@ -129,6 +129,11 @@ def stepped(size: int) -> float:
     return 3 * FLOAT + size + (FLOAT if size < FLOAT else 0)
 
 
+def full(shape: Shape, left: int) -> float:
+    """Of all weights of a model with `left` layers, which are the base's no longer, and of what their steps keep."""
+    return shape.parameters(left) * (shape.size + stepped(shape.size))
+
+
 def benchmark(shape: Shape, line: int, lines: int, every: int) -> int:
     """Of log-likelihoods of `lines` of `every` at a time: logits, their logarithms, and those of the batch before."""
     alive = 3 if lines < every else 2
