@@ -73,9 +73,9 @@ def replicates_option() -> Any:
 class Entry(BaseModel):
     """A part of the configuration with fixed keys.
 
-    `EARLIER` keeps the value that a key had before its default was changed: jobs that were run with the old default
-    then go stale, and those whose configuration wrote it out do not. `ASIDE` are keys that jobs do not get with the
-    options.
+    `EARLIER` holds the old default of a key whose default was changed. With it, jobs that ran with the old default
+    become stale, and jobs whose configuration wrote that value out do not. `ASIDE` are keys that are not among the
+    options of a job.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)

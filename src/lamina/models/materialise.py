@@ -36,9 +36,9 @@ def materialise(
     model : the unpruned base model.
     plan : a plan with its `units`, and what its `donors` are; None gives the base model itself (shared).
     patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
-    adapter : folder with a PEFT LoRA adapter fitted on the same plan and patches, with trained patches, or both. The
-        one is merged into copies of the weights it changes, the others take the place of those given; or with weights
-        in the place of all.
+    adapter : folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter, which is merged
+        into copies of the weights that it changes; or trained patches, which replace `patches`; or both; or trained
+        weights, which replace the weights of the whole model.
 
     Raises
     ------

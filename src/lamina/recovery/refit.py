@@ -29,12 +29,13 @@ class Chained(Statistics[Moments]):
 def fit(
     model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Ghost, seed: int
 ) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
-    """Fit the runs of one plan in order, with X the stream of the model as pruned and patched before each; Y stays.
+    """Fit the runs of one plan, one after the other.
 
-    Returns the fits, and by boundary the pass that has the X which the validated patch was fitted to.
+    X is the stream of the model as it is pruned and patched before the run. Y is the stream of the unpruned model.
+    Two chains of patches are fitted. In the first no patch has seen the held-out samples: it chooses options and
+    measures errors. In the second all patches were fitted on all samples: it is what the variant uses.
 
-    There are two chains: what validates and measures stands behind patches that have not seen the held-out samples
-    either, and what is used behind those of all samples.
+    Returns the fits, and for each boundary the pass whose X the first chain's patch was fitted to.
     """
     fits: dict[Boundary, Fit] = {}
     behind: dict[Boundary, taps.Run] = {}

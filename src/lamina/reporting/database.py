@@ -1,10 +1,9 @@
 """The tables of a run in DuckDB: the views of `sql/views.sql` over Parquet files, in memory or as a file.
 
-A file holds views only, over the tables that were there when it was built: they are kept (as links, which take no
-space) under `studies/{study}/{number}/` beside it and never written again, so that a run takes nothing from who reads
-until two more have ended. Its paths resolve against the folder from which it is opened. Schema `main` is the last
-study; every study that the folder holds has its views in a schema of its name, and schema `studies` has those of all,
-told apart by a column `study`.
+A file holds views only. Their tables are links under `studies/{study}/{number}/` beside the file: links take no space,
+and nobody writes to these tables again. So a reader keeps what he reads until two more runs have ended. Paths in the
+file are relative to the folder in which DuckDB is opened. Schema `main` holds the last study. Every study in the folder
+has a schema of its own name, and schema `studies` holds the rows of all studies with a column `study`.
 """
 
 import os

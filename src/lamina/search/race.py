@@ -92,7 +92,7 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
         active = [one for one in active if one == leader or (at < count and not beaten(one, leader))]
         if len(active) > 1:
             continue
-        # Who looks best in the end must have beaten everyone itself; those it has not come back and catch up.
+        # The last leader must have beaten every rival itself. A rival that it has not beaten comes back and catches up.
         leader = ledger.best([one for one in candidates if seen[one] == at])
         while back := [one for one in candidates if seen[one] < at and not beaten(one, leader)]:
             ledger.advance(back, at)
