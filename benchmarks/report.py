@@ -26,6 +26,13 @@ from pathlib import Path
 
 import duckdb
 
+from lamina import paths
+from lamina.config.report import Report
+from lamina.jobs.compare_metrics import CompareMetrics
+from lamina.jobs.compare_selectors import CompareSelectors
+from lamina.jobs.job import Job
+from lamina.jobs.plot_figure import PlotFigure
+from lamina.jobs.render_report import RenderReport
 from lamina.reporting import database
 from lamina.workflow.declared import declared
 
@@ -66,13 +73,16 @@ def _replace(connection: duckdb.DuckDBPyConnection, file: Path, query: str) -> N
     new.replace(file)
 
 
-def script(step: str, name: str, *arguments: str | Path) -> dict[str, object]:
-    """Run a script of the workflow as a job does, one thread to a process."""
+def script(step: str, job: Job) -> dict[str, object]:
+    """Run a job of the workflow by its script, one thread to a process."""
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / f"workflow/scripts/{name}.py"), *map(str, arguments)]
+    command = [sys.executable, str(ROOT / f"workflow/scripts/{job.rule()}.py")]
     began = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, env=environment)
-    _, status, used = os.wait4(process.pid, 0)
+    with tempfile.TemporaryFile("w+") as told_here:
+        told_here.write(job.told())
+        told_here.seek(0)
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=told_here)
+        _, status, used = os.wait4(process.pid, 0)
     assert status == 0, command
     cpu = round(used.ru_utime + used.ru_stime, 2)
     return told(step, began) | {"cpu_seconds": cpu, "peak_mb": round(used.ru_maxrss / 1024)}
@@ -87,26 +97,39 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     """Compare metrics and selectors, draw every figure, render the report, open it."""
     figures, page = folder / "figures", folder / "report.html"
     figures.mkdir()
-    of = {file.stem: file for file in files}
+    of = {file.stem: str(file) for file in files}
     began = time.perf_counter()
-    swept = [of[table] for table in ("relevance", "sweeps", "calibrations")]
-    jobs = [("compare_metrics", "compare_metrics", "--tables", *swept, "--output", of["agreements"])]
+    swept = {table: of[table] for table in ("relevance", "sweeps", "calibrations")}
     tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
-    views = ("--views", database.VIEWS)
-    jobs += [("compare_selectors", "compare_selectors", *views, "--tables", *tested, "--output", of["comparisons"])]
-    after = []  # what is drawn of comparisons waits for them, and nothing else does
+    jobs: list[tuple[str, Job]] = [
+        ("compare_metrics", CompareMetrics(**swept, output=of["agreements"])),
+        ("compare_selectors", CompareSelectors(views=paths.VIEWS, tables=tested, output=of["comparisons"])),
+    ]
+    after: list[tuple[str, Job]] = []  # what is drawn of comparisons waits for them, and nothing else does
     for name, read in sorted(declared("lamina.figures", "TABLES").items()):
-        tables = [file for file in files if file.stem in read]
-        output = ("--output", figures / f"{name}.svg", "--data", figures / f"{name}.csv")
-        job = (f"figure {name}", "plot_figure", "--figure", name, "--tables", *tables, *output)
+        written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
+        tables = [file for table, file in of.items() if table in read]
+        job = (f"figure {name}", PlotFigure(figure=name, views=paths.VIEWS, tables=tables, **written))
         (after if {"agreements", "comparisons"} & set(read) else jobs).append(job)
     for some in (jobs, after):
         with ThreadPool(workers) as pool:
             yield from pool.starmap(script, some, chunksize=1)
     facts = folder / "facts.json"
     facts.write_text(json.dumps({"seed": 0, "versions": {}, "commit": None}))
-    given = ("--tables", *files, "--figures", figures, "--template", ROOT / "workflow/report/report.html.j2")
-    yield script("report", "render_report", *given, "--facts", facts, "--keep", "0.95", "--output", page)
+    job = RenderReport(
+        report=Report(),
+        names={},
+        template="workflow/report/report.html.j2",
+        included=[],
+        views=paths.VIEWS,
+        queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
+        facts=str(facts),
+        database="",
+        tables=list(of.values()),
+        figures=[str(figures / "every.svg")],
+        output=str(page),
+    )
+    yield script("report", job)
     yield told("comparisons, figures and report", began) | {"workers": workers}
     if chromium.BINARY:
         with chromium.opened(folder / "profile") as browser:

@@ -2,19 +2,21 @@
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
 # load; calibration `none` is the unpruned model), results/generation/... of the same form for what they write to it, and
 # results/efficiency/{model}.parquet and results/drafts/{model}.parquet (all variants of a model, in turn with it).
+from lamina.jobs.benchmark_drafts import BenchmarkDrafts
+from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
+from lamina.jobs.benchmark_generation import BenchmarkGeneration
+from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
+from lamina.jobs.benchmark_task import BenchmarkTask
 
-# Read several times per job, as inputs and as a param.
-block_of = cache(lambda *place: studies.block_variants(CONFIG, *place))
+task_measured = described(BenchmarkTask, CONFIG)
 
 
 rule benchmark_task:
     input:
-        manifest=paths.manifest("{model}"),
-        gate=lambda w: inputs.overlap_gates(CONFIG, w, block_of(w.model, w.calibration, w.task, int(w.block))),
-        variants=lambda w: inputs.variants(block_of(w.model, w.calibration, w.task, int(w.block))),
+        unpack(task_measured.inputs),
     output:
-        table=paths.benchmark("{model}", "{calibration}", "{task}", "{block}"),
-        samples=paths.benchmark_samples("{model}", "{calibration}", "{task}", "{block}"),
+        table=BenchmarkTask.OUTPUTS["output"],
+        samples=BenchmarkTask.OUTPUTS["samples"],
     log:
         "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
@@ -26,54 +28,78 @@ rule benchmark_task:
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        runtime=minutes,
+        mem_mb=task_measured.memory,
+        runtime=task_measured.minutes,
     params:
-        code=code_digest("benchmark_task"),
-        packages=package_digest("benchmark_task"),
-        family=family,
-        options=lambda w: arguments.benchmark(CONFIG, w),
-        variants=lambda w: list(map(str, block_of(w.model, w.calibration, w.task, int(w.block)))),
+        job=task_measured.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" --manifest {input.manifest} --task {wildcards.task}'
-        " --variants {params.variants} {params.options}"
-        " --code {params.code} --output {output.table} --samples {output.samples} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
 
 
-use rule benchmark_task as benchmark_generation with:
+generation_measured = described(BenchmarkGeneration, CONFIG)
+
+
+rule benchmark_generation:
+    input:
+        unpack(generation_measured.inputs),
     output:
-        table=paths.generation("{model}", "{calibration}", "{task}", "{block}"),
-        samples=paths.generation_samples("{model}", "{calibration}", "{task}", "{block}"),
+        table=BenchmarkGeneration.OUTPUTS["output"],
+        samples=BenchmarkGeneration.OUTPUTS["samples"],
     log:
         "logs/benchmark_generation/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_generation/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=generation_measured.memory,
+        runtime=generation_measured.minutes,
     params:
-        code=code_digest("benchmark_generation"),
-        packages=package_digest("benchmark_generation"),
-        options=lambda w: arguments.generation(CONFIG, w),
+        job=generation_measured.told,
+    shell:
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
 
 
-use rule benchmark_task as benchmark_perplexity with:
+perplexity_measured = described(BenchmarkPerplexity, CONFIG)
+
+
+rule benchmark_perplexity:
+    input:
+        unpack(perplexity_measured.inputs),
+    output:
+        table=BenchmarkPerplexity.OUTPUTS["output"],
+        samples=BenchmarkPerplexity.OUTPUTS["samples"],
     log:
         "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
         "results/jobs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.jsonl"
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.perplexity),
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=perplexity_measured.memory,
+        runtime=perplexity_measured.minutes,
     params:
-        code=code_digest("benchmark_perplexity"),
-        packages=package_digest("benchmark_perplexity"),
+        job=perplexity_measured.told,
+    shell:
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+efficiency_measured = described(BenchmarkEfficiency, CONFIG)
 
 
 rule benchmark_efficiency:
     input:
-        manifest=paths.manifest("{model}"),
-        variants=lambda w: inputs.variants(studies.efficiency_variants(CONFIG, w.model)),
+        unpack(efficiency_measured.inputs),
     output:
-        paths.efficiency("{model}"),
+        BenchmarkEfficiency.OUTPUTS["output"],
     log:
         "logs/benchmark_efficiency/{model}.log",
     benchmark:
@@ -83,27 +109,22 @@ rule benchmark_efficiency:
     threads: lambda _: threads(cores(), alone=True)
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        runtime=lambda w, input, attempt: minutes_of(studies.structures(CONFIG, w.model), input.manifest, attempt),
+        mem_mb=efficiency_measured.memory,
+        runtime=efficiency_measured.minutes,
     params:
-        code=code_digest("benchmark_efficiency"),
-        packages=package_digest("benchmark_efficiency"),
-        family=family,
-        options=arguments.as_json(CONFIG.benchmarks.efficiency.options() if CONFIG.benchmarks.efficiency else {}),
-        variants=lambda w: list(map(str, studies.efficiency_variants(CONFIG, w.model))),
+        job=efficiency_measured.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_efficiency.py"'
-        " --manifest {input.manifest} --variants {params.variants}"
-        " --options {params.options:q} --code {params.code} --output {output} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+drafts_measured = described(BenchmarkDrafts, CONFIG)
 
 
 rule benchmark_drafts:
     input:
-        manifest=paths.manifest("{model}"),
-        gate=lambda w: inputs.draft_gates(CONFIG, w.model),
-        variants=lambda w: inputs.variants(studies.draft_variants(CONFIG, w.model)),
+        unpack(drafts_measured.inputs),
     output:
-        paths.drafts("{model}"),
+        BenchmarkDrafts.OUTPUTS["output"],
     log:
         "logs/benchmark_drafts/{model}.log",
     benchmark:
@@ -113,15 +134,9 @@ rule benchmark_drafts:
     threads: lambda _: threads(cores(), alone=True)
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        runtime=minutes,
+        mem_mb=drafts_measured.memory,
+        runtime=drafts_measured.minutes,
     params:
-        code=code_digest("benchmark_drafts"),
-        packages=package_digest("benchmark_drafts"),
-        family=family,
-        options=arguments.drafts(CONFIG),
-        variants=lambda w: list(map(str, studies.draft_variants(CONFIG, w.model))),
+        job=drafts_measured.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/benchmark_drafts.py"'
-        " --manifest {input.manifest} --variants {params.variants}"
-        " {params.options} --code {params.code} --output {output} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

@@ -1,13 +1,15 @@
 # Needs: a model and a calibration. Gives: results/activations/{model}/{calibration}.parquet, the similarity of every
 # pair of layer boundaries.
+from lamina.jobs.capture_activations import CaptureActivations
+
+capture = described(CaptureActivations, CONFIG)
 
 
 rule capture_activations:
     input:
-        manifest=paths.manifest("{model}"),
-        calibration=paths.calibration("{model}", "{calibration}"),
+        unpack(capture.inputs),
     output:
-        paths.activations("{model}", "{calibration}"),
+        CaptureActivations.OUTPUTS["output"],
     log:
         "logs/capture_activations/{model}/{calibration}.log",
     benchmark:
@@ -17,14 +19,9 @@ rule capture_activations:
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        runtime=minutes,
+        mem_mb=capture.memory,
+        runtime=capture.minutes,
     params:
-        code=code_digest("capture_activations"),
-        packages=package_digest("capture_activations"),
-        family=family,
-        tokens=CONFIG.sweep.tokens,
+        job=capture.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/capture_activations.py"'
-        " --manifest {input.manifest} --calibration {input.calibration}"
-        " --tokens {params.tokens} --code {params.code} --output {output} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

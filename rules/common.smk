@@ -1,5 +1,5 @@
 # What all rules share. Needs: the config. Gives: CONFIG (checked), wildcard constraints, digests that decide what is
-# stale, and how commands run. What the jobs of a stage read and are told follows from CONFIG in lamina.workflow.
+# stale, and how commands run. What a job reads, is told and asks of the machine is one object of lamina.jobs.
 import atexit
 import gc
 import os
@@ -14,15 +14,13 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from lamina.config import text
 from lamina.preflight.load import load
-from lamina.models.gguf import is_gguf
-from lamina.models.manifest import fingerprint
+from lamina.jobs.described import described
 from lamina.variant import Variant
 from lamina import paths
-from lamina.workflow import arguments, commands, exports, failures, gpu_lock, graph, inputs, runs, studies, warm
+from lamina.workflow import commands, exports, failures, gpu_lock, graph, runs, studies, warm
 from lamina.workflow.declared import declared
-from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 from lamina.paths import KEY, any_of
-from lamina.workflow.resources import devices, drawn_minutes, fit_memory, memory, minutes, minutes_of, threads
+from lamina.workflow.resources import devices, threads
 
 # The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.
 gc.disable()
@@ -61,8 +59,3 @@ wildcard_constraints:
     figure=any_of(FIGURES),
     removed=r"\d+",
     block=r"\d+",
-
-
-def family(wildcards):
-    """Hash of what is known of the family of a job's model."""
-    return family_digest(CONFIG.models[wildcards.model].family)

@@ -1,5 +1,8 @@
 # Needs: tables of what was measured. Gives: the tables of how metrics, tasks and selectors compare, with their errors:
 # agreements, dissociations and comparisons.
+from lamina.jobs.compare_metrics import CompareMetrics
+from lamina.jobs.compare_selectors import CompareSelectors
+from lamina.jobs.compare_tasks import CompareTasks
 
 
 localrules:
@@ -8,48 +11,55 @@ localrules:
     compare_selectors,
 
 
+metrics_compared = described(CompareMetrics, CONFIG)
+
+
 rule compare_metrics:
     input:
-        # With the scores among them, the rule also follows an edit to a metric, which is imported by name.
-        [paths.table(table) for table in ("relevance", "sweeps", "calibrations")],
+        unpack(metrics_compared.inputs),
     output:
-        paths.table("agreements"),
+        CompareMetrics.OUTPUTS["output"],
     log:
         "logs/compare_metrics.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("compare_metrics", *arguments.table_modules(["agreements"])),
+        job=metrics_compared.told,
     shell:
-        'python "$SCRIPTS/compare_metrics.py" --tables {input} --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+tasks_compared = described(CompareTasks, CONFIG)
 
 
 rule compare_tasks:
     input:
-        [paths.table(table) for table in ("sweeps", "calibrations")],
+        unpack(tasks_compared.inputs),
     output:
-        paths.table("dissociations"),
+        CompareTasks.OUTPUTS["output"],
     log:
         "logs/compare_tasks.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("compare_tasks", *arguments.table_modules(["dissociations"])),
+        job=tasks_compared.told,
     shell:
-        'python "$SCRIPTS/compare_tasks.py" --tables {input} --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+selectors_compared = described(CompareSelectors, CONFIG)
 
 
 rule compare_selectors:
     input:
-        views="sql/views.sql",
-        tables=[paths.table(table) for table in ("calibrations", "benchmarks", "benchmark_samples")],
+        unpack(selectors_compared.inputs),
     output:
-        paths.table("comparisons"),
+        CompareSelectors.OUTPUTS["output"],
     log:
         "logs/compare_selectors.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("compare_selectors", *arguments.table_modules(["comparisons"])),
+        job=selectors_compared.told,
     shell:
-        'python "$SCRIPTS/compare_selectors.py" --views {input.views} --tables {input.tables} --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

@@ -1,13 +1,15 @@
 # Needs: a model, and a calibration or a file of one's own. Gives: results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, what layers of the
 # unpruned model do, for the diagnoses that studies list.
+from lamina.jobs.diagnose_layers import DiagnoseLayers
+
+diagnosed = described(DiagnoseLayers, CONFIG)
 
 
 rule diagnose_layers:
     input:
-        manifest=paths.manifest("{model}"),
-        given=lambda w: inputs.diagnosed(CONFIG, w),
+        unpack(diagnosed.inputs),
     output:
-        paths.diagnosis("{model}", "{calibration}", "{diagnosis}"),
+        DiagnoseLayers.OUTPUTS["output"],
     log:
         "logs/diagnose_layers/{model}/{calibration}/{diagnosis}.log",
     benchmark:
@@ -17,16 +19,9 @@ rule diagnose_layers:
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        runtime=minutes,
+        mem_mb=diagnosed.memory,
+        runtime=diagnosed.minutes,
     params:
-        code=lambda w: code_digest("diagnose_layers", f"lamina.diagnosis.{CONFIG.diagnoses[w.diagnosis].kind}"),
-        packages=lambda w: package_digest("diagnose_layers", f"lamina.diagnosis.{CONFIG.diagnoses[w.diagnosis].kind}"),
-        family=family,
-        options=lambda w: arguments.as_json(CONFIG.diagnoses[w.diagnosis].options()),
-        tokens=CONFIG.sweep.tokens,
-        names=lambda w: arguments.as_json({"model": w.model, "calibration": w.calibration}),
+        job=diagnosed.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/diagnose_layers.py" --manifest {input.manifest} --given {input.given}'
-        " --diagnosis {wildcards.diagnosis} --options {params.options:q} --tokens {params.tokens} --keys {params.names:q}"
-        " --code {params.code} --output {output} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

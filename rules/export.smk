@@ -1,5 +1,6 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
 # results/exports/{key}/removed={n}/{recovery}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
+from lamina.jobs.export_variant import ExportVariant
 
 # A name that fits no wildcard would only be a target that no rule makes.
 with failures.refused(workflow.configfiles):
@@ -12,11 +13,19 @@ localrules:
     export_variant,
 
 
+exported = described(
+    ExportVariant,
+    CONFIG,
+    form=os.environ.get("LAMINA_EXPORT_FORM") or "auto",
+    shard=os.environ.get("LAMINA_EXPORT_SHARD") or "5GB",
+)
+
+
 rule export_variant:
     input:
-        unpack(lambda w: inputs.export(CONFIG, w)),
+        unpack(exported.inputs),
     output:
-        directory(paths.export(f"{KEY}/removed={{removed}}/{{recovery}}/{{healing}}")),
+        directory(ExportVariant.OUTPUTS["output"]),
     log:
         "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
     wildcard_constraints:
@@ -26,12 +35,6 @@ rule export_variant:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("export_variant"),
-        packages=package_digest("export_variant"),
-        family=family,
-        variant=lambda w: str(inputs.variant(w)),
-        form=os.environ.get("LAMINA_EXPORT_FORM") or "auto",
-        shard=os.environ.get("LAMINA_EXPORT_SHARD") or "5GB",
+        job=exported.told,
     shell:
-        'HF_HUB_OFFLINE=1 python "$SCRIPTS/export_variant.py" --variant {params.variant} --manifest {input.manifest}'
-        " --benchmarks {input.benchmarks} --form {params.form} --max-shard-size {params.shard} --output {output} 2> {log}"
+        'HF_HUB_OFFLINE=1 python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

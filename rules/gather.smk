@@ -1,5 +1,9 @@
 # Needs: everything that the studies measured. Gives: the relevance of every sweep by every metric,
 # results/tables/{table}.parquet and results/lamina.duckdb. Nothing here imports torch or needs a GPU.
+from lamina.jobs.build_database import BuildDatabase
+from lamina.jobs.gather_jobs import GatherJobs
+from lamina.jobs.gather_table import GatherTable
+from lamina.jobs.score_relevance import ScoreRelevance
 
 
 localrules:
@@ -9,31 +13,32 @@ localrules:
     build_database,
 
 
+scores = described(ScoreRelevance, CONFIG)
+
+
 rule score_relevance:
     input:
-        sweep=paths.sweep(KEY, "{removed}"),
-        calibration=paths.calibration("{model}", "{calibration}"),
+        unpack(scores.inputs),
     output:
-        paths.relevance(KEY, "{removed}"),
+        ScoreRelevance.OUTPUTS["output"],
     log:
         "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=lambda w: code_digest("score_relevance", *arguments.score_modules(CONFIG, w)),
-        packages=lambda w: package_digest("score_relevance", *arguments.score_modules(CONFIG, w)),
-        metrics=lambda w: [entry_digest(metric) for metric in arguments.measured(CONFIG, w)],
-        arguments=lambda w: arguments.score(CONFIG, w),
+        job=scores.told,
     shell:
-        'python "$SCRIPTS/score_relevance.py" --sweep {input.sweep} --calibration {input.calibration}'
-        " {params.arguments} --code {params.code} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+table_gathered = described(GatherTable, CONFIG)
 
 
 rule gather_table:
     input:
-        lambda w: inputs.table_parts(CONFIG, w.table),
+        unpack(table_gathered.inputs),
     output:
-        paths.table("{table}"),
+        GatherTable.OUTPUTS["output"],
     log:
         "logs/gather_table/{table}.log",
     wildcard_constraints:
@@ -41,45 +46,42 @@ rule gather_table:
     conda:
         "../envs/lamina.yaml"
     params:
-        # Elsewhere the tables stand aside; here their columns are what is made.
-        code=lambda w: code_digest("gather_table", *arguments.table_modules([w.table])),
-        arguments=lambda w: arguments.gather(CONFIG, w.table),
+        job=table_gathered.told,
     shell:
-        # A list of many files is longer than a command line may be.
-        "printf '%s\\n' --input {input} > {log}.inputs;"
-        ' python "$SCRIPTS/gather_table.py" --table {wildcards.table} @{log}.inputs {params.arguments}'
-        " --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+jobs_gathered = described(GatherJobs, CONFIG)
 
 
 rule gather_jobs:
     input:
-        # All that was run has left its record once the tables of results are there.
-        [paths.table(table) for table in TABLES if table != "jobs"],
+        unpack(jobs_gathered.inputs),
     output:
-        paths.table("jobs"),
+        GatherJobs.OUTPUTS["output"],
     log:
         "logs/gather_jobs.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("gather_table", *arguments.table_modules(["jobs"])),
+        job=jobs_gathered.told,
     shell:
-        'python "$SCRIPTS/gather_table.py" --table jobs --folder results/jobs --logs logs --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+database = described(BuildDatabase, CONFIG, study=STUDY)
 
 
 rule build_database:
     input:
-        views="sql/views.sql",
-        tables=[paths.table(table) for table in TABLES],
+        unpack(database.inputs),
     output:
-        "results/lamina.duckdb",
+        BuildDatabase.OUTPUTS["output"],
     log:
         "logs/build_database.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("build_database", *arguments.table_modules(TABLES)),
-        study=STUDY,
+        job=database.told,
     shell:
-        'python "$SCRIPTS/build_database.py" --views {input.views} --tables {input.tables} --study {params.study:q}'
-        " --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

@@ -2,6 +2,11 @@
 # results/models/{model}/checkpoint of a model that is a GGUF file,
 # results/calibrations/{model}/{calibration}.parquet, results/tasks/{task}.parquet and the overlap checks.
 # Only these rules may use the network.
+from lamina.jobs.check_overlap import CheckOverlap
+from lamina.jobs.prepare_calibration import PrepareCalibration
+from lamina.jobs.dequantise_model import DequantiseModel
+from lamina.jobs.prepare_model import PrepareModel
+from lamina.jobs.prepare_task import PrepareTask
 
 
 localrules:
@@ -12,11 +17,14 @@ localrules:
     check_overlap,
 
 
+dequantised = described(DequantiseModel, CONFIG)
+
+
 rule dequantise_model:
     input:
-        lambda w: CONFIG.models[w.model].source,
+        unpack(dequantised.inputs),
     output:
-        directory(paths.checkpoint("{model}")),
+        directory(DequantiseModel.OUTPUTS["output"]),
     log:
         "logs/dequantise_model/{model}.log",
     benchmark:
@@ -24,21 +32,21 @@ rule dequantise_model:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("dequantise_model"),
-        packages=package_digest("dequantise_model"),
-        dtype=lambda w: CONFIG.models[w.model].dtype,
+        job=dequantised.told,
     message:
         "models.{wildcards.model}: dequantising {input} into {output}, once."
     shell:
-        'python "$SCRIPTS/dequantise_model.py" --model {wildcards.model} --file {input:q} --dtype {params.dtype}'
-        " --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+model_described = described(PrepareModel, CONFIG)
 
 
 rule prepare_model:
     input:
-        lambda w: paths.checkpoint(w.model) if is_gguf(CONFIG.models[w.model].source) else [],
+        unpack(model_described.inputs),
     output:
-        paths.manifest("{model}"),
+        PrepareModel.OUTPUTS["output"],
     log:
         "logs/prepare_model/{model}.log",
     benchmark:
@@ -46,22 +54,19 @@ rule prepare_model:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("prepare_model"),
-        entry=lambda w: arguments.model(CONFIG, w),
-        # Touching weights changes nothing, editing them does.
-        fingerprint=lambda w: fingerprint(Path(CONFIG.models[w.model].source)),
-        folder=lambda w, input: f"--folder {input}" if input else "",
+        job=model_described.told,
     shell:
-        'python "$SCRIPTS/prepare_model.py" --model {wildcards.model} --entry {params.entry:q}'
-        " {params.folder} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+calibration_described = described(PrepareCalibration, CONFIG)
 
 
 rule prepare_calibration:
     input:
-        manifest=paths.manifest("{model}"),
-        files=lambda w: inputs.calibration_files(CONFIG, w),
+        unpack(calibration_described.inputs),
     output:
-        paths.calibration("{model}", "{calibration}"),
+        PrepareCalibration.OUTPUTS["output"],
     log:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
@@ -69,20 +74,19 @@ rule prepare_calibration:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("prepare_calibration"),
-        packages=package_digest("prepare_calibration"),
-        entry=lambda w: arguments.as_json(CONFIG.calibrations[w.calibration].options()),
-        parts=lambda w: arguments.parts(CONFIG, w.calibration),
+        job=calibration_described.told,
     shell:
-        'python "$SCRIPTS/prepare_calibration.py" --calibration {wildcards.calibration} --entry {params.entry:q}'
-        " {params.parts} --manifest {input.manifest} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+task_described = described(PrepareTask, CONFIG)
 
 
 rule prepare_task:
     input:
-        lambda w: inputs.local_files(w.task, inputs.tested(CONFIG, w.task)),
+        unpack(task_described.inputs),
     output:
-        paths.task("{task}"),
+        PrepareTask.OUTPUTS["output"],
     log:
         "logs/prepare_task/{task}.log",
     benchmark:
@@ -90,24 +94,24 @@ rule prepare_task:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("prepare_task"),
-        entry=lambda w: arguments.as_json(inputs.tested(CONFIG, w.task).options()),
+        job=task_described.told,
     shell:
-        'python "$SCRIPTS/prepare_task.py" --task {wildcards.task} --entry {params.entry:q} --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+overlap_described = described(CheckOverlap, CONFIG)
 
 
 rule check_overlap:
     input:
-        samples=paths.calibration("{model}", "{calibration}"),
-        documents=paths.task("{task}"),
+        unpack(overlap_described.inputs),
     output:
-        paths.overlap("{model}", "{calibration}", "{task}"),
+        CheckOverlap.OUTPUTS["output"],
     log:
         "logs/check_overlap/{model}/{calibration}/{task}.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("check_overlap"),
+        job=overlap_described.told,
     shell:
-        'python "$SCRIPTS/check_overlap.py" --calibration {wildcards.calibration} --task {wildcards.task}'
-        " --samples {input.samples} --documents {input.documents} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

@@ -1,21 +1,21 @@
 # Needs: a sweep, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
 # An iterative plan of size n is made from the plan of size n - 1 and a sweep of what that leaves. A plan depends on its
 # own metric; the table of all metrics is gathered beside it (report.smk). `also` are other calibrations and their sweeps.
+from lamina.jobs.prune_step import PruneStep
 
 
 localrules:
     prune_step,
 
 
+prune_described = described(PruneStep, CONFIG)
+
+
 rule prune_step:
     input:
-        unpack(lambda w: inputs.step_evidence(CONFIG, w)),
-        manifest=paths.manifest("{model}"),
-        calibration=paths.calibration("{model}", "{calibration}"),
-        donors=lambda w: list(inputs.donors(CONFIG, w).values()),
-        also=lambda w: [file for files in inputs.beside(CONFIG, w).values() for file in files.values()],
+        unpack(prune_described.inputs),
     output:
-        paths.plan(KEY, "{removed}"),
+        PruneStep.OUTPUTS["output"],
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
@@ -24,10 +24,6 @@ rule prune_step:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=lambda w: code_digest("prune_step", *arguments.prune_modules(CONFIG, w)),
-        packages=lambda w: package_digest("prune_step", *arguments.prune_modules(CONFIG, w)),
-        metric=lambda w: entry_digest(arguments.own_metric(CONFIG, w)),
-        arguments=lambda w: arguments.prune(CONFIG, w),
+        job=prune_described.told,
     shell:
-        'python "$SCRIPTS/prune_step.py" --manifest {input.manifest} --calibration {input.calibration}'
-        " {params.arguments} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

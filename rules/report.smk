@@ -1,5 +1,9 @@
 # Needs: the tables and the database. Gives: results/figures/{figure}.svg and .csv, results/report.html, and
 # results/refusals.txt, which says what was asked for and refused.
+from lamina.jobs.check_refusals import CheckRefusals
+from lamina.jobs.collect_facts import CollectFacts
+from lamina.jobs.plot_figure import PlotFigure
+from lamina.jobs.render_report import RenderReport
 
 
 localrules:
@@ -9,20 +13,21 @@ localrules:
     check_refusals,
 
 
+figure = described(PlotFigure, CONFIG)
+
+
 rule plot_figure:
     input:
-        views="sql/views.sql",
-        # Only these: a reader that opened others would find one gone while it is made anew.
-        tables=lambda w: [paths.table(table) for table in FIGURES[w.figure]],
+        unpack(figure.inputs),
     output:
         svg=report(
-            paths.figure("{figure}"),
+            PlotFigure.OUTPUTS["output"],
             caption="../workflow/report/figure.rst",
             category="Figures",
             labels=lambda w: {"figure": TITLES[w.figure], "shown as": "picture"},
         ),
         data=report(
-            paths.figure_data("{figure}"),
+            PlotFigure.OUTPUTS["data"],
             caption="../workflow/report/figure.rst",
             category="Figures",
             labels=lambda w: {"figure": TITLES[w.figure], "shown as": "numbers"},
@@ -32,45 +37,39 @@ rule plot_figure:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=lambda w: code_digest("plot_figure", f"lamina.figures.{w.figure}"),
+        job=figure.told,
         about=lambda w: ABOUT[w.figure],
     shell:
-        'python "$SCRIPTS/plot_figure.py" --figure {wildcards.figure} --tables {input.tables} --views {input.views}'
-        " --output {output.svg} --data {output.data} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+facts = described(CollectFacts, CONFIG, files=" ".join(map(str, workflow.configfiles)), started=STARTED)
 
 
 rule collect_facts:
     input:
-        paths.table("jobs"),
+        unpack(facts.inputs),
     output:
-        "results/facts.json",
+        CollectFacts.OUTPUTS["output"],
     log:
         "logs/collect_facts.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("collect_facts", "lamina.version"),
-        seed=CONFIG.seed,
-        config=" ".join(map(str, workflow.configfiles)),
-        started=STARTED,
+        job=facts.told,
     shell:
-        'python "$SCRIPTS/collect_facts.py" --seed {params.seed} --config {params.config:q} --started {params.started}'
-        " --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+rendered = described(RenderReport, CONFIG)
 
 
 rule render_report:
     input:
-        template="workflow/report/report.html.j2",
-        included=["workflow/report/report.css", "workflow/report/report.js"],
-        views="sql/views.sql",
-        queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
-        facts="results/facts.json",
-        database="results/lamina.duckdb",
-        tables=[paths.table(table) for table in TABLES],
-        figures=[paths.figure(figure) for figure in FIGURES],
+        unpack(rendered.inputs),
     output:
         report(
-            "results/report.html",
+            RenderReport.OUTPUTS["output"],
             caption="../workflow/report/report.rst",
             category="Report",
             labels={"figure": "Everything in one page"},
@@ -80,26 +79,24 @@ rule render_report:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("render_report"),
-        told=arguments.report(CONFIG),
+        job=rendered.told,
     shell:
-        'python "$SCRIPTS/render_report.py" --tables {input.tables} --figures results/figures'
-        " --template {input.template} --facts {input.facts} {params.told} --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+refusals = described(CheckRefusals, CONFIG)
 
 
 rule check_refusals:
     input:
-        plans=paths.table("plans"),
-        patches=paths.table("patches"),
-        report="results/report.html",
+        unpack(refusals.inputs),
     output:
-        "results/refusals.txt",
+        CheckRefusals.OUTPUTS["output"],
     log:
         "logs/check_refusals.log",
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("check_refusals"),
+        job=refusals.told,
     shell:
-        'python "$SCRIPTS/check_refusals.py" --plans {input.plans} --patches {input.patches}'
-        " --output {output} 2> {log}"
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

@@ -1,21 +1,23 @@
 # Needs: a model, a calibration, what a repair in the loop adds. Gives: results/searches/{key}.parquet, every set of units
 # that was tried, and results/plans/{key}/removed={n}.json of selectors that search whole sets. One job finds the plans of
 # all sizes; a killed one leaves what it measured in results/searches/{key}.log and goes on from there.
+from lamina.jobs.pick_plan import PickPlan
+from lamina.jobs.search_plans import SearchPlans
 
 
 localrules:
     pick_plan,
 
 
+search = described(SearchPlans, CONFIG)
+
+
 rule search_plans:
     input:
-        manifest=paths.manifest("{model}"),
-        calibration=paths.calibration("{model}", "{calibration}"),
-        data=lambda w: list(inputs.added_data(CONFIG, w, studies.looped(CONFIG, w.selector)).values()),
-        donors=lambda w: list(inputs.donors(CONFIG, w).values()),
+        unpack(search.inputs),
     output:
-        table=paths.search(KEY),
-        plans=paths.found_plans(KEY),
+        table=SearchPlans.OUTPUTS["output"],
+        plans=SearchPlans.OUTPUTS["plans"],
     log:
         "logs/search_plans/{model}/{calibration}/{selector}.log",
     benchmark:
@@ -27,26 +29,22 @@ rule search_plans:
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=memory,
-        # It tries some hundred sets.
-        runtime=lambda _, input, attempt: minutes_of(100, input.manifest, attempt),
+        mem_mb=search.memory,
+        runtime=search.minutes,
     params:
-        code=lambda w: code_digest("search_plans", *arguments.search_modules(CONFIG, w)),
-        packages=lambda w: package_digest("search_plans", *arguments.search_modules(CONFIG, w)),
-        family=family,
-        metric=lambda w: entry_digest(arguments.own_metric(CONFIG, w)),
-        arguments=lambda w: arguments.search(CONFIG, w),
+        job=search.told,
     shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/search_plans.py"'
-        " --manifest {input.manifest} --calibration {input.calibration}"
-        " {params.arguments} --code {params.code} --plans {output.plans} --output {output.table} 2> {log}"
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+picked = described(PickPlan, CONFIG)
 
 
 rule pick_plan:
     input:
-        paths.found_plans(KEY),
+        unpack(picked.inputs),
     output:
-        paths.plan(KEY, "{removed}"),
+        PickPlan.OUTPUTS["output"],
     log:
         "logs/pick_plan/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
@@ -54,6 +52,6 @@ rule pick_plan:
     conda:
         "../envs/lamina.yaml"
     params:
-        code=code_digest("pick_plan"),
+        job=picked.told,
     shell:
-        'python "$SCRIPTS/pick_plan.py" --plans {input} --removed {wildcards.removed} --output {output} 2> {log}'
+        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

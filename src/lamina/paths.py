@@ -12,6 +12,7 @@ from lamina.errors import LaminaError
 from lamina.variant import Variant
 
 RESULTS = "results"
+VIEWS = "sql/views.sql"
 KEY = "{model}/{calibration}/{selector}"  # of a plan, in a rule's wildcards
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lamina.jobs.compare_metrics import CompareMetrics
 from lamina.relevance import comparison
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.tables import store
-from tests.unit.test_database import script
+from tests.unit.scripts import started
 
 
 def drawn(seed: int, tasks: int, units: int) -> list[np.ndarray]:
@@ -121,8 +122,9 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     for name, content in tables.items():
         store.write(tmp_path / f"{name}.parquet", store.from_rows(name, content))
     store.write(tmp_path / "sweeps.parquet", sweeps)
-    files = [tmp_path / f"{name}.parquet" for name in ("relevance", "sweeps", "calibrations")]
-    done = script("compare_metrics", "--tables", *files, "--output", tmp_path / "agreements.parquet")
+    names = ("relevance", "sweeps", "calibrations", "agreements")
+    read, scored, drawn, output = (str(tmp_path / f"{name}.parquet") for name in names)
+    done = started(CompareMetrics(relevance=read, sweeps=scored, calibrations=drawn, output=output))
     assert done.returncode == 0, done.stderr
     agreements = {row["statistic"]: row for row in store.read(tmp_path / "agreements.parquet").to_pylist()}
     assert agreements["spearman"]["value"] == found.spearman[0]

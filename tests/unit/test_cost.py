@@ -15,7 +15,7 @@ from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
 from lamina.recovery import weighing
 from lamina.relevance import presence, shapley
-from lamina.search import beam
+from lamina.search import beam, evolutionary
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.trials import Search, Trials
@@ -82,7 +82,7 @@ def test_a_search_costs_about_what_was_estimated() -> None:
         trials = Trials(asked, 40, spent=lambda: session.layer_tokens)
         one = Search("beam", trials, np.arange(40), np.ones(40))
         beam.find(one, units, [4], options)
-    tried = options.tried([4], 8, packed)
+    tried = beam.tried(options, [4], 8, packed)
     found = [sum(row["removed"] == size for row in one.rows) for size in tried]
     most = list(tried.values())
     assert most == [8, 14, 12, 10] and all(5 <= n <= m for n, m in zip(found, most, strict=True))
@@ -95,7 +95,7 @@ def test_an_evolution_is_estimated_by_its_generations() -> None:
         {"metric": "accuracy", "strategy": "evolutionary", "offspring": 10, "stages": [[3, 50], [1, 500]]}
     )
     # Of ten units one and another go greedily; then twelve times ten children on half of the tokens, and three on all.
-    assert options.tried([2], 10, 100) == {1: 10, 2: 9 + (10 * 0.5 + 3) * (11 + 1)}
+    assert evolutionary.tried(options, [2], 10, 100) == {1: 10, 2: 9 + (10 * 0.5 + 3) * (11 + 1)}
 
 
 def test_more_samples_cost_in_proportion() -> None:

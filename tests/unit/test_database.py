@@ -1,9 +1,6 @@
 """The views, the data dictionary and the queries, on small tables written as a run writes them."""
 
 import json
-import os
-import subprocess
-import sys
 from math import exp
 from pathlib import Path
 from statistics import stdev
@@ -15,21 +12,18 @@ import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import LaminaError
+from lamina.jobs.gather_jobs import GatherJobs
+from lamina.jobs.gather_table import GatherTable
 from lamina.reporting import database, summary
 from lamina.tables import answers, store
 from tests.unit.plausible_tables import write_study, write_tables
+from tests.unit.scripts import started
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
 KEY = dict(model="m", calibration="recall", selector="accuracy", recovery="none", healing="none")
 BASE = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
-
-
-def script(name: str, *arguments: str | Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "workflow" / "scripts" / f"{name}.py"), *map(str, arguments)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -385,9 +379,9 @@ def test_the_views_file_opens_a_shell(study, monkeypatch):
     assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
 
 
-def gathered(tmp_path: Path, table: str, *arguments: str | Path) -> list[dict]:
+def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
     output = tmp_path / f"{table}.parquet"
-    done = script("gather_table", "--table", table, "--output", output, *arguments)
+    done = started(GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output)))
     assert done.returncode == 0, done.stderr
     assert store.read(output).schema.names == store.schema(table).names
     return store.read(output).to_pylist()
@@ -405,8 +399,7 @@ def test_plans_are_gathered_with_refusals(tmp_path):
     )
     (tmp_path / "a.json").write_text(json.dumps(plan | measured))
     (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
-    (tmp_path / "inputs").write_text(f"{tmp_path}/a.json\n{tmp_path}/b.json\n")
-    rows = gathered(tmp_path, "plans", "--input", f"@{tmp_path}/inputs")
+    rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
     assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
         ("7", 1, 0.1),
         ("3", 2, None),
@@ -420,7 +413,7 @@ def test_models_are_gathered_from_manifests(tmp_path):
     path = tmp_path / "models" / "reference" / "manifest.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(dict(path="/x", source="s", revision=None, n_layers=12, trust_remote_code=False)))
-    (row,) = gathered(tmp_path, "models", "--input", path)
+    (row,) = gathered(tmp_path, "models", path)
     assert (row["model"], row["n_layers"], row["revision"]) == ("reference", 12, None)
 
 
@@ -430,9 +423,9 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     described = dict(kind="choices", n_samples=5, n_tokens=80, chance_accuracy=0.25, source="t", split="train", seed=0)
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
-    (row,) = gathered(tmp_path, "calibrations", "--input", path)
+    (row,) = gathered(tmp_path, "calibrations", path)
     assert row == dict(model="reference", calibration="recall", replicate_of=None) | described
-    (row,) = gathered(tmp_path, "calibrations", "--input", path, "--groups", '{"recall": "draws"}')
+    (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
     assert row["replicate_of"] == "draws"
 
 
@@ -442,7 +435,10 @@ def test_jobs_are_gathered_from_benchmark_files(tmp_path):
     record = dict(s=1.5, cpu_time="NA", max_rss="NA", rule_name="sweep_units", wildcards=dict(model="m", block="0"))
     (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
     (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
-    first, second = gathered(tmp_path, "jobs", "--folder", folder)
+    output = str(tmp_path / "jobs.parquet")
+    done = started(GatherJobs(tables=[], folder=str(folder), logs="logs", output=output))
+    assert done.returncode == 0, done.stderr
+    first, second = store.read(output).to_pylist()
     assert first == dict(
         rule="sweep_units", wildcards="block=0, model=m", seconds=1.5, cpu_seconds=None, max_rss_mb=None, device="gpu"
     )

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina.jobs.compare_tasks import CompareTasks
 from lamina.relevance import dissociation
 from lamina.tables import store
-from tests.unit.test_database import script
+from tests.unit.scripts import started
 
 # Share of right answers without each layer; the whole model has .9 and chance is .5 on every task.
 WITHOUT = {"a": [0.5, 0.9, 0.7, 0.9], "b": [0.9, 0.5, 0.7, 0.9], "guess": [0.5] * 4}
@@ -39,8 +40,8 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways(tmp_path: Path) ->
     """By hand: without layer 0, task a loses all that is above chance and b nothing, so D = 1; layer 1 the reverse."""
     for name, rows in (("sweeps", swept(WITHOUT, 200)), ("calibrations", facts(WITHOUT))):
         store.write(tmp_path / f"{name}.parquet", store.from_rows(name, rows))
-    files = [tmp_path / f"{name}.parquet" for name in ("sweeps", "calibrations")]
-    done = script("compare_tasks", "--tables", *files, "--output", tmp_path / "dissociations.parquet")
+    scored, drawn, output = (str(tmp_path / f"{name}.parquet") for name in ("sweeps", "calibrations", "dissociations"))
+    done = started(CompareTasks(sweeps=scored, calibrations=drawn, output=output))
     assert done.returncode == 0, done.stderr
     rows = store.read(tmp_path / "dissociations.parquet").to_pylist()
     assert {(row["calibration"], row["rival"]) for row in rows} == {("a", "b")}, "a task at chance has no relevance"

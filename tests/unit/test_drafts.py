@@ -10,14 +10,17 @@ from lamina.config.benchmarks import Drafts
 from lamina.errors import LaminaError
 from lamina.evaluation import drafts
 from lamina.evaluation.speculation import Decoding, written
+from lamina.jobs.benchmark_drafts import BenchmarkDrafts
+from lamina.jobs.gather_table import parts
 from lamina.models.materialise import materialise
 from lamina.models.variant import Patch
 from lamina.preflight.load import load
 from lamina.tables import store
 from lamina.variant import Variant
-from lamina.workflow import inputs, studies
+from lamina.workflow import studies
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
+from tests.unit.scripts import place
 
 OPTIONS = Drafts(text="words", prompts=4, prompt=5, tokens=6, draft=2)
 ASKED = [row.tolist() for row in tiny.tokens(4, 5)]
@@ -98,8 +101,8 @@ def test_a_study_measures_its_deep_cuts_as_drafts_on_prompts_that_nothing_has_se
     listed = studies.draft_variants(config, "small")
     assert {v.removed for v in listed} == {2, 3} and set(listed) < set(studies.variants(config))
     gates = {f"results/overlap/small/{v.calibration}/corpus_test.json" for v in listed}
-    assert gates <= set(inputs.draft_gates(config, "small"))
-    assert inputs.table_parts(config, "drafts") == ["results/drafts/small.parquet"]
+    assert gates <= set(BenchmarkDrafts.of(config, place(model="small")).gate)
+    assert parts(config, "drafts") == ["results/drafts/small.parquet"]
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,24 @@
 """A plan is decided on its own metric, read from the sweep: the rank of the relevance table, or whom a budget chose."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from lamina.config import selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
 from lamina.errors import LaminaError
+from lamina.jobs.prune_step import PruneStep
 from lamina.passes import residuals, weights
 from lamina.relevance.columns import Context
+from lamina.relevance.passes import DRAWN
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
 from lamina.sweep import engine
 from lamina.tables import store
-from lamina.workflow import studies
 from tests.unit import tiny
+from tests.unit.scripts import started
 from tests.unit.test_sweep import random_samples
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +46,7 @@ def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, sc
     for chance in (-5.0, 2.0):
         context = Context(chance, score, len(removed))
         table = relevance(store.read(sweep), METRICS, context, seed=3)
-        for metric in (each.name for each in METRICS.values() if each.pass_ not in studies.DRAWN):
+        for metric in (each.name for each in METRICS.values() if each.pass_ not in DRAWN):
             expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
             if not expected:
                 assert kind == "mlp" and not METRICS[metric].halves
@@ -90,12 +91,16 @@ def test_the_plan_takes_whom_the_race_chose(tmp_path: Path) -> None:
         tmp_path / "c.parquet", calibrations.build(random_samples(1), 60, source="s", split=None, seed=0)
     )
     (tmp_path / "manifest.json").write_text(json.dumps({"n_layers": 3}))
-    keys = {"model": "m", "calibration": "c", "selector": "s", "removed": 1}
-    command = [
-        *(sys.executable, ROOT / "workflow/scripts/prune_step.py", "--manifest", tmp_path / "manifest.json"),
-        *("--calibration", tmp_path / "c.parquet", "--selector", json.dumps({"metric": "accuracy", "budget": "race"})),
-        *("--keys", json.dumps(keys), "--sweep", sweep, "--score", "acc_norm", "--output", tmp_path / "plan.json"),
-    ]
-    subprocess.run([str(part) for part in command], check=True, env={"PYTHONPATH": str(ROOT / "src")})
+    job = PruneStep(
+        manifest=str(tmp_path / "manifest.json"),
+        calibration=str(tmp_path / "c.parquet"),
+        selector=selectors.read({"metric": "accuracy", "budget": "race"}),
+        sweep=str(sweep),
+        score="acc_norm",
+        keys={"model": "m", "calibration": "c", "selector": "s", "removed": 1},
+        output=str(tmp_path / "plan.json"),
+    )
+    done = started(job)
+    assert done.returncode == 0, done.stderr
     plan = json.loads((tmp_path / "plan.json").read_text())
     assert plan["units"] == ["1"] and plan["accuracy_before"] == [1.0] and plan["accuracy_after"] == [0.9]

@@ -19,11 +19,12 @@ from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
+from lamina.jobs.gather_table import parts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.preflight.load import load
 from lamina.tables import store
-from lamina.workflow import inputs, studies
+from lamina.workflow import studies
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
 
@@ -216,7 +217,7 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = inputs.table_parts(written, "benchmarks"), inputs.table_parts(config, "benchmarks")
+    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]

@@ -5,7 +5,6 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -19,10 +18,11 @@ from lamina.data.calibrations import Calibration, Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
+from lamina.jobs.prepare_calibration import PrepareCalibration
 from lamina.models.manifest import describe
 from lamina.preflight import load as configuration
-from lamina.workflow import arguments, inputs
 from tests.unit.configurations import minimal, put, workplace
+from tests.unit.scripts import place
 from tests.unit.test_calibrations import ENTRY, REFERENCE, ROOT
 
 TEXTS = [f"text number {number}" for number in range(6)]
@@ -134,7 +134,7 @@ def test_an_id_needs_its_revision_and_a_folder_makes_its_readers_stale(
     configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root)
     loaded = configuration.load(put(minimal(), "calibrations.corpus", c4(root)), root)
     monkeypatch.chdir(root)
-    files = inputs.calibration_files(loaded, SimpleNamespace(calibration="corpus"))
+    files = PrepareCalibration.of(loaded, place(model="small", calibration="corpus")).files
     assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
 
 
@@ -186,7 +186,8 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypa
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
     loaded = configuration.load(raw, root)
     assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
-    assert '"corpus"' in arguments.parts(loaded, "all") and arguments.parts(loaded, "recall") == ""
+    jobs = {name: PrepareCalibration.of(loaded, place(model="small", calibration=name)) for name in ("all", "recall")}
+    assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
     for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
         with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
             configuration.load(put(raw, "calibrations.all.mixture", {part: 1}), root)

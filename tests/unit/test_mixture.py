@@ -1,8 +1,6 @@
 """Removals scored on several calibrations at once: how scores add up, what is read for it, and whose folds count."""
 
-import json
 import random
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,9 @@ import pytest
 
 from lamina.config import recoveries
 from lamina.config.configuration import Configuration
+from lamina.jobs import files
+from lamina.jobs.prune_step import PruneStep
+from lamina.jobs.sweep_units import SweepUnits
 from lamina.preflight.load import load
 from lamina.search import looped, mixture
 from lamina.search.looped import Looped
@@ -19,10 +20,10 @@ from lamina.streams.sources import Source
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from lamina.variant import Variant
-from lamina.workflow import arguments, inputs, studies
+from lamina.workflow import studies
 from tests.unit import tiny
 from tests.unit.configurations import Raw, minimal, workplace
-from tests.unit.test_arguments import Wildcards
+from tests.unit.scripts import place, plain
 from tests.unit.test_sweep import random_samples
 
 Scores = dict[str, float | None]
@@ -112,7 +113,7 @@ def config(raw: Raw, tmp_path: Path) -> Configuration:
 
 
 def at(selector: str, removed: int, calibration: str = "recall", **more: Any) -> Any:
-    return Wildcards(model="small", calibration=calibration, selector=selector, removed=str(removed), **more)
+    return place(model="small", calibration=calibration, selector=selector, removed=removed, **more)
 
 
 SWEEP = "results/sweeps/small/corpus/{}/removed={}.parquet"
@@ -122,41 +123,41 @@ def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(config
     """Of the unpruned model it is everybody's, unless a repair is in the loop."""
     first = {"wide": "base/removal/layer", "looped": "for/recall/looped", "once": "for/recall/once"}
     for name, sweep in first.items():
-        assert inputs.beside(config, at(name, 1))["corpus"]["sweep"] == SWEEP.format(sweep, 0)
+        assert plan(config, name, 1).also["corpus"].sweep == SWEEP.format(sweep, 0)
     for name in ("wide", "looped"):
-        assert inputs.beside(config, at(name, 3))["corpus"]["sweep"] == SWEEP.format(f"for/recall/{name}", 2)
-    assert inputs.beside(config, at("once", 3))["corpus"]["sweep"] == SWEEP.format("for/recall/once", 0)
+        assert plan(config, name, 3).also["corpus"].sweep == SWEEP.format(f"for/recall/{name}", 2)
+    assert plan(config, "once", 3).also["corpus"].sweep == SWEEP.format("for/recall/once", 0)
     # For plans made on the corpus itself nothing is beside, and others know of none.
-    assert inputs.beside(config, at("wide", 3, "corpus")) == inputs.beside(config, at("bare", 3)) == {}
-    assert "--also" not in arguments.prune(config, at("bare", 3))
-    modules = arguments.prune_modules(config, at("wide", 3))
-    assert modules == ["lamina.search.iterative", "lamina.relevance.accuracy", "lamina.search.mixture"]
-    told = shlex.split(arguments.prune(config, at("wide", 3)))
-    also = json.loads(told[told.index("--also") + 1])["corpus"]
-    assert (also["weight"], also["score"]) == (0.5, "acc_norm")
-    assert inputs.sweep_plan(at("for/recall/wide", 2, "corpus")) == "results/plans/small/recall/wide/removed=2.json"
+    assert plan(config, "wide", 3, "corpus").also == plan(config, "bare", 3).also == {}
+    assert "also" not in plain(plan(config, "bare", 3)) and "also" not in plan(config, "bare", 3).inputs
+    wide = plan(config, "wide", 3)
+    assert wide.modules == ("lamina.search.iterative", "lamina.relevance.accuracy", "lamina.search.mixture")
+    assert (wide.also["corpus"].weight, wide.also["corpus"].score) == (0.5, "acc_norm")
+    assert set(wide.inputs["also"]) == {wide.also["corpus"].sweep, "results/calibrations/small/corpus.parquet"}
+    beside = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
+    assert beside.plan == "results/plans/small/recall/wide/removed=2.json"
+
+
+def plan(config: Configuration, selector: str, removed: int, calibration: str = "recall") -> PruneStep:
+    return PruneStep.of(config, at(selector, removed, calibration))
 
 
 def test_a_sweep_beside_has_the_repair_of_the_plans_it_follows(config: Configuration) -> None:
-    place, own = at("for/recall/looped", 2, "corpus", block="0"), at("looped", 2, block="0")
-    told = shlex.split(arguments.sweep(config, place))
-    loop = json.loads(told[told.index("--recovery") + 1])
-    mine = shlex.split(arguments.sweep(config, own))
-    assert loop == json.loads(mine[mine.index("--recovery") + 1]) | {"own": "recall"}
-    assert told[-2:] == ["--data", "recall=results/calibrations/small/recall.parquet"]
-    assert mine[-2:] == ["--data", "corpus=results/calibrations/small/corpus.parquet"]
-    keys = json.loads(told[told.index("--keys") + 1])
-    assert keys == {"model": "small", "calibration": "corpus", "selector": "looped", "removed": 2}
-    assert arguments.sweep_modules(config, place) == arguments.sweep_modules(config, own)
-    bare = shlex.split(arguments.sweep(config, at("for/recall/wide", 2, "corpus", block="0")))
-    assert "--data" not in bare and "--recovery" not in bare
+    beside = SweepUnits.of(config, at("for/recall/looped", 2, "corpus", block="0"))
+    own = SweepUnits.of(config, at("looped", 2, block="0"))
+    assert beside.loop == own.loop is not None and own.loop.weights == [("recall", 1.0), ("corpus", 0.1)]
+    assert beside.data == {"recall": "results/calibrations/small/recall.parquet"}
+    assert own.data == {"corpus": "results/calibrations/small/corpus.parquet"}
+    assert beside.keys == {"model": "small", "calibration": "corpus", "selector": "looped", "removed": 2}
+    assert beside.modules == own.modules
+    bare = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
+    assert bare.data == {} and bare.loop is None
 
 
 def test_what_is_scored_beside_is_checked_and_counted_and_in_no_table_of_sweeps(config: Configuration) -> None:
-    gate = Wildcards(model="small", calibration="recall", task="t")
     both = [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
-    assert inputs.overlap_gates(config, gate, [Variant("small", "recall", "wide", 1)]) == both
-    assert inputs.overlap_gates(config, gate, [Variant("small", "recall", "bare", 1)]) == both[1:]
+    assert files.gates(config, "small", "recall", "t", [Variant("small", "recall", "wide", 1)]) == both
+    assert files.gates(config, "small", "recall", "t", [Variant("small", "recall", "bare", 1)]) == both[1:]
     assert ("small", "corpus") in studies.calibrations(config)
     tables = studies.sweeps(config)
     assert tables == [("small", "recall", "base/removal/layer", 0), ("small", "recall", "wide", 1)]

@@ -8,13 +8,17 @@ import pytest
 import torch
 
 from lamina import paths
+from lamina.config import healings
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
+from lamina.jobs.check_refusals import CheckRefusals
+from lamina.jobs.heal_variant import HealVariant
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant
 from tests.unit import tiny
-from tests.unit.test_repairs import PRUNED, fitted, plan_of, script
+from tests.unit.scripts import run
+from tests.unit.test_repairs import PRUNED, fitted, plan_of
 from tests.unit.test_repairs import results as results  # a fixture
 
 METHODS: list[dict[str, Any]] = [{"method": "replaceme"}, {"method": "streamline", "epochs": 1}]
@@ -58,26 +62,30 @@ def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
     assert turn == [variant(1)]
     with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
         variants.read(variant(2), results)
-    script(
-        "heal_variant",
-        variant=variant(2, "lora"),
-        manifest=paths.manifest("tiny", results),
-        calibration=paths.calibration("tiny", "words", results),
-        plan=paths.plan(PRUNED.key, 2, results),
-        patch=paths.patch(PRUNED.key, "mine", results),
-        options=json.dumps({"method": "lora"}),
-        output=tmp_path / "adapter",
+    run(
+        HealVariant(
+            variant=str(variant(2, "lora")),
+            healing=healings.read({"method": "lora"}),
+            weights=[("words", 1.0)],
+            manifest=paths.manifest("tiny", results),
+            calibration=paths.calibration("tiny", "words", results),
+            plan=paths.plan(PRUNED.key, 2, results),
+            patch=paths.patch(PRUNED.key, "mine", results),
+            output=str(tmp_path / "adapter/training.parquet"),
+        )
     )
     assert store.read(tmp_path / "adapter/training.parquet").num_rows == 0
 
     # The run ends with it.
     store.write(tmp_path / "plans.parquet", store.from_rows("plans", []))
     with pytest.raises(SystemExit) as ended:
-        script(
-            "check_refusals",
-            plans=tmp_path / "plans.parquet",
-            patches=paths.patch_table(PRUNED.key, "mine", results),
-            output=tmp_path / "refusals.txt",
+        run(
+            CheckRefusals(
+                plans=str(tmp_path / "plans.parquet"),
+                patches=paths.patch_table(PRUNED.key, "mine", results),
+                report="report.html",
+                output=str(tmp_path / "refusals.txt"),
+            )
         )
     assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
 

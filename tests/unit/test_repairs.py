@@ -2,7 +2,6 @@
 
 import gc
 import json
-import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,9 @@ from lamina.config.entry import option
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.evaluation import variants
+from lamina.jobs.changes import IN_LOOP, weighed
+from lamina.jobs.export_variant import ExportVariant
+from lamina.jobs.fit_patch import FitPatch
 from lamina.models import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -30,9 +32,9 @@ from lamina.streams.sources import Source
 from lamina.tables import store
 from lamina.variant import Variant
 from tests.unit import tiny
+from tests.unit.scripts import run
 from tests.unit.test_families import base_folder, plan_of
 
-SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 PRUNED = Variant("tiny", "words", "cosine", 1)
 SCALED = Variant("tiny", "words", "cosine", 1, "mine")
 
@@ -99,30 +101,24 @@ def results(tmp_path: Path) -> Path:
     return results
 
 
-def script(name: str, **options: Any) -> None:
-    """Run a script of the workflow as its rule does."""
-    given = []
-    for key, value in options.items():
-        given += [f"--{key}", *map(str, value if isinstance(value, list) else [value])]
-    before, sys.argv = sys.argv, [name, *given]
-    try:
-        runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
-    finally:
-        sys.argv = before
-
-
 def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
     """Fit both sizes, also on `files` (NAME=FILE); the rows of the table."""
-    script(
-        "fit_patch",
-        manifest=paths.manifest("tiny", results),
-        calibration=paths.calibration("tiny", "words", results),
-        plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
-        recovery=name,
-        options=json.dumps(options),
-        data=files or [],
-        output=paths.patch(PRUNED.key, name, results),
-        table=paths.patch_table(PRUNED.key, name, results),
+    entry, data = recoveries.read(options), dict(entry.split("=", 1) for entry in files or [])
+    run(
+        FitPatch(
+            manifest=paths.manifest("tiny", results),
+            calibration=paths.calibration("tiny", "words", results),
+            data=data,
+            plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
+            sizes=[1, 2],
+            name=name,
+            recovery=entry,
+            weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
+            own="words",
+            seed=0,
+            output=paths.patch(PRUNED.key, name, results),
+            table=paths.patch_table(PRUNED.key, name, results),
+        )
     )
     return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
@@ -156,12 +152,16 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
     assert not torch.allclose(logits(variant), logits(materialise(base, parts.plan)), atol=1e-2)
     assert not modeling_lamina.describe(variant)["patches"]
 
-    script(
-        "export_variant",
-        variant=SCALED,
-        manifest=paths.manifest("tiny", results),
-        results=results,
-        output=tmp_path / "export",
+    run(
+        ExportVariant(
+            variant=str(SCALED),
+            form="auto",
+            shard="5GB",
+            manifest=paths.manifest("tiny", results),
+            repairs=["lamina.recovery.scaled"],
+            output=str(tmp_path / "export"),
+        ),
+        results.parent,
     )
     again = AutoModelForCausalLM.from_pretrained(tmp_path / "export")
     torch.testing.assert_close(logits(again), logits(variant), atol=1e-6, rtol=1e-6)

@@ -1,8 +1,6 @@
 """Replicates: made from one entry, averaged with their spread in views, figures and report."""
 
 import copy
-import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,14 @@ from scipy import stats
 from lamina.errors import LaminaError
 from lamina.figures import style
 from lamina.figures.drawing import drawn
+from lamina.jobs.gather_table import GatherTable
 from lamina.preflight import load as configuration
 from lamina.reporting import database, summary
 from lamina.tables import answers, store
-from lamina.workflow import arguments, studies
+from lamina.workflow import studies
 from tests.unit.configurations import REPOSITORY, minimal, put, workplace
 from tests.unit.plausible_tables import write_study
+from tests.unit.scripts import place
 
 VIEWS = REPOSITORY / "sql/views.sql"
 DRAWS = ("recall", "recall.2", "recall.3")
@@ -192,6 +192,8 @@ def test_a_run_without_replicates_has_no_means(tmp_path: Path) -> None:
 
 def test_tables_are_told_which_rows_are_replicates(root: Path) -> None:
     loaded = configuration.load(replicated(), root)
-    assert arguments.gather(loaded, "benchmarks") == arguments.gather(loaded, "plans") == ""
-    told = json.loads(shlex.split(arguments.gather(loaded, "calibrations"))[1])
-    assert told == {"corpus": "corpus", "corpus.2": "corpus"} | dict.fromkeys(DRAWS, "recall")
+    groups = {
+        name: GatherTable.of(loaded, place(table=name)).groups for name in ("benchmarks", "plans", "calibrations")
+    }
+    assert groups["benchmarks"] == groups["plans"] == {}
+    assert groups["calibrations"] == {"corpus": "corpus", "corpus.2": "corpus"} | dict.fromkeys(DRAWS, "recall")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -13,14 +12,16 @@ from typing import Any
 import pytest
 import torch
 
+from lamina.config import healings
 from lamina.config.healings import Lora
 from lamina.data import calibrations
 from lamina.healing import lora, training
 from lamina.healing.progress import Progress, digest
 from lamina.healing.training import Source
+from lamina.jobs.heal_variant import HealVariant
 from lamina.recovery import patch
 from lamina.tables import store
-from tests.unit import tiny
+from tests.unit import scripts, tiny
 from tests.unit.configurations import REPOSITORY
 from tests.unit.test_lora import FAST, samples
 from tests.unit.test_trained_parts import UNITS, fitted
@@ -79,7 +80,7 @@ def test_a_changed_setting_or_file_begins_anew(tmp_path: Path) -> None:
     assert saved.load() is None and [path.name for path in tmp_path.iterdir()] == ["read"]
 
 
-def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
     tiny.model().save_pretrained(tmp_path / "model")
     manifest = {"path": str(tmp_path / "model"), "source": "tiny", "dtype": "float32", "trust_remote_code": False}
     store.write_text(tmp_path / "manifest.json", json.dumps(manifest))
@@ -91,27 +92,32 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path, monkeypa
         calibrations.write(tmp_path / f"{name}.parquet", made)
     options = {**SETTINGS, "method": "lora", "data": {"own": 1, "corpus": 0.5}, "epochs": 12}
 
-    def command(output: str) -> list[str]:
-        files = [f"--{name}={tmp_path / name}.json" for name in ("manifest", "plan")]
-        files += [f"--calibration={tmp_path}/own.parquet", f"--patch={tmp_path}/patch.safetensors"]
-        told = ["--variant=m/own/s/removed=3/ghost/lora", f"--options={json.dumps(options)}"]
-        told += ["--data", f"corpus={tmp_path}/corpus.parquet", f"--output={tmp_path / output}"]
-        return [str(REPOSITORY / "workflow/scripts/heal_variant.py"), *files, *told]
-
-    def run(output: str) -> None:
-        monkeypatch.setattr(sys, "argv", command(output))
-        runpy.run_path(sys.argv[0], run_name="__main__")
+    def job(output: str) -> HealVariant:
+        return HealVariant(
+            variant="m/own/s/removed=3/ghost/lora",
+            healing=healings.read(options),
+            weights=[("corpus", 0.5), ("own", 1.0)],
+            manifest=str(tmp_path / "manifest.json"),
+            calibration=str(tmp_path / "own.parquet"),
+            data={"corpus": str(tmp_path / "corpus.parquet")},
+            plan=str(tmp_path / "plan.json"),
+            patch=str(tmp_path / "patch.safetensors"),
+            repairs=["lamina.recovery.ghost"],
+            output=str(tmp_path / output / "training.parquet"),
+        )
 
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    killed = subprocess.Popen([sys.executable, *command("killed")], env=environment)
+    (tmp_path / "job.json").write_text(job("killed").told())
+    command = [sys.executable, str(scripts.file(job("killed"))), str(tmp_path / "job.json")]
+    killed = subprocess.Popen(command, env=environment)
     progress = tmp_path / "killed/.progress.safetensors"
     while not progress.is_file() and killed.poll() is None:
         time.sleep(0.01)
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL and progress.is_file()
     assert [path.name for path in progress.parent.iterdir() if path.suffix != ".tmp"] == [progress.name]
-    run("killed")
-    run("whole")
+    scripts.run(job("killed"))
+    scripts.run(job("whole"))
     written = [sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("whole", "killed")]
     assert written == [["adapter_config.json", "adapter_model.safetensors", "training.parquet"]] * 2
     for name in written[0]:

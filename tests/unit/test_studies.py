@@ -13,6 +13,7 @@ import yaml
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
 from lamina.preflight import load as configuration
+from lamina.relevance.passes import carried, metric_pass, passes
 from lamina.variant import Variant
 from lamina.workflow import studies
 
@@ -230,21 +231,21 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
     ],
 )
 def test_the_cheapest_pass_of_a_metric(metric: str, name: str) -> None:
-    assert studies.metric_pass(metric) == name
+    assert metric_pass(metric) == name
 
 
 def test_a_pass_measures_its_metrics_and_those_it_carries() -> None:
-    assert studies.carried("removal") == ["removal", "stream"]
-    assert studies.carried("gradient") == ["gradient", "weights"]
-    assert studies.carried("stream") == ["stream"]
+    assert carried("removal") == ["removal", "stream"]
+    assert carried("gradient") == ["gradient", "weights"]
+    assert carried("stream") == ["stream"]
     assert {metric.pass_ for metric in METRICS.values()} <= {"removal", "stream", *MODULES}
 
 
 def test_a_pass_carries_the_metrics_of_a_cheaper_one() -> None:
-    assert studies.passes(["cosine", "angular"]) == ["stream"]
-    assert studies.passes(["cosine", "accuracy", "perplexity"]) == ["removal"]
-    assert studies.passes(["cosine", "taylor", "magnitude", "accuracy"]) == ["gradient", "removal"]
-    assert studies.passes([]) == []
+    assert passes(["cosine", "angular"]) == ["stream"]
+    assert passes(["cosine", "accuracy", "perplexity"]) == ["removal"]
+    assert passes(["cosine", "taylor", "magnitude", "accuracy"]) == ["gradient", "removal"]
+    assert passes([]) == []
 
 
 def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None:

@@ -9,8 +9,8 @@ import yaml
 
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
+from lamina.jobs import files
 from lamina.preflight.load import load
-from lamina.workflow import inputs
 from tests.unit.configurations import minimal, put, workplace
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -159,4 +159,4 @@ def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: py
     included_twice(root)
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
-    assert set(inputs.local_files("mine", None)) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
+    assert set(files.local("mine", None)) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}

@@ -18,11 +18,11 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.jobs import files
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
 from lamina.reporting import database
 from lamina.tables import answers
-from lamina.workflow import inputs
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
 from tests.unit.test_calibrations import ENTRY, REFERENCE
@@ -188,7 +188,7 @@ def test_editing_a_task_of_a_local_group_makes_stale_what_reads_the_group(
     exam: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(exam)
-    found = set(inputs.local_files("exam", None))
+    found = set(files.local("exam", None))
     assert found >= {f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")}
     assert {"history_validation.jsonl", "physics_test.jsonl"} <= found
 

@@ -1,6 +1,5 @@
 """Which parts a healing trains: they alone change, and come back in every form that a variant has."""
 
-import runpy
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,12 @@ from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models import export
-from lamina.models.load import load_folder
+from lamina.models.load import load_folder, load_quantised
 from lamina.models.materialise import materialise
 from lamina.models.modeling_lamina import Patched
 from lamina.models.variant import Patch
 from lamina.recovery.protocol import Fitted
 from tests.unit import tiny
-from tests.unit.configurations import REPOSITORY
 from tests.unit.test_families import base_folder, source_of
 from tests.unit.test_lora import FAST, samples
 
@@ -139,9 +137,8 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_weights_in_4_bits_are_refused_where_they_cannot_be_had() -> None:
-    script = runpy.run_path(str(REPOSITORY / "workflow/scripts/heal_variant.py"))
     with pytest.raises(LaminaError, match="quantise: 4bit cannot be had here.*(bitsandbytes|GPU).*quantise: none"):
-        script["_load"]({"dtype": "bfloat16"}, "4bit")
+        load_quantised({"dtype": "bfloat16"}, "4bit")
 
 
 def test_a_mixture_draws_scored_tokens_by_their_weight() -> None:

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from lamina.jobs.gather_jobs import GatherJobs
 from lamina.tables import store
 from lamina.workflow import commands, warm_client
+from tests.unit.scripts import started
 
 ROOT = Path(__file__).resolve().parents[2]
 ADDRESS = "in/address"
@@ -274,8 +276,7 @@ def test_the_table_of_jobs_has_what_forks_used(tmp_path: Path) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"logs/fit/{name}.log").write_text(said)
         (tmp_path / f"jobs/fit/{name}.jsonl").write_text('{"s": 4, "cpu_time": 0.1, "max_rss": 12}\n')
-    told = ["--table", "jobs", "--folder", "jobs", "--logs", "logs", "--output", "jobs.parquet"]
-    script = str(ROOT / "workflow/scripts/gather_table.py")
-    subprocess.run([sys.executable, script, *told], cwd=tmp_path, env={"PYTHONPATH": f"{ROOT}/src"}, check=True)
+    done = started(GatherJobs(tables=[], folder="jobs", logs="logs", output="jobs.parquet"), tmp_path)
+    assert done.returncode == 0, done.stderr
     rows = store.read(tmp_path / "jobs.parquet").to_pylist()
     assert [(row["cpu_seconds"], row["max_rss_mb"]) for row in rows] == [(2.5, 300), (0.1, 12)]

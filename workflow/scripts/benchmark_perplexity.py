@@ -1,32 +1,33 @@
 """Measure one perplexity on many variants of one model, with one model load."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina.config.benchmarks import Perplexity
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import measuring, perplexity
+from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.models.load import load_tokenizer
 from lamina.models.structure import text_config
 
 if __name__ == "__main__":
     with explained():
-        arguments = measuring.parser(__doc__).parse_args()
-        options = Perplexity.from_options(arguments.options)
+        job = BenchmarkPerplexity.read()
+        text = job.text
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            documents = read_documents(corpus_file(options.text, options.split, arguments.root), options.documents)
-            cut = perplexity.windows(documents, load_tokenizer(manifest), options.window, options.stride)
-            about = {"task": arguments.task, "task_version": perplexity.version(options.window, options.stride)}
+            documents = read_documents(corpus_file(text.text, text.split, Path.cwd()), text.documents)
+            cut = perplexity.windows(documents, load_tokenizer(manifest), text.window, text.stride)
+            about = {"task": job.name, "task_version": perplexity.version(text.window, text.stride)}
 
             def score(model: PreTrainedModel, name: str) -> tuple[measuring.Rows, measuring.Rows]:
                 scores = perplexity.document_nll(model, cut, len(documents), name)
                 measured = perplexity.metric_rows(scores, text_config(base).vocab_size)
                 found = perplexity.sample_rows(scores)
-                return [row | about for row in measured], [row | {"task": arguments.task} for row in found]
+                return [row | about for row in measured], [row | {"task": job.name} for row in found]
 
             return score
 
-        measuring.run(arguments, prepare)
+        measuring.run(job, prepare)

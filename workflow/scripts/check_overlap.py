@@ -1,10 +1,10 @@
 """Refuse a calibration that holds documents of a benchmark, and count those that share passages with one."""
 
-import argparse
 import json
 
 from lamina.data import overlap
 from lamina.errors import LaminaError, explained
+from lamina.jobs.check_overlap import CheckOverlap
 from lamina.tables import store
 
 # Of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
@@ -21,34 +21,28 @@ def documents(path: str) -> list[tuple[str, list[int]]]:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calibration", required=True)
-    parser.add_argument("--task", required=True)
-    parser.add_argument("--samples", required=True, help="the prepared calibration")
-    parser.add_argument("--documents", required=True, help="the prepared task")
-    parser.add_argument("--output", required=True)
-    args = parser.parse_args()
     with explained():
-        used, tested = documents(args.samples), documents(args.documents)
+        job = CheckOverlap.read()
+        used, tested = documents(job.samples), documents(job.documents)
         found = overlap.compare(used, tested)
-        of = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{args.task}'"
+        of = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{job.task}'"
         remedy = "Calibrate on another split, or on documents that the benchmark does not use."
         if found.equal:
             raise LaminaError(
-                f"calibrations.{args.calibration} shares {found.equal} {of}: a score on seen documents says nothing. "
+                f"calibrations.{job.calibration} shares {found.equal} {of}: a score on seen documents says nothing. "
                 f"{remedy}"
             )
         if found.near > MOST * len(used):
             raise LaminaError(
-                f"calibrations.{args.calibration} shares at least half of the text of {found.near} {of}, which is "
+                f"calibrations.{job.calibration} shares at least half of the text of {found.near} {of}, which is "
                 f"more than {MOST:.0%}: they differ by a few words. {remedy}"
             )
         facts = {
-            "calibration": args.calibration,
-            "task": args.task,
+            "calibration": job.calibration,
+            "task": job.task,
             "documents": len(used),
             "tested": len(tested),
             "near": found.near,
             "sharing": found.sharing,
         }
-        store.write_text(args.output, json.dumps(facts) + "\n")
+        store.write_text(job.output, json.dumps(facts) + "\n")

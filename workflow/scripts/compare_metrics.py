@@ -1,14 +1,13 @@
 """Compare every metric with accuracy relevance, over the units of unpruned models and their calibrations."""
 
-import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import dataset
 
 from lamina.errors import explained
+from lamina.jobs.compare_metrics import CompareMetrics
 from lamina.relevance.comparison import comparisons
 from lamina.tables import store
 
@@ -36,11 +35,7 @@ def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> I
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tables", type=Path, nargs=3, required=True, help="relevance, sweeps, calibrations")
-    parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args()
     with explained():
-        scores, sweeps, calibrations = args.tables
-        found = rows(store.read(scores), dataset.dataset(sweeps), store.read(calibrations))
-        store.write(args.output, store.from_rows("agreements", found))
+        job = CompareMetrics.read()
+        found = rows(store.read(job.relevance), dataset.dataset(job.sweeps), store.read(job.calibrations))
+        store.write(job.output, store.from_rows("agreements", found))

@@ -1,6 +1,5 @@
 """Count the work of a configuration from its models, calibrations and tasks, before any of it is done."""
 
-import argparse
 import json
 from dataclasses import asdict
 from functools import reduce
@@ -11,6 +10,7 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from lamina.config.benchmarks import Perplexity
+from lamina.config.configuration import Configuration
 from lamina.cost.counting import counted
 from lamina.cost.estimate import estimate
 from lamina.cost.peaks import peaks
@@ -18,7 +18,8 @@ from lamina.cost.tokens import Tokens
 from lamina.data import calibrations, documents
 from lamina.data.text import encode
 from lamina.errors import explained
-from lamina.preflight.load import Configuration, load
+from lamina.jobs.estimate_cost import EstimateCost
+from lamina.preflight.load import load
 from lamina.streams.footprint import Shape
 from lamina.tables import store
 
@@ -50,21 +51,16 @@ def shape(manifest: dict[str, Any]) -> Shape:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", required=True, type=json.loads, help="the configuration, as JSON")
-    parser.add_argument("--manifests", required=True, nargs="+", type=Path)
-    parser.add_argument("--calibrations", required=True, nargs="+", type=Path)
-    parser.add_argument("--tasks", required=True, nargs="*", type=Path)
-    parser.add_argument("--output", required=True, type=Path)
-    args = parser.parse_args()
     with explained():
-        config = load(args.config, Path.cwd())
-        models = {path.parent.name: json.loads(path.read_text()) for path in args.manifests}
-        drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in args.calibrations}
+        job = EstimateCost.read()
+        config = load(job.config, Path.cwd())
+        manifests, read = [Path(file) for file in job.manifests], [Path(file) for file in job.calibrations]
+        models = {path.parent.name: json.loads(path.read_text()) for path in manifests}
+        drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in read}
         tasks = {}
         for model, manifest in models.items():
             known = {calibration: tokens for (name, calibration), tokens in drawn.items() if name == model}
-            for path in args.tasks if known else []:
+            for path in map(Path, job.tasks if known else []):
                 tasks[model, path.stem] = of_task(path, config, known, reduce(Tokens.plus, known.values()))
             for text, entry in config.benchmarks.perplexity.items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
@@ -75,4 +71,4 @@ if __name__ == "__main__":
         early = sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
         found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
-        store.write_text(args.output, json.dumps(found, indent=2) + "\n")
+        store.write_text(job.output, json.dumps(found, indent=2) + "\n")

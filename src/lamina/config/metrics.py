@@ -4,9 +4,9 @@ Its formula stands in the module of `lamina.relevance` that has its name.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
@@ -126,3 +126,8 @@ class MetricOptions(Entry):
 
     shapley: Shapley = option("What `shapley` draws.", Shapley())
     presence: Presence = option("What `presence` draws.", Presence())
+
+
+def drawing(metric: str, options: Mapping[str, Any]) -> Any:
+    """The options of a metric that draws models, read back from what a job was told."""
+    return type(getattr(MetricOptions(), metric)).from_options(options)

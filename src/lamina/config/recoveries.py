@@ -9,7 +9,6 @@ from lamina.config.explain import wrong
 
 OWN = "own"  # the calibration of the variant itself, whichever it is
 AUTO: Final = "auto"  # a weight that is chosen for each plan
-IN_LOOP = 0.1  # what stands for `auto` while units are scored, when there is no plan yet
 
 
 def _with_own(weights: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +61,7 @@ class Recovery(ByValue):
             )
         return self
 
-    def weights(self, own: str, auto: float = IN_LOOP) -> dict[str, float]:
+    def weights(self, own: str, auto: float) -> dict[str, float]:
         """The weight of a token by calibration, that of the variant (`own`) first; `auto` is what that word means."""
         weights = {own: 0.0}
         for name, weight in self.data.items():

@@ -1,6 +1,5 @@
 """Section `selectors`: the ways to choose what is removed. A class here has the name and the options of a strategy."""
 
-from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -168,12 +167,6 @@ class Beam(Selector):
     recovery: Filled | None = recovery_option()
     donors: list[Filled] = donors_option()
 
-    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-        """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
-        wide = {size: 1 if size == 1 else self.width for size in range(1, max(sizes) + 1)}
-        given = self.width * len(self.donors)
-        return {size: width * (units - size + 1) + given * (units - size) for size, width in wide.items()}
-
 
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
@@ -201,20 +194,6 @@ class Evolutionary(Selector):
     seed: int = seed_option()
     recovery: Filled | None = recovery_option()
     donors: list[Filled] = donors_option()
-
-    def lasts(self, size: int, units: int) -> int:
-        """Generations in which `size` of `units` are removed."""
-        return self.generations or max(1, round(size * (units - size) / 1.5))
-
-    def tried(self, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-        """As `Beam.tried`; that of its greedy rival included."""
-        rivals = [self.offspring, *(keep for keep, _ in self.stages)]
-        shares = [min(1.0, each / tokens) for _, each in self.stages]
-        generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
-        return {
-            size: units - size + 1 + (generation * (self.lasts(size, units) + 1) if size in sizes else 0)
-            for size in range(1, max(sizes) + 1)
-        }
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:

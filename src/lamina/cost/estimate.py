@@ -11,6 +11,8 @@ from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import TRAINING, drawn_work, fit_work, layer_flops, search_work, sweep_work
+from lamina.modules import load
+from lamina.relevance.passes import DRAWN
 from lamina.workflow import studies
 
 
@@ -43,7 +45,7 @@ def estimate(
         tokens, stage = calibrations[model, calibration], stages["sweep"]
         pass_, kind, _ = studies.sweep_settings(config, selector)
         stage.jobs += studies.sweep_blocks(config, selector)
-        if pass_ in studies.DRAWN:
+        if pass_ in DRAWN:
             work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
         else:
             work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
@@ -62,7 +64,8 @@ def estimate(
         entry: Any = config.selectors[selector]
         whole = calibrations[model, calibration]
         tokens, stage = whole.scaled(round(whole.samples * (1 - entry.held_back))), stages["search"]
-        tried = entry.tried(sizes, sum(entry.free(depth[model])), tokens.stream)
+        strategy = load(f"lamina.search.{entry.strategy}")
+        tried = strategy.tried(entry, sizes, sum(entry.free(depth[model])), tokens.stream)
         stage.jobs += 1
         stage.add(*search_work(tokens, depth[model], tried), flops(model, tokens))
     variants = studies.variants(config)

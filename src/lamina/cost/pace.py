@@ -64,9 +64,16 @@ def main() -> None:
 def _job(manifest: Path, calibration: Path) -> float:
     """Seconds of the processor that a job of rule capture_activations costs here, its imports included if cold."""
     script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
-    output = Path(tempfile.mkdtemp()) / "model" / "calibration.parquet"
-    told = {"--manifest": manifest, "--calibration": calibration, "--tokens": Sweep().tokens, "--output": output}
-    command = [str(script), *(str(part) for pair in told.items() for part in pair)]
+    folder = Path(tempfile.mkdtemp())
+    told = {
+        "manifest": str(manifest),
+        "calibration": str(calibration),
+        "tokens": Sweep().tokens,
+        "keys": {"model": "model", "calibration": "calibration"},
+        "output": str(folder / "activations.parquet"),
+    }
+    (folder / "job.json").write_text(json.dumps({"job": told}))
+    command = [str(script), str(folder / "job.json")]
     if warm_here := commands.can_be_warm():
         for name in warm.LIBRARIES["heavy"]:
             importlib.import_module(name)
@@ -77,7 +84,7 @@ def _job(manifest: Path, calibration: Path) -> float:
             os._exit(warm.run(command, str(Path.cwd()), threads, 0o022))
         os.execve(sys.executable, [sys.executable, *command], os.environ | threads)
     _, status, used = os.wait4(job, 0)
-    shutil.rmtree(output.parents[1])
+    shutil.rmtree(folder)
     if status:
         raise LaminaError(f"the job that was to be measured failed: {script.name}. Run the study's capture to see why.")
     return used.ru_utime + used.ru_stime

@@ -12,7 +12,7 @@ from lamina.config.metrics import METRICS
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import sweep_work
 from lamina.figures import style
-from lamina.workflow.studies import DRAWN, carried
+from lamina.relevance.passes import DRAWN, carried
 
 TITLE = "What a metric costs"
 PLACE = 27

@@ -1,7 +1,6 @@
 """From the tables of a run to one figure: its picture, what it shows in words, and its numbers."""
 
 import csv
-import importlib
 import io
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import duckdb
 from matplotlib.figure import Figure
 
 from lamina.figures import style
+from lamina.modules import load
 from lamina.tables.answers import rows
 
 
@@ -36,7 +36,7 @@ def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     It has a QUERY, or a function `data` where it computes more than SQL answers; EMPTY, why there may be nothing;
     `draw` and `caption`, which are handed the rows and are not called without any.
     """
-    module = importlib.import_module(f"lamina.figures.{name}")
+    module = load(f"lamina.figures.{name}")
     found = module.data(connection) if hasattr(module, "data") else rows(connection, module.QUERY)
     if not found:
         figure = style.empty(module.EMPTY)

@@ -38,6 +38,24 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
     return model
 
 
+def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
+    """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`).
+
+    Raises
+    ------
+    LaminaError
+        If this machine has no weights in 4 bits.
+    """
+    if quantise == "none":
+        return load_model(manifest)
+    try:
+        options = placement(None, True, manifest["dtype"])
+    except LaminaError as error:
+        raise LaminaError(f"quantise: {quantise} cannot be had here. {error} Or write quantise: none.") from error
+    trusted = manifest["trust_remote_code"]
+    return load_folder(manifest["path"], manifest["dtype"], trusted, manifest["source"], **options)
+
+
 def load_folder(
     folder: str | Path,
     dtype: str,

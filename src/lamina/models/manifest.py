@@ -6,6 +6,7 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -180,3 +181,13 @@ def fingerprint(folder: Path) -> str | None:
                 file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
+
+
+# Bytes of a weight in the types that a model may be loaded with.
+_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+def weights_gb(model: Mapping[str, Any]) -> float:
+    """Gigabytes of a model's weights in the type it is loaded with; `model` is its manifest."""
+    width = _WIDTHS.get(model["dtype"])
+    return float(model["parameters"] * width if width else model["weights_bytes"]) / 1e9

@@ -4,15 +4,15 @@ The models of one question are candidates of one pass, so their streams share wh
 engine measures none of them twice.
 """
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from lamina.config.metrics import METRICS, MetricOptions
+from lamina.config.metrics import METRICS, drawing
 from lamina.data.calibrations import Calibration
+from lamina.modules import load
 from lamina.relevance.statistics import wilson_interval
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
@@ -42,7 +42,7 @@ def rows(
     told
         The metric's `options`, the `score` by which accuracy compares choices, and the `seed`.
     """
-    options = type(getattr(MetricOptions(), metric)).from_options(told["options"])
+    options = drawing(metric, told["options"])
     loss = loss_of(options.value, told["score"])
     current, count = Candidate(frozenset(removed)), len(calibration.samples)
     outputs = METRICS[options.value].column.startswith("output_")
@@ -62,7 +62,7 @@ def rows(
         whole = value([frozenset()])[0]
         parts, errors = np.full((len(units), count), np.nan), np.full(len(units), np.nan)
         if floor is None or whole.mean() > floor:
-            module = importlib.import_module(f"lamina.relevance.{metric}")
+            module = load(f"lamina.relevance.{metric}")
             with np.errstate(invalid="ignore"):
                 parts, errors = module.estimate(len(units), value, floor, options, told["seed"])
             parts = np.where(np.isfinite(parts), parts, np.inf)

@@ -4,7 +4,6 @@ The name and the options of a method stand in `lamina.config.recoveries`; nothin
 a repair is one module and one class of options.
 """
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -13,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.models.variant import Boundary, Patch, Place
+from lamina.modules import load
 from lamina.streams.sources import Source
 
 Tensors = Mapping[str, torch.Tensor]
@@ -70,7 +70,7 @@ class Repair(Protocol):
 
 def method(name: str) -> Repair:
     """The module of a method."""
-    return cast(Repair, importlib.import_module(f"lamina.recovery.{name}"))
+    return cast(Repair, load(f"lamina.recovery.{name}"))
 
 
 def refused(repair: Repair, boundary: Boundary) -> str | None:

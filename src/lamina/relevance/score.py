@@ -5,7 +5,6 @@ A metric is the module of its name. It is the mean of its column over samples, u
 instead, with the `REMEDY` for plans that this ends, and `least_width`, for intervals that a bootstrap leaves empty.
 """
 
-import importlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lamina.config.metrics import METRICS
+from lamina.modules import load
 from lamina.relevance.columns import Columns, Context, from_table, weighted_mean
 from lamina.relevance.statistics import bootstrap_weights, interval
 
@@ -39,7 +39,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
     """The units ranked by `metric`; `weights` are bootstrap draws, by default only the plain mean."""
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    module = importlib.import_module(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.{metric}")
     why, keys, draws = None, None, None
     if (found := _undefined(columns, metric, context)) is not None:
         (why, keys), draws = found, np.full((len(weights), len(columns.units)), np.nan)
@@ -64,7 +64,7 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
 
 
 def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np.ndarray | None] | None:
-    module = importlib.import_module(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.{metric}")
     found: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
     return found
 
@@ -109,7 +109,7 @@ def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> li
     if found.reason is None:
         with np.errstate(all="ignore"):
             low, high = interval(np.where(np.isfinite(found.draws[1:]), found.draws[1:], np.nan))
-        module = importlib.import_module(f"lamina.relevance.{metric}")
+        module = load(f"lamina.relevance.{metric}")
         if hasattr(module, "least_width"):
             half = np.where(low == high, module.least_width(columns, context), 0)
             low, high = (np.where(half > 0, point + sign * half, end) for sign, end in ((-1, low), (1, high)))

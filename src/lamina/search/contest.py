@@ -1,12 +1,12 @@
 """A search beside what greedy and one-shot removal reach with the same objective and samples, all judged on others."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from lamina.modules import load
 from lamina.search import beam
 from lamina.search.trials import WINNER, Search, Trials
 from lamina.sweep.candidates import Candidate
@@ -50,7 +50,7 @@ def run(
         return Search(strategy, trials, seen, lengths)
 
     own, greedy, once, base = map(asking, (options.strategy, "iterative", "one_shot", BASE))
-    found = importlib.import_module(f"lamina.search.{options.strategy}").find(own, units, sizes, options)
+    found = load(f"lamina.search.{options.strategy}").find(own, units, sizes, options)
     ways = [(own, found), (greedy, beam.within(greedy, units, sizes, 1)), (once, _one_shot(once, units, sizes))]
     base.best([Candidate()], 1, 0, WINNER)
     base.judge(Candidate(), None, 0, held_back)

@@ -1,6 +1,5 @@
 """What a strategy decides on, read from the tables of sweeps and activations."""
 
-import importlib
 import warnings
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from lamina.errors import LaminaError
+from lamina.modules import load
 from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, was_measured
@@ -27,7 +27,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
         raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
     found = ranking(columns, metric, context)
     if found.ranks is None:
-        remedy = importlib.import_module(f"lamina.relevance.{metric}").REMEDY
+        remedy = load(f"lamina.relevance.{metric}").REMEDY
         return f"{found.reason}. {remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in found.draws[0]]
     entries = sorted(

@@ -17,6 +17,8 @@ from lamina.variant import DONOR
 
 # Draws for each child that is wanted, after which the neighbourhood counts as used up.
 TRIES = 10
+# Swaps of a unit that is gone with one that is there, for each generation.
+SWAPS = 1.5
 
 
 def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
@@ -24,10 +26,26 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
     return {size: _evolved(search, units, size, options) for size in sizes}
 
 
+def generations(options: Any, size: int, units: int) -> int:
+    """Generations in which `size` of `units` are removed: those asked for, or in proportion to the swaps there are."""
+    return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
+
+
+def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
+    """As `beam.tried`; that of its greedy rival included."""
+    rivals = [options.offspring, *(keep for keep, _ in options.stages)]
+    shares = [min(1.0, each / tokens) for _, each in options.stages]
+    generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
+    return {
+        size: units - size + 1 + (generation * (generations(options, size, units) + 1) if size in sizes else 0)
+        for size in range(1, max(sizes) + 1)
+    }
+
+
 def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None
-    for generation in range(options.lasts(size, len(units)) + 1):
+    for generation in range(generations(options, size, len(units)) + 1):
         children = _children(parent, units, size, options.offspring, generator, options.donors)
         for stage, (keep, tokens) in enumerate(options.stages, start=1):
             if stage == len(options.stages) and parent:

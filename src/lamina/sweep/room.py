@@ -13,7 +13,7 @@ from lamina.sweep import packing
 _LINE = 512  # tokens of a line where no samples tell
 
 
-def tokens(asked: str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None) -> int:
+def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None) -> int:
     """The budget that is `asked` for: a number, or `auto`.
 
     Of a pass of the engine that carries up to `streams`, or else of one that keeps the streams at all boundaries.

@@ -5,12 +5,14 @@ of their own, and a new module is all that a new figure takes.
 """
 
 import ast
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 _SOURCE = Path(__file__).resolve().parents[2]
 
 
+@cache
 def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
     """The literal that each module of `package` assigns to `name`, by module; modules without it are left out.
 

@@ -21,10 +21,13 @@ from lamina.models.families import FAMILIES
 _PACKAGE = "lamina"
 _SCRIPTS = "workflow/scripts"
 _SOURCE = Path(__file__).resolve().parents[2]
-# Not followed, unless a rule names one of their modules: how tables are written, messages, the configuration (its
-# options are params) and its checks, paths, names of variants, and the registry of families (a model's own entry is a
-# param of its jobs).
-_NAMES = ("config", "errors", "models.families", "paths", "preflight", "tables", "variant", "version", "workflow")
+# Not followed, unless a job names one of their modules: how tables are written, messages, the configuration and its
+# checks, jobs (what they tell is a param), paths, names of variants, and the registry of families (a model's own entry
+# is followed by its jobs).
+_NAMES = (
+    *("config", "errors", "jobs", "models.families", "modules", "paths", "preflight"),
+    *("tables", "variant", "version", "workflow"),
+)
 _ASIDE = tuple(f"{_PACKAGE}.{name}" for name in _NAMES)
 # Where a package is imported by another name than it is installed by.
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}

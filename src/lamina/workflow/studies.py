@@ -5,19 +5,17 @@ overlap share their jobs, and sorted, so that the order of studies and names cha
 """
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
+from lamina.config.metrics import MODULES
 from lamina.config.studies import Maps, Prune, removed_count
+from lamina.relevance.passes import CARRIED, metric_pass, passes
 from lamina.variant import Variant
 
-# The pass whose metrics another pass measures along the way.
-_CARRIED = {"removal": "stream", "gradient": "weights"}
 _SWEEPING = ("iterative", "one_shot")
-DRAWN = ("shapley", "presence")
 
 
 def variants(config: Configuration) -> list[Variant]:
@@ -125,7 +123,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
             base |= {(model, other, entry.units, pass_)} if shared else set()
             steps |= {(model, other, f"for/{calibration}/{selector}", step) for step in range(int(shared), last)}
     if not carried:
-        base -= {(m, c, units, _CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in _CARRIED}
+        base -= {(m, c, units, CARRIED[pass_]) for m, c, units, pass_ in base if pass_ in CARRIED}
     return sorted({(m, c, f"base/{pass_}/{units}", 0) for m, c, units, pass_ in base} | steps)
 
 
@@ -178,31 +176,6 @@ def sweep_blocks(config: Configuration, selector: str) -> int:
     return 1 if budget != "full" or pass_ in MODULES else config.sweep.blocks
 
 
-def drawn(config: Configuration, selector: str) -> tuple[int, int] | None:
-    """Orders of all units, and single models, that the sweeps under a selector draw; None where they draw none."""
-    pass_ = sweep_settings(config, selector)[0]
-    if pass_ not in DRAWN:
-        return None
-    options = getattr(config.metrics, pass_)
-    return getattr(options, "permutations", 0), getattr(options, "draws", 0)
-
-
-def metric_pass(metric: str) -> str:
-    """The cheapest pass that measures a metric."""
-    return METRICS[metric].pass_
-
-
-def passes(metrics: Iterable[str]) -> list[str]:
-    """Passes that measure several metrics: a removal pass carries the stream metrics along, a gradient the weights."""
-    needed = {metric_pass(metric) for metric in metrics}
-    return sorted(needed - {_CARRIED.get(name) for name in needed})
-
-
-def carried(pass_: str) -> list[str]:
-    """The passes whose metrics one pass measures: itself, and what it carries along."""
-    return [pass_, *([_CARRIED[pass_]] if pass_ in _CARRIED else [])]
-
-
 def step_pass(config: Configuration, selector: str) -> str | None:
     """The pass whose sweep a step of a selector reads; None where no sweep is read.
 
@@ -219,7 +192,7 @@ def captures(config: Configuration) -> list[tuple[str, str]]:
 
 def fitted_on(config: Configuration, calibration: str, recovery: str) -> list[str]:
     """Calibrations that a variant's recovery is fitted on, its own first."""
-    return list(config.recoveries[recovery].weights(calibration)) if recovery != "none" else [calibration]
+    return list(config.recoveries[recovery].weights(calibration, auto=0.0)) if recovery != "none" else [calibration]
 
 
 def trained_on(config: Configuration, calibration: str, healing: str) -> dict[str, float]:

@@ -1,0 +1,33 @@
+"""Rule benchmark_drafts: measure the variants of a model as drafts of it, in turn with the model alone."""
+
+from typing import Any, Self
+
+from lamina import paths
+from lamina.config.benchmarks import Drafts, Perplexity
+from lamina.config.configuration import Configuration
+from lamina.jobs import files
+from lamina.jobs.job import Told
+from lamina.jobs.measuring import Measuring, measured
+from lamina.workflow import studies
+
+
+class BenchmarkDrafts(Measuring):
+    """All variants of one model that are small enough, and the text that their prompts begin."""
+
+    OUTPUTS = {"output": paths.drafts("{model}")}
+
+    drafts: Told[Drafts]
+    text: Told[Perplexity]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        asked, variants = config.benchmarks.drafts, studies.draft_variants(config, w.model)
+        assert asked is not None
+        return cls(
+            drafts=asked.model_copy(update={"removed": 1}),  # which variants there are is said beside
+            text=config.benchmarks.perplexity[asked.text],
+            gate=files.draft_gates(config, w.model),
+            **measured(config, w.model, variants),
+            **cls.written(w),
+        )

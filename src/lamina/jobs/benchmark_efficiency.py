@@ -1,0 +1,34 @@
+"""Rule benchmark_efficiency: size, speed and memory of one variant per cost, in turn against the base."""
+
+from typing import Any, Self
+
+from lamina import paths
+from lamina.config.benchmarks import Efficiency
+from lamina.config.configuration import Configuration
+from lamina.jobs.job import Told, minutes
+from lamina.jobs.measuring import Measuring, measured
+from lamina.workflow import studies
+
+
+class BenchmarkEfficiency(Measuring):
+    """All variants of one model, of which the first of each cost is timed; `structures` is how many those may be."""
+
+    OUTPUTS = {"output": paths.efficiency("{model}")}
+    PLACED = ("structures",)
+
+    efficiency: Told[Efficiency]
+    structures: int
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            efficiency=config.benchmarks.efficiency or Efficiency(),
+            structures=studies.structures(config, w.model),
+            **measured(config, w.model, studies.efficiency_variants(config, w.model)),
+            **cls.written(w),
+        )
+
+    def minutes(self, attempt: int) -> int:
+        """It reads the files of more variants than it measures."""
+        return minutes(self._described(), attempt, self.structures)

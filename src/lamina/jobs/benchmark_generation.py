@@ -1,0 +1,30 @@
+"""Rule benchmark_generation: measure what many variants of one model write to the questions of one lm-eval task."""
+
+from typing import Any, Self
+
+from lamina import paths
+from lamina.config.benchmarks import Generate, Task
+from lamina.config.configuration import Configuration
+from lamina.jobs.benchmark_task import block
+from lamina.jobs.job import Told
+from lamina.jobs.measuring import Measuring
+
+
+class BenchmarkGeneration(Measuring):
+    """One task by its name, and how answers to it are written, on the variants of one block."""
+
+    OUTPUTS = {
+        "output": paths.generation("{model}", "{calibration}", "{task}", "{block}"),
+        "samples": paths.generation_samples("{model}", "{calibration}", "{task}", "{block}"),
+    }
+
+    name: str
+    task: Told[Task]
+    generate: Told[Generate]
+    output: str
+    samples: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        task = config.benchmarks.tasks[w.task]
+        return cls(task=task, generate=task.generate or Generate(), **block(config, w), **cls.written(w))

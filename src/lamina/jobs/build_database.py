@@ -1,0 +1,29 @@
+"""Rule build_database: build the DuckDB database of a run, the views of sql/views.sql over its tables."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.gather_table import schemas
+from lamina.jobs.job import READ, Job
+from lamina.workflow.declared import declared
+
+
+class BuildDatabase(Job):
+    """All tables, kept under the name of the `study`."""
+
+    OUTPUTS = {"output": "results/lamina.duckdb"}
+
+    views: Annotated[str, READ]
+    tables: Annotated[list[str], READ]
+    study: str
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        tables = [paths.table(table) for table in declared("lamina.tables", "GRAIN")]
+        return cls(views=paths.VIEWS, tables=tables, study=w.study, **cls.written(w))
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return schemas(declared("lamina.tables", "GRAIN"))

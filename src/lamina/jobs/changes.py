@@ -1,0 +1,80 @@
+"""What is done to candidates beside removing units: a repair is in place, layers of donors take the place of others."""
+
+from typing import Any
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.recoveries import Recovery
+from lamina.jobs.job import Part, Told
+from lamina.workflow import studies
+
+# The weight that stands for `auto` while units are scored, when there is no plan yet that it could be chosen for.
+IN_LOOP = 0.1
+
+
+class Loop(Part):
+    """The recovery that is in place, what it is fitted on with the weight of a token, the variant's own data first.
+
+    `seed` draws the folds; the layers `protect` are not scored.
+    """
+
+    recovery: Told[Recovery]
+    weights: list[tuple[str, float]]
+    protect: list[int]
+    seed: int
+
+    @property
+    def module(self) -> str:
+        """The module of its method."""
+        return f"lamina.recovery.{self.recovery.method}"
+
+
+def loop(config: Configuration, w: Any) -> Loop | None:
+    """The repair in the loop of a job's selector; None if nothing is repaired."""
+    name = studies.looped(config, w.selector)
+    if name == "none":
+        return None
+    own, planned = studies.planned_for(w.calibration, w.selector)
+    selector, entry = config.selectors[planned], config.recoveries[name]
+    # A strategy that draws nothing has no seed of its own.
+    seed = selector.seed if "seed" in type(selector).model_fields else config.seed
+    return Loop(recovery=entry, weights=weighed(entry, own, IN_LOOP), protect=list(selector.protect), seed=seed)
+
+
+def weighed(entry: Recovery, own: str, auto: float) -> list[tuple[str, float]]:
+    """The weights of what a recovery is fitted on, the variant's own calibration first, the others by name."""
+    weights = entry.weights(own, auto)
+    return [(own, weights.pop(own)), *sorted(weights.items())]
+
+
+def added(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
+    """The calibrations that a recovery is fitted on beside the job's own, by name."""
+    if recovery == "none":
+        return {}
+    read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], recovery)
+    return {name: paths.calibration(w.model, name) for name in sorted(read) if name != w.calibration}
+
+
+class Donors(Part):
+    """Whose layers may take the places of the model's own: manifests of siblings, and what merged donors are."""
+
+    names: list[str]
+    protect: list[int]
+    records: dict[str, Any]
+
+    @property
+    def manifests(self) -> list[str]:
+        """The files of the siblings."""
+        return [record for record in self.records.values() if isinstance(record, str)]
+
+
+def donors(config: Configuration, w: Any) -> Donors | None:
+    """The donors of a job's selector; None for nobody's layers."""
+    listed = studies.donors(config, w.selector)
+    if not listed:
+        return None
+    siblings = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
+    records: dict[str, Any] = {name: paths.manifest(name) for name in sorted(siblings)}
+    records |= {name: config.donors[name].model_dump() for name in listed if name not in siblings}
+    selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+    return Donors(names=list(listed), protect=list(selector.protect), records=records)

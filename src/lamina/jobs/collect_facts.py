@@ -1,0 +1,28 @@
+"""Rule collect_facts: write the facts of a run that change from run to run: versions, commit, machine, wall time."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.job import READ, Job
+
+
+class CollectFacts(Job):
+    """The end of a run; `files` are its configuration's, and `started` is a file that was touched when it began."""
+
+    OUTPUTS = {"output": "results/facts.json"}
+
+    jobs: Annotated[str, READ]
+    seed: int
+    files: str
+    started: str
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        told = {"files": w.files, "started": w.started}
+        return cls(jobs=paths.table("jobs"), seed=config.seed, **told, **cls.written(w))
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return ("lamina.version",)

@@ -1,0 +1,35 @@
+"""Rule compare_metrics: compare every metric with accuracy relevance, over units and calibrations."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.gather_table import schemas
+from lamina.jobs.job import READ, Job
+
+
+class CompareMetrics(Job):
+    """Table agreements.
+
+    With the scores among what it reads, it also follows an edit to a metric, which is loaded by name.
+    """
+
+    OUTPUTS = {"output": paths.table("agreements")}
+
+    relevance: Annotated[str, READ]
+    sweeps: Annotated[str, READ]
+    calibrations: Annotated[str, READ]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            relevance=paths.table("relevance"),
+            sweeps=paths.table("sweeps"),
+            calibrations=paths.table("calibrations"),
+            **cls.written(w),
+        )
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return schemas(["agreements"])

@@ -1,0 +1,30 @@
+"""Rule compare_selectors: test every selector against every other one at equal size and repair."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.gather_table import schemas
+from lamina.jobs.job import READ, Job
+
+
+class CompareSelectors(Job):
+    """Table comparisons."""
+
+    OUTPUTS = {"output": paths.table("comparisons")}
+
+    views: Annotated[str, READ]
+    tables: Annotated[list[str], READ]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            views=paths.VIEWS,
+            tables=[paths.table(name) for name in ("calibrations", "benchmarks", "benchmark_samples")],
+            **cls.written(w),
+        )
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return schemas(["comparisons"])

@@ -1,0 +1,66 @@
+"""Rule fit_patch: fit one recovery for all plan sizes of a selector, with one model load and shared forward passes."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.recoveries import Recovery
+from lamina.cost.work import WEIGHTS
+from lamina.jobs.changes import IN_LOOP, added, weighed
+from lamina.jobs.job import READ, OnModel, Told, family
+from lamina.workflow import studies
+
+
+class FitPatch(OnModel):
+    """One recovery, by its name and its entry, for `plans` of several sizes.
+
+    `weights` are of a token of each calibration that it is fitted on, the variants' own first; empty where the weight
+    of one is to be chosen. `data` are the files of the others.
+    """
+
+    OUTPUTS = {
+        "output": paths.patch(paths.KEY, "{recovery}"),
+        "table": paths.patch_table(paths.KEY, "{recovery}"),
+    }
+
+    calibration: Annotated[str, READ]
+    data: Annotated[dict[str, str], READ] = {}
+    plans: Annotated[list[str], READ]
+    sizes: list[int]
+    name: str
+    recovery: Told[Recovery]
+    weights: list[tuple[str, float]] = []
+    own: str
+    seed: int
+    output: str
+    table: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = config.recoveries[w.recovery]
+        sizes = studies.sizes(config, w.model, w.calibration, w.selector, w.recovery)
+        return cls(
+            manifest=paths.manifest(w.model),
+            calibration=paths.calibration(w.model, w.calibration),
+            data=added(config, w, w.recovery),
+            plans=[paths.plan(paths.KEY.format(**w), size) for size in sizes],
+            sizes=sizes,
+            name=w.recovery,
+            recovery=entry,
+            weights=[] if entry.automatic(w.calibration) else weighed(entry, w.calibration, IN_LOOP),
+            own=w.calibration,
+            seed=config.seed,
+            follows=family(config, w.model),
+            **cls.written(w),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        more = [] if self.weights else ["lamina.recovery.weighing"]
+        more += ["lamina.recovery.refit"] if getattr(self.recovery, "refit", False) else []
+        return (f"lamina.recovery.{self.recovery.method}", *more)
+
+    def memory(self, attempt: int) -> int:
+        """As of any job, and the maps, which it holds until it is done: two of each run, for each weight it tries."""
+        maps = 2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * self._described()["hidden_size"] ** 2
+        return super().memory(attempt) + round(attempt * maps * 4 / 1e6)

@@ -1,0 +1,29 @@
+"""Rule gather_jobs: gather what every job took from the records that Snakemake and the jobs left."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.gather_table import schemas
+from lamina.jobs.job import READ, Job
+from lamina.workflow.declared import declared
+
+
+class GatherJobs(Job):
+    """The table of jobs, once all that was run has left its record: that is when the other tables are there."""
+
+    OUTPUTS = {"output": paths.table("jobs")}
+
+    tables: Annotated[list[str], READ]
+    folder: str
+    logs: str
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        tables = [paths.table(table) for table in declared("lamina.tables", "GRAIN") if table != "jobs"]
+        return cls(tables=tables, folder=f"{paths.RESULTS}/jobs", logs="logs", **cls.written(w))
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return schemas(["jobs"])

@@ -1,0 +1,23 @@
+"""Rule gather_sweep: put the blocks of one sweep together."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.job import READ, Job
+from lamina.workflow import studies
+
+
+class GatherSweep(Job):
+    """The files of a sweep's jobs, in their order."""
+
+    OUTPUTS = {"output": paths.sweep(paths.KEY, "{removed}")}
+
+    blocks: Annotated[list[str], READ]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        numbers = range(studies.sweep_blocks(config, w.selector))
+        key = paths.KEY.format(**w)
+        return cls(blocks=[paths.sweep_block(key, w.removed, block) for block in numbers], **cls.written(w))

@@ -1,0 +1,88 @@
+"""Rule gather_table: gather one table of a run from the files that hold its parts."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.errors import LaminaError
+from lamina.jobs import files
+from lamina.jobs.job import READ, Job
+from lamina.workflow import studies
+
+
+class GatherTable(Job):
+    """One table from its `parts`; `groups` are the labels of those of its rows that are replicates."""
+
+    OUTPUTS = {"output": paths.table("{table}")}
+
+    table: str
+    parts: Annotated[list[str], READ] = []
+    groups: dict[str, str] = {}
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
+        groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
+        return cls(table=w.table, parts=parts(config, w.table), groups=groups, **cls.written(w))
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        return schemas([self.table])
+
+
+def schemas(tables: Iterable[str]) -> tuple[str, ...]:
+    """Where tables are described, and what they are written with. Elsewhere they stand aside."""
+    return ("lamina.tables.columns", "lamina.tables.store", *(f"lamina.tables.{table}" for table in sorted(tables)))
+
+
+def parts(config: Configuration, table: str) -> list[str]:
+    """The files that one table is gathered from: exactly those that the configuration asks for."""
+    match table:
+        case "models":
+            studied = {model for study in config.studies.values() for model in study.models}
+            # A donor is no model of the report unless a study lists it.
+            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
+        case "calibrations":
+            return [paths.calibration(*place) for place in studies.calibrations(config)]
+        case "shared_documents":
+            return _overlaps(config)
+        case "activations":
+            return [paths.activations(*place) for place in studies.captures(config)]
+        case "sweeps" | "relevance":
+            of = paths.sweep if table == "sweeps" else paths.relevance
+            return [of("/".join(place), removed) for *place, removed in studies.sweeps(config)]
+        case "plans":
+            return [paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)]
+        case "searches":
+            return [paths.search("/".join(place)) for place in studies.searches(config)]
+        case "patches":
+            fitted = {(v.key, v.recovery) for v in studies.variants(config) if v.recovery != "none"}
+            return [paths.patch_table(*place) for place in sorted(fitted)]
+        case "training":
+            healed = {paths.variant_files(v).adapter for v in studies.variants(config)}
+            return sorted(paths.training(folder) for folder in healed if folder)
+        case "benchmarks":
+            written = [paths.generation(*block) for block in studies.generation_blocks(config)]
+            return [paths.benchmark(*block) for block in studies.benchmark_blocks(config)] + written
+        case "benchmark_samples":
+            written = [paths.generation_samples(*block) for block in studies.generation_blocks(config)]
+            return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
+        case "efficiency":
+            return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
+        case "drafts":
+            return [paths.drafts(model) for model in config.models if studies.draft_variants(config, model)]
+        case "diagnoses":
+            return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
+    raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.jobs.gather_table.")
+
+
+def _overlaps(config: Configuration) -> list[str]:
+    """Every check of a calibration against a benchmark that the studies' jobs wait for."""
+    found = {gate for model in config.models for gate in files.draft_gates(config, model)}
+    for model, calibration, task, block in studies.benchmark_blocks(config):
+        if calibration != "none":
+            listed = studies.block_variants(config, model, calibration, task, block)
+            found.update(files.gates(config, model, calibration, task, listed))
+    return sorted(found)

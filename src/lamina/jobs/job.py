@@ -1,0 +1,188 @@
+"""A job as one object: the files that it reads and writes, its options, and the modules that it loads by name.
+
+A rule makes the object from the configuration and the wildcards and hands it to its script as one JSON; the script
+reads it and runs it. So a param of a rule is all that its script is told, and a change of it makes the job stale.
+
+The classes are pydantic models, as the entries of the configuration are: frozen, without unknown keys, and read back
+from JSON with their types. A field with a default is left out of the JSON where it has it, so that a new option reruns
+nothing. Such a default says that something is not asked for (None, empty, False); a number that a measurement depends
+on has no default here, and stands in the configuration or in a module that the digest covers.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
+
+from lamina import modules
+from lamina.config.configuration import Configuration
+from lamina.config.entry import Entry
+from lamina.errors import LaminaError
+from lamina.models.manifest import weights_gb
+from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
+
+READ: Any = object()  # in the annotation of a field: it names files that the job reads
+
+T = TypeVar("T")
+if TYPE_CHECKING:
+    Told = Annotated[T, ...]
+else:
+
+    class Told:
+        """`Told[Selector]`: an entry of the configuration, told by the options that differ from the earlier ones."""
+
+        def __class_getitem__(cls, entry: type[Entry]) -> Any:
+            return Annotated[
+                entry, PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_of, entry))
+            ]
+
+
+def _of(kind: type[Entry], value: Any) -> Any:
+    return kind.from_options(value) if isinstance(value, Mapping) else value
+
+
+class Part(BaseModel):
+    """A group of options of a job."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Job(Part):
+    """What a rule says of one job. The name of its module is that of the rule and of the script.
+
+    `OUTPUTS` has the paths that the rule writes, with wildcards, by the fields that hold them.
+    """
+
+    OUTPUTS: ClassVar[Mapping[str, str]] = {}
+    # Whether another version of a package that the job imports makes it stale.
+    PACKAGES: ClassVar[bool] = False
+    # Fields that change nothing in what a row says, and so are no part of its provenance.
+    PLACED: ClassVar[tuple[str, ...]] = ()
+
+    # Digests of what the job depends on without being told it, by name: the family's entry, a metric's entry.
+    follows: dict[str, str | None] = {}
+
+    _code: str = PrivateAttr("")
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        """The job of a rule's wildcards `w`."""
+        raise NotImplementedError
+
+    @classmethod
+    def rule(cls) -> str:
+        """The name of the rule, and of its script."""
+        return cls.__module__.rpartition(".")[2]
+
+    @classmethod
+    def written(cls, w: Any) -> dict[str, Any]:
+        """The paths of those `OUTPUTS` that are fields, for the wildcards `w`."""
+        return {name: path.format(**w) for name, path in cls.OUTPUTS.items() if name in cls.model_fields}
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """The files that the job reads, by field; what is empty is left out."""
+        found = {name: getattr(self, name) for name, field in type(self).model_fields.items() if READ in field.metadata}
+        files = {name: list(each.values()) if isinstance(each, dict) else each for name, each in found.items()}
+        return {name: each for name, each in files.items() if each}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the job loads by name."""
+        return ()
+
+    @property
+    def described_by(self) -> tuple[str, ...]:
+        """Modules that other digests leave aside, and that say what this job makes: the tables that it writes."""
+        return ()
+
+    def told(self) -> str:
+        """The job as a rule hands it over, with the digests of the code and of the packages that it runs."""
+        named = (self.rule(), *self.modules, *self.described_by)
+        told: dict[str, Any] = {"job": self._plain(), "code": code_digest(*named)}
+        if self.PACKAGES:
+            told["packages"] = package_digest(*named)
+        return json.dumps(told, sort_keys=True)
+
+    @classmethod
+    def read(cls, arguments: Iterable[str] | None = None) -> Self:
+        """The job that a script shall run: from the file that its one argument names, or from standard input.
+
+        From here on the process loads no other module by name than the job's own.
+
+        Raises
+        ------
+        LaminaError
+            If nothing is given.
+        """
+        given = list(sys.argv[1:] if arguments is None else arguments)
+        text = Path(given[0]).read_text(encoding="utf-8") if given else "" if sys.stdin.isatty() else sys.stdin.read()
+        if not text.strip():
+            raise LaminaError(
+                f"{cls.rule()}: no job is given. The rule hands one over as JSON: `snakemake -n -p` prints it, and "
+                f"`{cls.rule()}.py FILE` reads it from a file."
+            )
+        told = json.loads(text)
+        job = cls.model_validate(told["job"])
+        job._code = told.get("code", "")
+        modules.declare(job.modules)
+        return job
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What the job's files say of their origin: the digest of the code, a hash of what the job was told, its seed.
+
+        Where it writes to does not count, nor which part of a sweep it is.
+        """
+        aside = {*self.OUTPUTS, *self.PLACED, "follows"}
+        told = {name: value for name, value in self._plain().items() if name not in aside}
+        found = {"code": self._code, "params": hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}
+        return found | ({"seed": str(told["seed"])} if "seed" in told else {})
+
+    def _plain(self) -> dict[str, Any]:
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class OnModel(Job):
+    """A job that loads a model, on a GPU where there is one."""
+
+    PACKAGES = True
+
+    manifest: Annotated[str, READ]
+
+    def memory(self, attempt: int) -> int:
+        """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the model is not prepared yet; Snakemake asks again once it is. The same holds for `minutes`.
+        """
+        return round(attempt * (3000 + 2000 * weights_gb(self._described())))
+
+    def minutes(self, attempt: int) -> int:
+        """Time limit: loading and measuring grow with the weights."""
+        return minutes(self._described(), attempt)
+
+    def _described(self) -> dict[str, Any]:
+        return dict(json.loads(Path(self.manifest).read_text(encoding="utf-8")))
+
+
+def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
+    """Time limit of a job that goes through so many variants of a model."""
+    return round(attempt * (20 + 6 * weights_gb(model) * (1 + variants / 4)))
+
+
+def family(config: Configuration, model: str) -> dict[str, str | None]:
+    """What a job on a model follows: what is known of its family."""
+    return {"family": family_digest(config.models[model].family)}
+
+
+def entries(**named: Any) -> dict[str, str | None]:
+    """The digests of entries of a registry, by the names given to them."""
+    return {name: entry_digest(entry) for name, entry in named.items()}

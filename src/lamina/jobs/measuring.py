@@ -1,0 +1,41 @@
+"""What the rules share that measure many variants of one model: the variants, their files, the repairs in them."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs import files
+from lamina.jobs.job import READ, OnModel, family, minutes
+from lamina.variant import Variant
+
+
+class Measuring(OnModel):
+    """Variants of one model, as text, and what they are made of; `gate` are the checks that they may be measured.
+
+    `repairs` are the modules of their recoveries, which build the models.
+    """
+
+    variants: list[str]
+    made_of: Annotated[list[str], READ] = []
+    gate: Annotated[list[str], READ] = []
+    repairs: list[str] = []
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(self.repairs)
+
+    def minutes(self, attempt: int) -> int:
+        """As of any job; measuring grows with the files of its variants."""
+        return minutes(self._described(), attempt, len(self.made_of))
+
+
+def measured(config: Configuration, model: str, variants: Sequence[Variant]) -> dict[str, Any]:
+    """The fields that all these jobs have, less the gate."""
+    return {
+        "manifest": paths.manifest(model),
+        "variants": [str(variant) for variant in variants],
+        "made_of": files.of_variants(variants),
+        "repairs": files.repairs(config, [variant.recovery for variant in variants]),
+        "follows": family(config, model),
+    }

@@ -1,0 +1,33 @@
+"""Rule plot_figure: draw one figure from the tables of a run, and write what it draws."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.jobs.job import READ, Job
+from lamina.workflow.declared import declared
+
+
+class PlotFigure(Job):
+    """One figure from the tables that it declares: a reader that opened others would find one gone while it is made."""
+
+    OUTPUTS = {"output": paths.figure("{figure}"), "data": paths.figure_data("{figure}")}
+
+    figure: str
+    views: Annotated[str, READ]
+    tables: Annotated[list[str], READ]
+    output: str
+    data: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            figure=w.figure,
+            views=paths.VIEWS,
+            tables=[paths.table(table) for table in declared("lamina.figures", "TABLES")[w.figure]],
+            **cls.written(w),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return (f"lamina.figures.{self.figure}",)

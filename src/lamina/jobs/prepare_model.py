@@ -1,0 +1,38 @@
+"""Rule prepare_model: find a model, check what it is, and write its manifest."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.models import Model
+from lamina.jobs.job import READ, Job, Told
+from lamina.models.gguf import is_gguf
+from lamina.models.manifest import fingerprint
+
+
+class PrepareModel(Job):
+    """One model, by its name and its entry, less how many devices its jobs ask for.
+
+    `folder` is its checkpoint, where its source is a file in another format.
+    """
+
+    OUTPUTS = {"output": paths.manifest("{model}")}
+
+    model: str
+    entry: Told[Model]
+    folder: Annotated[str | None, READ] = None
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = config.models[w.model]
+        # Touching weights changes nothing, editing them does.
+        follows = {"weights": fingerprint(Path(entry.source))}
+        return cls(
+            model=w.model,
+            entry=entry.model_copy(update={"devices": 1}),
+            folder=paths.checkpoint(w.model) if is_gguf(entry.source) else None,
+            follows=follows,
+            **cls.written(w),
+        )

@@ -1,0 +1,27 @@
+"""Rule prepare_task: hash the documents that a benchmark scores, for the check of calibrations against it."""
+
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.benchmarks import Perplexity, Task
+from lamina.config.configuration import Configuration
+from lamina.jobs import files
+from lamina.jobs.job import READ, Job, Told
+
+
+class PrepareTask(Job):
+    """One benchmark by its name: a task or the text of a perplexity, the other being None."""
+
+    OUTPUTS = {"output": paths.task("{task}")}
+
+    name: str
+    task: Told[Task] | None = None
+    text: Told[Perplexity] | None = None
+    files: Annotated[list[str], READ] = []
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = files.tested(config, w.task)
+        told = {"task" if isinstance(entry, Task) else "text": entry}
+        return cls(name=w.task, files=files.local(w.task, entry), **told, **cls.written(w))

@@ -1,0 +1,100 @@
+"""Rule prune_step: choose the units that one selector removes at one size."""
+
+from typing import Annotated, Any, Literal, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
+from lamina.config.selectors import Selector
+from lamina.jobs.changes import Donors, donors
+from lamina.jobs.job import READ, Job, Part, Told, entries
+from lamina.jobs.sweep_units import keys
+from lamina.workflow import studies
+
+
+class Beside(Part):
+    """Another calibration that a step is scored on: its samples, its sweep, and how much its scores count."""
+
+    calibration: str
+    sweep: str
+    weight: float
+    score: Literal["acc", "acc_norm"]
+
+
+class PruneStep(Job):
+    """One plan. `sweep` is of the model as `previous`, the plan one unit shorter, leaves it; runs of layers are chosen
+    from `activations` instead.
+    """
+
+    OUTPUTS = {"output": paths.plan(paths.KEY, "{removed}")}
+    PACKAGES = True
+
+    manifest: Annotated[str, READ]
+    calibration: Annotated[str, READ]
+    selector: Told[Selector]
+    previous: Annotated[str | None, READ] = None
+    sweep: Annotated[str | None, READ] = None
+    activations: Annotated[str | None, READ] = None
+    score: Literal["acc", "acc_norm"]
+    donors: Donors | None = None
+    also: dict[str, Beside] = {}
+    keys: dict[str, Any]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        selector = config.selectors[w.selector]
+        evidence: dict[str, Any] = {}
+        if selector.strategy == "block":
+            evidence["activations"] = paths.activations(w.model, w.calibration)
+        elif studies.step_pass(config, w.selector):
+            evidence["sweep"] = _sweep(config, w, w.calibration)
+            if gone := _gone(config, w):
+                evidence["previous"] = paths.plan(paths.KEY.format(**w), gone)
+            evidence["also"] = {
+                name: Beside(
+                    calibration=paths.calibration(w.model, name),
+                    sweep=_sweep(config, w, name),
+                    weight=weight,
+                    score=config.calibrations[name].score,
+                )
+                for name, weight in sorted(studies.beside(config, w.calibration, w.selector).items())
+            }
+        return cls(
+            manifest=paths.manifest(w.model),
+            calibration=paths.calibration(w.model, w.calibration),
+            selector=selector,
+            score=config.calibrations[w.calibration].score,
+            donors=donors(config, w),
+            keys=keys(w),
+            follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
+            **evidence,
+            **cls.written(w),
+        )
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        also = [file for each in self.also.values() for file in (each.calibration, each.sweep)]
+        given = self.donors.manifests if self.donors else []
+        return super().inputs | {name: files for name, files in {"also": also, "donors": given}.items() if files}
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        metric = [f"lamina.relevance.{self.selector.metric}"] if self.sweep else []
+        mixture = ["lamina.search.mixture"] if self.also else []
+        return ("lamina.search.donors" if self.donors else f"lamina.search.{self.selector.strategy}", *metric, *mixture)
+
+
+def _gone(config: Configuration, w: Any) -> int:
+    """The number of units that are gone before a step."""
+    return int(w.removed) - 1 if config.selectors[w.selector].strategy == "iterative" else 0
+
+
+def _sweep(config: Configuration, w: Any, calibration: str) -> str:
+    """The sweep of a calibration that a step reads."""
+    before, name = _gone(config, w), w.selector
+    if before == 0 and studies.starts_shared(config, w.selector):
+        name = f"base/{studies.step_pass(config, w.selector)}/{config.selectors[w.selector].units}"
+    elif calibration != w.calibration:
+        name = f"for/{w.calibration}/{w.selector}"
+    return paths.sweep(f"{w.model}/{calibration}/{name}", before)

@@ -1,0 +1,47 @@
+"""Rule render_report: render the report of a run, one self-contained HTML file."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.glossary import glossary
+from lamina.config.report import Report
+from lamina.jobs.job import READ, Job, Told
+from lamina.workflow.declared import declared
+
+_TEMPLATE = "workflow/report/report.html.j2"
+
+
+class RenderReport(Job):
+    """The whole run: what a variant must keep to be recommended, and `names`, what the names in it mean."""
+
+    OUTPUTS = {"output": "results/report.html"}
+
+    report: Told[Report]
+    names: dict[str, Any]
+    template: Annotated[str, READ]
+    included: Annotated[list[str], READ]
+    views: Annotated[str, READ]
+    queries: Annotated[list[str], READ]
+    facts: Annotated[str, READ]
+    database: Annotated[str, READ]
+    tables: Annotated[list[str], READ]
+    figures: Annotated[list[str], READ]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(
+            report=config.report,
+            names=glossary(config),
+            template=_TEMPLATE,
+            included=["workflow/report/report.css", "workflow/report/report.js"],
+            views=paths.VIEWS,
+            queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
+            facts="results/facts.json",
+            database="results/lamina.duckdb",
+            tables=[paths.table(table) for table in declared("lamina.tables", "GRAIN")],
+            figures=[paths.figure(figure) for figure in declared("lamina.figures", "TABLES")],
+            **cls.written(w),
+        )

@@ -1,0 +1,49 @@
+"""Rule score_relevance: turn a sweep into relevance scores with intervals, for every metric that it measured."""
+
+from typing import Annotated, Any, Literal, Self
+
+from lamina import paths
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
+from lamina.jobs.job import READ, Job, entries
+from lamina.jobs.sweep_units import keys
+from lamina.relevance.passes import carried
+from lamina.workflow import studies
+
+
+class ScoreRelevance(Job):
+    """One sweep. `exact` says that its early leavers saw the hardest samples; `seed` is that of the bootstrap and of
+    what metrics draw.
+    """
+
+    OUTPUTS = {"output": paths.relevance(paths.KEY, "{removed}")}
+    PACKAGES = True
+
+    sweep: Annotated[str, READ]
+    calibration: Annotated[str, READ]
+    metrics: list[str]
+    score: Literal["acc", "acc_norm"]
+    exact: bool = False
+    seed: int
+    keys: dict[str, Any]
+    output: str
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        pass_, _, budget = studies.sweep_settings(config, w.selector)
+        measured = {name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)}
+        return cls(
+            sweep=paths.sweep(paths.KEY.format(**w), w.removed),
+            calibration=paths.calibration(w.model, w.calibration),
+            metrics=list(measured),
+            score=config.calibrations[w.calibration].score,
+            exact=budget == "exact",
+            seed=config.seed,
+            keys=keys(w),
+            follows=entries(**measured),
+            **cls.written(w),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(f"lamina.relevance.{metric}" for metric in self.metrics)

@@ -1,0 +1,114 @@
+"""One block of a sweep: what the removal of each of its units changes, by the pass that the job names."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from transformers import PreTrainedModel
+
+from lamina.config.metrics import METRICS, MODULES
+from lamina.data.calibrations import Calibration
+from lamina.jobs.sweep_units import SweepUnits
+from lamina.models.surgery import parse
+from lamina.modules import load
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
+from lamina.search.plans import protected_layers
+from lamina.streams.sources import Source
+from lamina.sweep import engine, room
+from lamina.sweep.candidates import Candidate
+from lamina.variant import DONOR
+
+
+def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
+    """The units of the job's block, of those that a model of `n_layers` layers still has."""
+    units = engine.all_units(n_layers, job.units, removed)
+    if job.donors:
+        units = load("lamina.search.donors").units(units, removed, job.donors.names)
+    return engine.share_by_cost(units, n_layers, job.block, job.blocks)
+
+
+def rows(
+    job: SweepUnits,
+    model: PreTrainedModel,
+    manifest: Mapping[str, Any],
+    read: Mapping[str, Calibration],
+    units: Sequence[str],
+    removed: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Rows of table `sweeps` without its keys.
+
+    Parameters
+    ----------
+    model, manifest
+        The base model and what is known of it.
+    read
+        The calibrations that the job names: the one that is scored, and what a repair in the loop is fitted on.
+    units, removed
+        Those of the block, and those that are gone before the sweep.
+    """
+    calibration = read[job.keys["calibration"]]
+    tokens = room.tokens(job.tokens, model, calibration.samples, len(units) + 2)
+    if job.pass_ in MODULES:
+        module = load(MODULES[job.pass_])
+        if job.drawn:
+            return list(module.rows(model, calibration, units, removed, job.pass_, job.drawn, tokens))
+        return list(module.rows(model, calibration.samples, units, removed, job.pass_, tokens))
+    if job.budget or job.loop or job.donors:
+        return _evaluated(job, model, manifest, read, units, removed, tokens)
+    names = [engine.CURRENT, *units] if job.block == 0 else units
+    return engine.sweep(model, calibration.samples, units, removed, cast(engine.Pass, job.pass_), tokens).rows(names)
+
+
+def _evaluated(
+    job: SweepUnits,
+    model: PreTrainedModel,
+    manifest: Mapping[str, Any],
+    read: Mapping[str, Calibration],
+    units: Sequence[str],
+    removed: Sequence[str],
+    tokens: int,
+) -> list[dict[str, Any]]:
+    """Rows of a sweep that units leave early, with a repair in place, or with donors; layers that must stay are not
+    measured.
+
+    `chosen` says on which unit a budget settled.
+    """
+    calibration, loop, options = read[job.keys["calibration"]], job.loop, job.budget
+    protect = options["protect"] if options else (loop or job.donors).protect  # type: ignore[union-attr]
+    kept = protected_layers(protect, engine.layer_count(model))
+    current = Candidate(frozenset(removed))
+    there = [unit for unit in units if parse(unit)[0] not in kept]
+    named = {current.changed(unit) if job.donors else current.without(unit): unit for unit in there}
+    layers = None
+    if job.donors:
+        donors, records = load("lamina.models.donors"), load("lamina.search.donors").read(job.donors.records)
+        donors.check(model, manifest, records)
+        layers = donors.donated(model, [*removed, *there], records)
+    candidates, outputs = list(named), options is None or METRICS[options["metric"]].column.startswith("output_")
+    repairs = looped = None
+    if loop:
+        looped = load("lamina.search.looped")
+        # What is scored for another calibration's plans need not be what their recovery is fitted on.
+        weights = dict(loop.weights)
+        weights.setdefault(job.keys["calibration"], 0.0)
+        sources = [Source(read[name].sequences(), weight) for name, weight in weights.items()]
+        at = list(weights).index(job.keys["calibration"])
+        repairs = looped.fitted(model, sources, [current, *candidates], loop.recovery, loop.seed, at)
+    with engine.opened(model, calibration.samples, tokens, outputs, layers) as session:
+        observed = {
+            candidate: session.observation(current, unit)
+            for candidate, unit in named.items()
+            if not parse(unit)[1].startswith(DONOR)
+        }
+        measuring = looped.Looped(session, repairs) if looped else session
+        if options is None:
+            everyone = {engine.CURRENT: current} | {unit: candidate for candidate, unit in named.items()}
+            looks = {named[candidate]: look for candidate, look in observed.items()}
+            measuring.measure(range(len(calibration.samples)), everyone, looks)
+            return list(session.scores.rows(everyone if job.block == 0 else named.values()))
+        loss = loss_of(options["metric"], options["score"])
+        evaluator = Evaluator(measuring, loss, [current], named | {current: engine.CURRENT}, observed)
+        budget = load(f"lamina.search.{options['budget']}")
+        chosen = budget.run(evaluator, candidates, options, calibration.facts["chance_accuracy"])
+    found = evaluator.rows([current, *candidates])
+    return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in found]

@@ -1,0 +1,125 @@
+"""The search of one selector for whole sets of units, at every size that a study asks for."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedModel
+
+from lamina.config.metrics import METRICS
+from lamina.data.calibrations import Calibration
+from lamina.jobs.search_plans import SearchPlans
+from lamina.modules import load
+from lamina.relevance.columns import Context, from_table
+from lamina.search import contest
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
+from lamina.search.plans import Plan, protected_layers
+from lamina.search.trials import Trials, split, without
+from lamina.streams.sources import Source
+from lamina.sweep import engine, room
+from lamina.sweep.candidates import Candidate
+from lamina.sweep.scores import Scores
+from lamina.tables import store
+
+# Columns of table `sweeps` for which outputs need not be compared with the unpruned model's.
+OWN = ("correct", "nll", "gold_margin")
+
+
+def searched(
+    job: SearchPlans, model: PreTrainedModel, manifest: dict[str, Any], read: Mapping[str, Calibration], log: Path
+) -> tuple[list[Plan], list[dict[str, Any]]]:
+    """The plans, and the rows of table `searches`, both without the log.
+
+    Parameters
+    ----------
+    model, manifest
+        The base model and what is known of it.
+    read
+        The calibrations that the job names: the one that sets are compared on, and what a repair in the loop adds.
+    log
+        What was measured so far: a killed search goes on from there.
+    """
+    selector, calibration = job.selector, read[job.keys["calibration"]]
+    metric = selector.metric or ""
+    samples, sequences, depth = calibration.samples, calibration.sequences(), engine.layer_count(model)
+    kept = protected_layers(selector.protect, depth)
+    units = [unit for unit in engine.all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
+    seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
+    described: dict[str, Any] = {"metric": metric, "strategy": selector.strategy, "kind": selector.units}
+    layers = None
+    if job.donors:
+        donors, steps = load("lamina.models.donors"), load("lamina.search.donors")
+        records = steps.read(job.donors.records)
+        donors.check(model, manifest, records)
+        layers = donors.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
+    outputs = METRICS[metric].column not in OWN
+    tokens = room.tokens(job.tokens, model, samples, depth + 2)
+    with engine.opened(model, samples, tokens, outputs, layers) as session:
+        if refused := _refusal(job, calibration, session):
+            return [Plan(**_keys(job, size), **described, refused=refused) for size in job.sizes], []
+        measuring: Any = session
+        growing: Any = None
+        if loop := job.loop:
+            looped = load("lamina.search.looped")
+            back = [sequences[number] for number in held_back]
+            told = {name: without(each.sequences(), back) for name, each in read.items()}
+            told[job.keys["calibration"]] = [sequences[number] for number in seen]
+            sources = [Source(told[name], weight) for name, weight in loop.weights]
+            growing = load("lamina.search.growing").Growing(
+                lambda candidates: looped.fitted(model, sources, candidates, loop.recovery, loop.seed),
+                seen,
+                len(samples),
+                depth,
+            )
+            measuring = looped.Looped(session, growing.repairs)
+
+        def prepare(candidates: Sequence[Candidate]) -> None:
+            # The trials remember losses; scores of every set ever tried would fill the memory.
+            session.scores = Scores(samples)
+            if growing:
+                growing.fit(candidates)
+
+        trials = Trials(
+            Evaluator(measuring, loss_of(metric, job.score)),
+            len(samples),
+            log,
+            _origin(job),
+            lambda: session.layer_tokens,
+            prepare,
+        )
+        lengths = np.array([len(sequence) for sequence in sequences])
+        result = contest.run(trials, units, job.sizes, selector, seen, held_back, lengths)
+    plans = []
+    for size, end in result.found.items():
+        gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
+        between: list[float | None] = [None] * (len(gone) - 1)
+        before, after = (1 - result.losses[at] if metric == "accuracy" else None for at in (0, size))
+        found: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
+        around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
+        plan = Plan(**_keys(job, size), **described, **found, **around)
+        plans.append(steps.with_records(plan, records) if job.donors else plan)
+    return plans, [dict(row) for row in result.rows]
+
+
+def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
+    return {**job.keys, "removed": size}
+
+
+def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session) -> str | None:
+    """Why no plan can be made: the unpruned model at chance tells no removal from another."""
+    session.measure(range(len(calibration.samples)), {engine.CURRENT: Candidate()})
+    rows = store.from_rows("sweeps", session.scores.rows([engine.CURRENT]), removed=0, **job.keys)
+    undefined = getattr(load(f"lamina.relevance.{job.selector.metric}"), "undefined", lambda *_: None)
+    found = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
+    remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
+    return f"{found[0]}. {remedy}" if found else None
+
+
+def _origin(job: SearchPlans) -> str:
+    """What a log must come from to be gone on with."""
+    files = [job.manifest, job.calibration, *job.data.values()]
+    content = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
+    return hashlib.sha256(repr([job.provenance, content]).encode()).hexdigest()

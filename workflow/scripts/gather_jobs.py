@@ -1,0 +1,49 @@
+"""Gather what every job took from the records that Snakemake and the jobs left."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import explained
+from lamina.jobs.gather_jobs import GatherJobs
+from lamina.tables import store
+
+# The last line in the log of a job that succeeded (lamina.workflow.warm_client).
+_USED = re.compile(r"^cpu_seconds=(\S+) max_rss_mb=(\S+)", re.MULTILINE)
+
+
+def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:
+    """Rows from the benchmark files that Snakemake left under `folder`, and from what forks of a parent say in `logs`.
+
+    Jobs of earlier runs keep their files, so that a rerun of a part still tells the cost of the whole.
+    """
+    for path in sorted(folder.rglob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            resources = record.get("resources") or {}
+            log = logs / path.relative_to(folder).with_suffix(".log")
+            used = _USED.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+            wildcards = record.get("wildcards") or {}
+            yield {
+                # Without --benchmark-extended a record does not say whose it is, its path does.
+                "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
+                "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
+                "seconds": number(record.get("s")),
+                # Snakemake does not see a fork of another process.
+                "cpu_seconds": sum(float(cpu) for cpu, _ in used) if used else number(record.get("cpu_time")),
+                "max_rss_mb": max(float(rss) for _, rss in used) if used else number(record.get("max_rss")),
+                "device": "gpu" if resources.get("gpu") else "cpu",
+            }
+
+
+def number(text: Any) -> float | None:
+    """A measurement of Snakemake's; it writes NA (or -) for jobs that ended before it first looked."""
+    return None if text in (None, "NA", "-") else float(text)
+
+
+if __name__ == "__main__":
+    with explained():
+        job = GatherJobs.read()
+        store.write(job.output, store.from_rows("jobs", jobs(Path(job.folder), Path(job.logs))))
