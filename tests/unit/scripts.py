@@ -43,7 +43,8 @@ def run(job: Job, folder: Path = ROOT) -> None:
     before, where, declared = sys.argv, Path.cwd(), modules._declared
     with tempfile.TemporaryDirectory() as name:
         told = Path(name) / "job.json"
-        told.write_text(job.told())
+        # Without the digest of its code: a test's own method is no module of the library.
+        told.write_text(json.dumps({"job": job._plain()}))
         sys.argv = [job.rule(), str(told)]
         os.chdir(folder)
         try:

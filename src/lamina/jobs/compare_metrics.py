@@ -4,15 +4,13 @@ from typing import Annotated, Any, Self
 
 from lamina import paths
 from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
 from lamina.jobs.gather_table import schemas
 from lamina.jobs.job import READ, Job
 
 
 class CompareMetrics(Job):
-    """Table agreements.
-
-    With the scores among what it reads, it also follows an edit to a metric, which is loaded by name.
-    """
+    """Table agreements, of every metric that there are scores of."""
 
     OUTPUTS = {"output": paths.table("agreements")}
 
@@ -29,6 +27,10 @@ class CompareMetrics(Job):
             calibrations=paths.table("calibrations"),
             **cls.written(w),
         )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(f"lamina.relevance.{metric}" for metric in METRICS)
 
     @property
     def described_by(self) -> tuple[str, ...]:
