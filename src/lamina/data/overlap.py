@@ -15,6 +15,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+Document = tuple[str, Sequence[int]]  # its hash, and its runs
 
 RUN, DIFFERENT, TEMPLATE = 13, 9, 10
 # Of the runs of the shorter document, in a near duplicate.
@@ -60,10 +64,29 @@ def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     return tuple(sorted(found))
 
 
-def compare(used: Sequence[tuple[str, Sequence[int]]], tested: Sequence[tuple[str, Sequence[int]]]) -> Overlap:
-    """Documents of a calibration (`used`) against those of a benchmark, each as its hash and its runs."""
+def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
+    """Documents of a calibration (`used`) against those of a benchmark."""
     there = {document for document, _ in tested}
     equal = np.array([document in there for document, _ in used], dtype=bool)
+    one, _, near = _pairs(used, tested)
+    alike, sharing = equal.copy(), equal.copy()
+    sharing[one] = True
+    alike[one[near]] = True
+    return Overlap(int(equal.sum()), int(alike.sum()), int(sharing.sum()))
+
+
+def groups(documents: Sequence[Document]) -> list[int]:
+    """A number for each document: equal ones and near duplicates, also over others between them, have the same."""
+    one, other, near = _pairs(documents, documents)
+    first: dict[str, int] = {}
+    same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
+    ends = np.concatenate([np.stack([one[near], other[near]]), [np.arange(len(same)), same]], axis=1)
+    graph = coo_array((np.ones(ends.shape[1]), ends), shape=(len(same), len(same)))
+    return [int(number) for number in connected_components(graph, directed=False)[1]]
+
+
+def _pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
     mine, theirs = (_flat([each for _, each in side]) for side in (used, tested))
     # A template is known by either side.
     known = np.union1d(_frequent(mine[0]), _frequent(theirs[0]))
@@ -77,10 +100,7 @@ def compare(used: Sequence[tuple[str, Sequence[int]]], tested: Sequence[tuple[st
     within = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
     pairs = np.stack([np.repeat(of_used, counts), of_tested[order][np.repeat(first, counts) + within]])
     (one, other), common = np.unique(pairs, axis=1, return_counts=True)
-    near, sharing = equal.copy(), equal.copy()
-    sharing[one] = True
-    near[one[common >= NEAR * np.minimum(sizes[0][one], sizes[1][other])]] = True
-    return Overlap(int(equal.sum()), int(near.sum()), int(sharing.sum()))
+    return one, other, common >= NEAR * np.minimum(sizes[0][one], sizes[1][other])
 
 
 @lru_cache(maxsize=1 << 18)
