@@ -7,13 +7,15 @@
 -- loss, loss_stderr     what pruning had cost
 -- recovered             gain / loss: 1 = all given back, negative = repair made it worse; null where pruning cost less
 --                       than two standard errors, so that there was nothing certain to give back
--- certain               the gain is more than 1.96 standard errors from 0
+-- certain               other test documents would show a gain (or harm) too, of all repairs of the plan at once; null where
+--                       the error is unknown
 -- Empty where a study lists no recovery or healing, or not beside `none`.
 SELECT model, calibration, task, metric, selector, removed, recovery, healing,
     base_value, pruned_value, value, stderr, gain, gain_stderr, loss, loss_stderr,
     CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,
-    abs(gain) > 1.96 * gain_stderr AS certain,
+    certain(abs(gain), gain_stderr, 0, count(*) OVER plan) AS certain,
     n_samples
 FROM repairs
 WHERE own
+WINDOW plan AS (PARTITION BY model, calibration, task, selector, removed)
 ORDER BY model, calibration, task, selector, removed, gain DESC, recovery, healing;

@@ -6,12 +6,11 @@
 -- unit                              7.@math: layer 7 is not removed, the donor's takes its place
 -- position                          place in the order of removal, from 1
 -- score                             relevance for which the unit was picked, in the unit of the selector's metric
--- accuracy_before, accuracy_after   on the n_samples calibration samples, around this removal, with binomial standard
---                                   errors; null where the selector does not measure accuracy
+-- accuracy_before, accuracy_after   on the calibration, around this removal; null where the selector does not measure it
+-- before_stderr, after_stderr       their binomial standard errors, over n_before and n_after samples: a unit that won a
+--                                   race was measured on some of the calibration, a search on what it does not hold back
 -- Empty where no study prunes (`selectors` and `removed`).
-SELECT p.model, p.calibration, p.selector, p.removed, p.position, p.unit, p.score,
-    p.accuracy_before, sqrt(p.accuracy_before * (1 - p.accuracy_before) / c.n_samples) AS before_stderr,
-    p.accuracy_after, sqrt(p.accuracy_after * (1 - p.accuracy_after) / c.n_samples) AS after_stderr,
-    c.n_samples, p.refused
-FROM plans AS p LEFT JOIN calibrations AS c USING (model, calibration)
-ORDER BY p.model, p.calibration, p.selector, p.removed, p.position;
+SELECT model, calibration, selector, removed, position, unit, score, accuracy_before, before_stderr, n_before,
+    accuracy_after, after_stderr, n_after, refused
+FROM removals
+ORDER BY model, calibration, selector, removed, position;

@@ -129,15 +129,33 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckd
     found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND recovery = 'none'")
     bare = "task = 'microworld_recall' AND recovery = 'none' AND healing = 'none' AND removed = 2"
     (some,) = answers.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
-    values = [
-        row["value"]
-        for row in answers.rows(run, f"FROM scores WHERE {bare} AND selector IN ('random', 'deepest')")
-        if row["calibration"] in DRAWS
+    values = np.array(
+        [
+            [row["value"] for row in answers.rows(run, f"FROM scores WHERE {bare} AND selector = '{name}' AND {drawn}")]
+            for name in ("random", "deepest")
+            for drawn in [f"calibration IN {DRAWS} ORDER BY calibration"]
+        ]
+    )
+    assert values.shape == (2, 3) and (some["n_selectors"], some["n_calibrations"], some["n_draws"]) == (2, 3, 6)
+    assert some["own"] and some["n_samples"] == 30
+    # Six variants are two selectors on three calibrations, and no six draws of either.
+    means = values.mean(axis=1), values.mean(axis=0)
+    assert some["value"] == pytest.approx(values.mean())
+    assert some["spread"] == pytest.approx(np.hypot(*(np.std(each, ddof=1) for each in means)))
+    reach = np.hypot(*(stats.t.ppf(0.975, len(each) - 1) * stats.sem(each) for each in means))
+    assert (some["ci_low"], some["ci_high"]) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-3)
+    (drawn,) = [
+        r
+        for r in found
+        if (r["removed"], r["selector"], r["calibration"], r["healing"]) == (2, "cosine", "recall", "none")
     ]
-    assert len(values) == some["n_draws"] == 6 and some["own"] and some["n_samples"] == 30
-    assert (some["value"], some["spread"]) == pytest.approx((np.mean(values), np.std(values, ddof=1)))
-    low, high = stats.t.interval(0.95, 5, np.mean(values), stats.sem(values))
-    assert (some["ci_low"], some["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
+    assert (drawn["n_selectors"], drawn["n_calibrations"]) == (1, 3)
+    alone = [
+        r["value"]
+        for r in answers.rows(run, f"FROM scores WHERE {bare} AND selector = 'cosine' AND calibration IN {DRAWS}")
+    ]
+    low, high = stats.t.interval(0.95, 2, np.mean(alone), stats.sem(alone))
+    assert (drawn["ci_low"], drawn["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
     assert {(r["calibration"], r["selector"]) for r in found} == {
         ("recall", s) for s in ("accuracy", "cosine", "angular", "some")
     } | {("facts", "some")}

@@ -10,7 +10,7 @@ import pytest
 
 from lamina.figures import style
 from lamina.figures.drawing import drawn
-from lamina.reporting import database, explorer, recommendation, report
+from lamina.reporting import database, explorer, report
 from tests.unit import chromium
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
@@ -18,7 +18,6 @@ from tests.unit.plausible_tables import write_study, write_tables
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 DRAWN = ("relevance_maps",)
-RECIPE = ("selector", "removed", "recovery", "healing")
 
 if chromium.BINARY is None:
     warnings.warn("no Chromium on this machine: the report is not opened (apt-get install chromium)", stacklevel=1)
@@ -203,54 +202,6 @@ def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browse
     )
 
 
-def test_the_recommended_model_is_the_smallest_that_keeps_enough(folder):
-    """Found again with plain loops over the variants."""
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    found = {
-        (row["model"], row["name"]): row
-        for row in recommendation.recommendations(connection, 0.9, 1.8)
-        if row["question"] == "task"
-    }
-    assert len(found) == 4
-    for (model, calibration), row in found.items():
-        mine = [v for v in explorer.variants(connection) if (v["model"], v["calibration"]) == (model, calibration)]
-        enough = [v for v in mine if v["own_kept"] >= 0.9 and v["text_ratio"] <= 1.8]
-        assert row["kept_enough"] == bool(enough)
-        if not enough:
-            assert row["kept"] == max(v["own_kept"] for v in mine)
-            continue
-        smallest = [v for v in enough if v["removed"] == max(v["removed"] for v in enough)]
-        certain = [v for v in smallest if v["own_kept"] - style.Z95 * v["own_kept_stderr"] >= 0.9]
-        least = min(v["text_ratio"] for v in certain or smallest)
-        assert (row["removed"], row["text_ratio"]) == (smallest[0]["removed"], pytest.approx(least))
-        assert row["variants"][0].startswith(f"{model}/{calibration}/{row['selector']}/removed={row['removed']}/")
-
-
-def test_a_recipe_is_a_mean_over_all_tasks(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    (recipe,) = [
-        row
-        for row in recommendation.recommendations(connection, 0.5, None)
-        if (row["model"], row["question"]) == ("a", "recipe")
-    ]
-    parts = [
-        v for v in explorer.variants(connection) if v["model"] == "a" and all(v[key] == recipe[key] for key in RECIPE)
-    ]
-    assert recipe["n_tasks"] == len(parts) == 2
-    assert recipe["kept"] == pytest.approx(sum(v["own_kept"] for v in parts) / 2)
-    assert recipe["kept_stderr"] == pytest.approx(sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2)
-
-
-def test_texts_that_several_models_read_count_once(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    cards = recommendation.recommendations(connection, 0.5, None)
-    assert {row["text_samples"] for row in cards} == {80}
-    recipe = next(row for row in cards if row["question"] == "recipe")
-    same = [v for v in explorer.variants(connection) if all(v[k] == recipe[k] for k in ("model", *RECIPE))]
-    error = sum(v["text_ratio_stderr"] / v["text_ratio"] for v in same) / len(same)
-    assert recipe["text_ratio_stderr"] == pytest.approx(recipe["text_ratio"] * error)
-
-
 def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
     """One model for all tasks: here every variant was tested on all; without most of these tests it is not settled."""
     page = (folder / "report.html").read_text(encoding="utf-8")
@@ -271,21 +222,6 @@ def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
     random = counted(folder, "model = 'a' AND selector = 'random'")
     assert f"Hardly asked: {random} of {variants} variants were tested on all of them" in page
     assert "None of the" in page  # of single tasks, on which all were
-
-
-def test_no_variant_is_recommended_where_none_keeps_enough(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    assert not any(row["kept_enough"] for row in recommendation.recommendations(connection, 1.0, 1.0))
-
-
-def test_of_equals_the_one_with_less_done_to_it_is_recommended():
-    """A healing of which no step was better is what it began from, to the last digit."""
-    row = dict(layers=2, certain=True, text_ratio=1.1, kept=0.97, kept_enough=True)
-    rows = [row | dict(recovery=one, healing=other) for one in ("kept", "none") for other in ("lora", "none")]
-    assert (
-        recommendation.best(rows) == recommendation.best(reversed(rows)) == row | dict(recovery="none", healing="none")
-    )
-    assert recommendation.best(rows[:2]) == rows[1]
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):

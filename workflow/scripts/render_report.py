@@ -8,13 +8,15 @@ from lamina.jobs.render_report import RenderReport
 from lamina.reporting import database, report
 from lamina.tables import store
 
+COMPUTED = ("against_base", "repairs", "variants", "answers")  # asked again and again
+
 if __name__ == "__main__":
     with explained():
         job = RenderReport.read()
         tables = [Path(table) for table in job.tables]
-        connection = database.connect(Path(job.views), tables, computed=("against_base", "repairs"))
+        connection = database.connect(Path(job.views), tables, computed=COMPUTED)
         facts = json.loads(Path(job.facts).read_text(encoding="utf-8"))
         queries, figures = Path(job.queries[0]).parent, Path(job.figures[0]).parent
-        given = facts, job.report.keep, job.report.general_text, job.names
+        given = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
         page = report.render(connection, queries, figures, Path(job.template), *given)
         store.write_text(job.output, page)

@@ -61,7 +61,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
                 [start["choice_kept"], at[0]], [start["written_kept"], at[1]], color="#bbbbbb", linewidth=0.8, zorder=1
             )
         place = None if row["bare"] else repairs.index((row["recovery"], row["healing"]))
-        across, up = (style.Z95 * (row[f"{kind}_kept_stderr"] or 0) for kind in ("choice", "written"))
+        across, up = (style.reach(row[f"{kind}_kept_stderr"]) for kind in ("choice", "written"))
         axes.errorbar(*at, up, across, linestyle="", markersize=5, elinewidth=0.7, **look(place))
         chosen, written = (
             style.interval(row[f"{kind}_kept"], row[f"{kind}_kept_stderr"]) for kind in ("choice", "written")

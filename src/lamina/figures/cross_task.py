@@ -60,8 +60,8 @@ def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks
     axes.set_facecolor("#eeeeee")
     for row in data:
         x, y = tasks.index(row["task"]), calibrations.index(row["calibration"])
-        error = style.Z95 * (row["change_stderr"] or 0)
-        text = f"{100 * row['change']:+.0f} ± {100 * error:.0f}".replace("-", "−")
+        error = "" if row["change_stderr"] is None else f" ± {100 * style.reach(row['change_stderr']):.0f}"
+        text = f"{100 * row['change']:+.0f}{error}".replace("-", "−")
         number_cell(axes, (x, y), row["change"], text, COLOURS, SCALE)
     for row in data:
         if row["own"]:

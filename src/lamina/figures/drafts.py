@@ -39,7 +39,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         mine = [row for row in data if (row["model"], row["calibration"], row["decoding"]) == group]
         lines = _lines(mine, selectors, repairs)
         for number, (line, look) in enumerate(lines):
-            reach = [style.Z95 * (row[f"{column}_stderr"] or 0) for row in line]
+            reach = [style.reach(row[f"{column}_stderr"]) for row in line]
             # Lines stand beside each other, or equal ones would hide all but one.
             shift = 0.4 * (number - (len(lines) - 1) / 2)
             places, values = [100 * row["share"] + shift for row in line], [row[column] for row in line]

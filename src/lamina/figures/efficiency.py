@@ -74,7 +74,7 @@ def panel(
             points = [row for row in data if series(row) == name and row["removed"] == size]
             for number, row in enumerate(points):
                 shift = place + (number + 0.5) / len(points) - len(looks) / 2
-                error = style.Z95 * (row[error_column] or 0) if error_column else 0
+                error = style.reach(row[error_column]) if error_column else 0
                 x, y = size + lane * shift, row[column]
                 axes.errorbar(x, y, error or None, markersize=4, elinewidth=1.2, capsize=3, **look)
                 reach = style.interval(y, row[error_column] if error_column else None)

@@ -62,7 +62,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
         x = spot + (place - (len(repairs) - 1) / 2) * step
         axes.bar(x, row["before"], step, color="#c7c7c7", zorder=1)
         axes.plot(x - 0.2 * step, row["fitted"], **look(place, "white"), zorder=3)
-        error = style.Z95 * (row["stderr"] or 0)
+        error = style.reach(row["stderr"])
         axes.errorbar(x + 0.2 * step, row["unseen"], error, **look(place), elinewidth=0.9, capsize=1.6, zorder=4)
         reach = style.interval(row["unseen"], row["stderr"])
         said = f"{row['recovery']}, layers {row['start']} to {row['end'] - 1}: {reach} unseen, n = {row['n_heldout']}"

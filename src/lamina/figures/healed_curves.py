@@ -1,5 +1,6 @@
 """Healed and unhealed, as layers go: tasks, and loss of text as a share of guessing [arXiv 2403.17887, fig. 2, 3]."""
 
+from math import isfinite
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -55,8 +56,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]], healings: list[str]) -> None:
     """Lines from the base model on, shifted sideways a little."""
     first, loss = data[0], data[0]["metric"] == "nll_per_log_vocabulary"
-    base, reach = first["base_value"], style.Z95 * (first["base_stderr"] or 0)
-    axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
+    base, reach = first["base_value"], style.reach(first["base_stderr"])
+    if isfinite(reach):
+        axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
     axes.axhline(base, color="#999999", linewidth=0.8)
     chance = 1.0 if loss else first["chance"]
     if chance is not None:
@@ -68,7 +70,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         shift = (place - (len(ways) - 1) / 2) * 0.012 * widest
         x = [0.0] + [100 * (row["share"] + shift) for row in points]
         y = [base] + [row["value"] for row in points]
-        error = [0.0] + [style.Z95 * (row["stderr"] or 0) for row in points]
+        error = [0.0] + [style.reach(row["stderr"]) for row in points]
         form = look(styles[selector]["color"], healing, healings)
         axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **form)
     axes.set_xlabel("layers removed (%)")

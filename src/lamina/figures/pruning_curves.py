@@ -1,5 +1,6 @@
 """How a task falls as layers go, for each selector."""
 
+from math import isfinite, nan
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ ABOUT = (
 EMPTY = "no pruned variant was benchmarked on the task of its own calibration"
 QUERY = """
 WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of IS NOT NULL)
-SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * coalesce(stderr, 0) AS reach, n_samples,
+SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * stderr AS reach, n_samples,
     base_value, base_stderr, chance, 1 AS n_draws
 FROM scores
 WHERE own AND recovery = 'none' AND healing = 'none'
@@ -28,7 +29,7 @@ WHERE own AND recovery = 'none' AND healing = 'none'
     AND (model, selector) NOT IN (SELECT (model, selector) FROM repeated)
 UNION ALL
 SELECT model, calibration, task, metric, selector, removed, value,
-    sqrt(coalesce(ci_high - value, 0) ** 2 + (1.959964 * coalesce(stderr, 0)) ** 2), n_samples, base_value, base_stderr,
+    sqrt((ci_high - value) ** 2 + (1.959964 * stderr) ** 2), n_samples, base_value, base_stderr,
     chance, n_draws
 FROM score_means WHERE own AND recovery = 'none' AND healing = 'none' AND value IS NOT NULL
 ORDER BY model, calibration, task, selector, removed
@@ -57,8 +58,9 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
     """Lines from the base model on; selectors stand side by side a little, so that error bars don't hide each "
     "other."""
     first = data[0]
-    base, reach = first["base_value"], style.Z95 * (first["base_stderr"] or 0)
-    axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
+    base, reach = first["base_value"], style.reach(first["base_stderr"])
+    if isfinite(reach):
+        axes.axhspan(base - reach, base + reach, color="#d9d9d9", linewidth=0)
     axes.axhline(base, color="#999999", linewidth=0.8)
     if first["chance"] is not None:
         axes.axhline(first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
@@ -70,7 +72,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         shift = (place - (len(names) - 1) / 2) * 0.07 * gap
         x = [0.0] + [row["removed"] + shift for row in points]
         y = [base] + [row["value"] for row in points]
-        error = [0.0] + [row["reach"] for row in points]
+        error = [0.0] + [nan if row["reach"] is None else row["reach"] for row in points]
         axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name])
         said = (f"{name}, {row['removed']} removed: {told(row, row['reach'])}" for row in points)
         style.hints(axes, zip(x[1:], y[1:], said, strict=True))
@@ -82,7 +84,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 def told(row: dict[str, Any], reach: float | None) -> str:
     """A row's number and the reach of its interval, as they are said under the pointer."""
-    stderr = None if reach is None else reach / style.Z95
+    stderr = None if reach is None or not isfinite(reach) else reach / style.Z95
     return f"{style.interval(row['value'], stderr)} {row['metric']}, n = {row['n_samples']}"
 
 
@@ -90,8 +92,8 @@ def caption(data: style.Rows) -> str:
     """What the figure shows and from how many samples."""
     draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
     means = (
-        f" Means of replicates ({style.counts(draws)} draws) have bars of both the draws (Student's t) and the "
-        "documents."
+        f" Means of replicates ({style.counts(draws)} draws) have bars of the draws (Student's t over those of the "
+        "selector and of the calibration, not over their products) and of the documents."
     )
     return (
         "The calibration's own benchmark task against the number of layers removed, before any repair. Points are "

@@ -17,7 +17,7 @@ from lamina.relevance.statistics import wilson_interval
 
 TITLE = "How relevance moves as layers go"
 PLACE = 32
-TABLES = ("relevance", "plans", "calibrations", "models")
+TABLES = ("relevance", "plans", "models")
 ABOUT = (
     "Relevance of every remaining layer before each removal of an iterative selector, by the metric that it removes "
     "by; outlined: what goes next; crossed: what is gone. At the right the accuracy on the calibration, with half its "
@@ -34,14 +34,15 @@ WITH longest AS (
 ),
 steps AS (
     SELECT l.model, l.calibration, l.selector, l.removed AS size, l.position, l.unit AS goes, l.accuracy_before,
-        r.* EXCLUDE (model, calibration, selector), n.n_samples AS n_calibration,
+        r.* EXCLUDE (model, calibration, selector),
+        -- the model before a removal is measured beside every unit, until the last one leaves
+        max(nullif(r.n_samples, 0)) OVER (PARTITION BY l.model, l.calibration, l.selector, l.position) AS n_before,
         r.unit = l.unit AND abs(r.score - l.score) <= 1e-9 * greatest(abs(l.score), 1) AS decides
     FROM longest AS l
     JOIN relevance AS r ON r.model = l.model AND r.calibration = l.calibration AND r.removed = l.position - 1
         AND (r.selector = l.selector OR (r.selector = 'base' AND NOT EXISTS (
             FROM relevance AS own WHERE own.model = l.model AND own.calibration = l.calibration
                 AND own.selector = l.selector AND own.removed = 0)))
-    JOIN calibrations AS n ON n.model = l.model AND n.calibration = l.calibration
 ),
 deciding AS (
     SELECT model, calibration, selector, metric FROM steps WHERE size > 1
@@ -70,7 +71,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             axes.add_patch(Rectangle((place - 0.46, step - 0.46), 0.92, 0.92, fill=False, edgecolor="black", lw=1.5))
         axes.set_yticks(range(len(lines)), [str(step) for step in range(len(lines))])
         axes.set(xlabel="layer", ylabel="already removed")
-        shares = [(line[0]["accuracy_before"], line[0]["n_calibration"]) for line in lines]
+        shares = [(line[0]["accuracy_before"], line[0]["n_before"]) for line in lines]
         accuracy_labels(axes, shares)
         named = "" if metric == group[2] else f" (by {metric})"
         axes.set_title(theme.title(group[0], f"{group[1]}, {group[2]}{named}"))

@@ -74,7 +74,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
     """The base model's bar at the left, then a group of bars per selector, as many as it has variants."""
     first = data[0]
     bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
-    base_error = style.Z95 * (first["base_stderr"] or 0)
+    base_error = style.reach(first["base_stderr"])
     axes.bar(-0.75, first["base_value"], 0.3, yerr=base_error, color="#555555", **bars)
     axes.axhline(first["base_value"], color="#555555", linewidth=0.8, linestyle="--", zorder=1)
     if first["chance"] is not None:
@@ -86,7 +86,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
             place = repairs.index((row["recovery"], row["healing"]))
             x = spot + (turn - (len(found) - 1) / 2) * width
             fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
-            error = style.Z95 * (row["stderr"] or 0)
+            error = style.reach(row["stderr"])
             bar = axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
             style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {told(row, error)}")
         if not found:

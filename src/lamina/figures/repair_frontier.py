@@ -62,8 +62,8 @@ def panel(
         axes.errorbar(
             row["perplexity"],
             row["accuracy"],
-            style.Z95 * (row["accuracy_stderr"] or 0),
-            style.Z95 * (row["perplexity_stderr"] or 0),
+            style.reach(row["accuracy_stderr"]),
+            style.reach(row["perplexity_stderr"]),
             color=colour,
             markersize=5.5,
             elinewidth=0.8,

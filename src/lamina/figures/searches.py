@@ -34,7 +34,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             look: dict[str, Any] = {"color": style.COLOURS[place], "marker": style.MARKERS[place]}
             # Strategies stand beside each other, or equal ends would hide all but one.
             sizes = [row["removed"] + 0.08 * (place - (len(ways) - 1) / 2) for row in found]
-            errors = [style.Z95 * (row["loss_stderr"] or 0) for row in found]
+            errors = [style.reach(row["loss_stderr"]) for row in found]
             losses = [row["loss"] for row in found]
             bars = axes.errorbar(sizes, losses, errors, linestyle=style.DASHES[place], capsize=2, markersize=5, **look)
             axes.scatter(sizes, [row["search_loss"] for row in found], s=26, facecolor="white", zorder=4, **look)

@@ -230,6 +230,11 @@ def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 
     HINTS.setdefault(axes, []).extend((x, y, text, size) for x, y, text in points)
 
 
+def reach(stderr: float | None) -> float:
+    """Half a 95 % interval; of an unknown error NaN, of which nothing is drawn."""
+    return math.nan if stderr is None else Z95 * stderr
+
+
 def interval(value: float, stderr: float | None, digits: int = 3, unit: str = "") -> str:
     """A number with its 95 % interval, for hints."""
     reach = "" if stderr is None else f" ± {Z95 * stderr:.{digits}f}"

@@ -5,6 +5,7 @@ The same specification is drawn here without a browser, for paper and for pages 
 
 import re
 from functools import cache
+from math import isfinite
 from typing import Any
 
 import duckdb
@@ -14,14 +15,7 @@ from lamina.figures.style import COLOURS, NEUTRAL, Z95
 from lamina.tables.answers import rows
 
 VARIANTS = """
-WITH general AS (
-    SELECT model, calibration, selector, removed, recovery, healing, exp(-avg(ln(kept))) AS text_ratio,
-        exp(-avg(ln(kept))) * sqrt(sum((kept_stderr / kept) ** 2)) / count(*) AS text_ratio_stderr,
-        sum(n_samples) AS text_samples
-    FROM scores WHERE metric = 'perplexity' GROUP BY ALL
-)
-SELECT v.*, text_ratio, text_ratio_stderr, text_samples
-FROM variants AS v LEFT JOIN general USING (model, calibration, selector, removed, recovery, healing)
+FROM variants
 ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing
 """
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
@@ -40,7 +34,7 @@ MEAN_HINTS = {
     "removed": "units removed",
     "repair": "repair",
     "told_kept": "kept, mean",
-    "tasks": "tasks in the mean",
+    "calibrations": "calibrations in the mean",
     "n": "n, test documents",
 }
 
@@ -59,12 +53,20 @@ def points(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
     drawn = []
     for row in found:
         point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repair")}
-        point |= {"n": row["own_samples"], "n_texts": row["text_samples"], "parameters": row["parameters_ratio"]}
+        point |= {
+            "tasks": row["own_tasks"],
+            "n": row["own_samples"],
+            "n_texts": row["text_samples"],
+            "parameters": row["parameters_ratio"],
+        }
         for name, column, unit in (("kept", "own_kept", 100), ("text", "text_ratio", 1)):
             if row["removed"] and row[column] is not None:
-                value, reach = row[column] * unit, Z95 * (row[f"{column}_stderr"] or 0) * unit
-                ends = {name: value, f"{name}_low": value - reach, f"{name}_high": value + reach}
-                point |= {key: round(number, 5) for key, number in ends.items()}
+                value, stderr = row[column] * unit, row[f"{column}_stderr"]
+                ends = {name: value}
+                if stderr is not None:
+                    reach = Z95 * stderr * unit
+                    ends |= {f"{name}_low": value - reach, f"{name}_high": value + reach}
+                point |= {key: round(number, 5) for key, number in ends.items() if isfinite(number)}
         drawn.append(point)
     return drawn
 
@@ -130,20 +132,38 @@ def curves(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
     return base() | {
         "transform": [
             {"filter": "isValid(datum.kept)"},
-            {"calculate": "pow((datum.kept_high - datum.kept) / 1.959964, 2)", "as": "variance"},
+            {"calculate": "datum.kept_high - datum.kept", "as": "reach"},
+            # Draws of one calibration are tested on the same documents: their errors may all go together.
             {
                 "aggregate": [
-                    {"op": "mean", "field": "kept", "as": "kept"},
+                    {"op": "sum", "field": "kept", "as": "kept"},
+                    {"op": "sum", "field": "reach", "as": "reach"},
+                    {"op": "valid", "field": "reach", "as": "known"},
+                    {"op": "max", "field": "n", "as": "n"},
+                    {"op": "count", "as": "calibrations"},
+                ],
+                "groupby": ["model", "selector", "repair", "removed", "tasks"],
+            },
+            {"calculate": "datum.known === datum.calibrations ? pow(datum.reach, 2) : NaN", "as": "variance"},
+            {
+                "aggregate": [
+                    {"op": "sum", "field": "kept", "as": "kept"},
                     {"op": "sum", "field": "variance", "as": "variance"},
+                    {"op": "valid", "field": "variance", "as": "known"},
                     {"op": "sum", "field": "n", "as": "n"},
-                    {"op": "count", "as": "tasks"},
+                    {"op": "sum", "field": "calibrations", "as": "calibrations"},
+                    {"op": "count", "as": "groups"},
                 ],
                 "groupby": ["model", "selector", "repair", "removed"],
             },
+            {"calculate": "datum.kept / datum.calibrations", "as": "kept"},
             # A mean over fewer tasks is another question, as in the view `frontier`.
-            {"joinaggregate": [{"op": "max", "field": "tasks", "as": "most"}], "groupby": ["model", "removed"]},
-            {"filter": "datum.tasks === datum.most"},
-            {"calculate": "1.959964 * sqrt(datum.variance) / datum.tasks", "as": "reach"},
+            {"joinaggregate": [{"op": "max", "field": "calibrations", "as": "most"}], "groupby": ["model", "removed"]},
+            {"filter": "datum.calibrations === datum.most"},
+            {
+                "calculate": "datum.known === datum.groups ? sqrt(datum.variance) / datum.calibrations : NaN",
+                "as": "reach",
+            },
             {"calculate": "datum.kept - datum.reach", "as": "kept_low"},
             {"calculate": "datum.kept + datum.reach", "as": "kept_high"},
             told("kept", ".1f", " %"),
@@ -227,9 +247,10 @@ def shape(pruned: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def told(name: str, form: str, unit: str) -> dict[str, Any]:
-    """A number with its interval, as the hint says it."""
+    """A number with its interval, where that is known, as the hint says it."""
     number, low, high = (f"format(datum.{key}, '{form}')" for key in (name, f"{name}_low", f"{name}_high"))
-    return {"calculate": f"{number} + '{unit} [' + {low} + ', ' + {high} + ']'", "as": f"told_{name}"}
+    reach = f"isFinite(datum.{name}_low) ? ' [' + {low} + ', ' + {high} + ']' : ''"
+    return {"calculate": f"{number} + '{unit}' + ({reach})", "as": f"told_{name}"}
 
 
 def hint(fields: dict[str, str]) -> list[dict[str, str]]:

@@ -43,6 +43,7 @@ def render(
     keep: float = 0.95,
     general_text: float | None = None,
     names: Mapping[str, Mapping[str, str]] = NO_NAMES,
+    counted_from: str = "zero",
 ) -> str:
     """The report as HTML.
 
@@ -54,6 +55,7 @@ def render(
     facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.reporting.recommendation`)
     names: what names of the configuration mean, by section (`lamina.config.glossary`)
+    counted_from: what `keep` is a share of, zero or chance
     """
 
     def answer(query: str) -> list[dict[str, Any]]:
@@ -77,7 +79,7 @@ def render(
     found = explorer.variants(connection)
     drawn = explorer.points(found)
     specifications = explorer.specifications(drawn, keep)
-    take = recommendations(connection, keep, general_text)
+    take = recommendations(connection, keep, general_text, counted_from)
     drawn_figures, looks = drawings(figures)
     return page.render(
         models=rows(connection, "SELECT * FROM models ORDER BY model"),
@@ -85,6 +87,7 @@ def render(
         summary=summary(connection, take),
         keep=keep,
         general_text=general_text,
+        counted_from=counted_from,
         take=take,
         names={**names, "metrics": metrics(connection)},
         refused=refused,

@@ -144,7 +144,7 @@ def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
         """SELECT task, recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
             count(*) FILTER (gain < -$z * gain_stderr) AS worse, any_value(base_value) AS base,
             median(pruned_value) AS pruned, median(value) AS repaired, max(value) AS highest
-        FROM repairs WHERE NOT own AND metric = 'perplexity'
+        FROM repairs WHERE general_text
         GROUP BY task, recovery, healing
         ORDER BY task, healing <> 'none', recovery <> 'none', recovery, healing""",
         {"z": Z95},
