@@ -3,7 +3,7 @@
 #             CALIBRATE=1 measures this machine's first)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make test   all tests but the long ones and those of clusters
-# make test-long  whole studies; what a change makes stale, and changed studies run again beside busy processes
+# make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
@@ -63,6 +63,7 @@ test-pipeline: .venv/installed
 
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install

@@ -8,7 +8,6 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina.figures import style
 from lamina.figures.drawing import drawn
 from lamina.reporting import database, explorer, report
 from tests.unit import chromium

@@ -1,0 +1,148 @@
+"""Whether intervals and the word `certain` of what variants keep hold, over many planted studies at once.
+
+A study is a model of its own in one set of tables, so that the views answer for all of them together.
+"""
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from lamina.reporting import database
+from lamina.tables import store
+from lamina.tables.answers import rows
+from tests.unit.plausible_tables import VIEWS, write_tables
+
+pytestmark = pytest.mark.coverage
+KEEP, TRIED, Z95 = 0.95, 35, 1.959964
+BASE = dict(calibration="none", selector="none", removed=0, recovery="none", healing="none")
+CUT = BASE | dict(removed=2)
+
+
+def planted(n: int, truth: float, alike: float, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Answers of a base model, (n,), and of variants that all keep the same share of its accuracy, (variants, n).
+
+    They lose the same documents the more, the more they are `alike`, and a tenth of what was wrong they get right.
+    """
+    base = rng.random(n) < 0.8
+    luck = alike**0.5 * rng.standard_normal(n) + (1 - alike) ** 0.5 * rng.standard_normal((TRIED, n))
+    lost = (0.8 * (1 - truth) + 0.2 * 0.1) / 0.8
+    return base, np.where(base, norm.cdf(luck) > lost, norm.cdf(luck) < 0.1)
+
+
+def sure(ahead: np.ndarray, error: np.ndarray, step: np.ndarray) -> np.ndarray:
+    """What the macro `certain` says of each, one of so many tried."""
+    with duckdb.connect() as connection:
+        for statement in database.statements(VIEWS, []):
+            if "CREATE OR REPLACE MACRO" in statement and "AS TABLE" not in statement:
+                connection.execute(statement)
+        connection.register("tried", {"ahead": ahead.ravel(), "error": error.ravel(), "step": step.ravel()})
+        answer = connection.execute(f"SELECT certain(ahead, error, step, {TRIED}) AS sure FROM tried").fetchnumpy()
+    return np.asarray(answer["sure"], dtype=bool).reshape(ahead.shape)
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.6])
+@pytest.mark.parametrize("truth", [0.94, 0.945, 0.9499])
+@pytest.mark.parametrize("n", [150, 600])
+def test_the_best_of_many_that_keep_too_little_is_hardly_ever_certain(n: int, truth: float, alike: float) -> None:
+    """It is named, since it looks good enough; that it is *certain* may happen in one study of forty."""
+    rng, runs = np.random.default_rng(0), 400
+    told = []
+    for _ in range(runs):
+        base, found = planted(n, truth, alike, rng)
+        kept = found.mean(axis=1) / base.mean()
+        error = (found - kept[:, None] * base).std(axis=1, ddof=1) / n**0.5 / base.mean()
+        told.append(np.stack([kept - KEEP, error, np.full(TRIED, 1 / base.sum())]))
+    ahead, error, step = np.array(told).transpose(1, 0, 2)
+    certain = sure(ahead, error, step).any(axis=1).mean()
+    named = (ahead >= 0).any(axis=1).mean()
+    naive = (ahead > Z95 * error).any(axis=1).mean()
+    assert named > 0.85 and naive > 0.08
+    assert certain <= 0.025 + 2 * (0.025 * 0.975 / runs) ** 0.5, (certain, naive, named)
+
+
+def test_certain_is_said_where_enough_is_kept() -> None:
+    """Power: over 1,500 documents a variant that keeps 99.5 % is certain to keep 95 % among 35, nearly always."""
+    rng, n, told = np.random.default_rng(1), 1500, []
+    for _ in range(100):
+        base, found = planted(n, 0.995, 0.0, rng)
+        kept = found[0].mean() / base.mean()
+        error = (found[0] - kept * base).std(ddof=1) / n**0.5 / base.mean()
+        told.append((kept - KEEP, error, 1 / base.sum()))
+    assert sure(*np.array(told).T).mean() > 0.85
+
+
+def study(folder: Path, models: int, rng: np.random.Generator) -> duckdb.DuckDBPyConnection:
+    """Studies of three draws of one calibration, whose variants answer the same documents, mostly alike."""
+    draws, n, benchmarks, samples = ("c", "c.2", "c.3"), 300, [], []
+    for model in range(models):
+        hard, slips = rng.random(n), rng.normal(0, 0.1, (4, n))
+        text = rng.gamma(4, 0.3, n // 3)
+        for place, (key, share) in enumerate(
+            [(BASE, 0.9), *((CUT | dict(calibration=name, selector="s"), 0.6) for name in draws)]
+        ):
+            key = dict(model=f"m{model}") | key
+            right = (norm.cdf(norm.ppf(hard) + slips[place]) < share).astype(float)
+            stderr = float(right.std(ddof=1) / n**0.5)
+            told = dict(task="t", metric="acc", value=float(right.mean()), stderr=stderr, n_samples=n)
+            benchmarks.append(key | told | dict(higher_is_better=True))
+            samples += [key | dict(task="t", metric="acc", sample=i, value=x) for i, x in enumerate(right.tolist())]
+            read = text + 0.2 * (place > 0)
+            told = dict(
+                task="text", metric="perplexity", value=float(np.exp(read.mean())), stderr=0.1, n_samples=len(read)
+            )
+            benchmarks.append(key | told | dict(higher_is_better=False))
+    calibrations = [
+        dict(model=f"m{model}", calibration=name, kind="choices", source="t", chance_accuracy=0.25, replicate_of="c")
+        for model in range(models)
+        for name in draws
+    ]
+    write_tables(folder, benchmarks=benchmarks, calibrations=calibrations)
+    store.write(folder / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples))
+    return database.connect(VIEWS, sorted(folder.glob("*.parquet")))
+
+
+def test_errors_over_documents_that_draws_share_cover(tmp_path: Path) -> None:
+    """Of the frontier's accuracy and of what a recipe keeps."""
+    models = 300
+    run = study(tmp_path, models, np.random.default_rng(2))
+    shares = {level: norm.cdf(norm.ppf(level) / np.hypot(1, 0.1)) for level in (0.6, 0.9)}  # with the slips
+    found = rows(run, "FROM frontier")
+    assert len(found) == models
+    inside = [abs(row["accuracy"] - shares[0.6]) <= Z95 * row["accuracy_stderr"] for row in found]
+    assert 0.92 <= np.mean(inside) <= 0.98
+    kept = rows(run, "FROM answers WHERE question = 'recipe'")
+    assert len(kept) == models
+    inside = [abs(row["kept"] - shares[0.6] / shares[0.9]) <= Z95 * row["kept_stderr"] for row in kept]
+    assert 0.92 <= np.mean(inside) <= 0.98
+
+
+@pytest.mark.parametrize(
+    ("over_selectors", "over_calibrations", "most"), [(0.1, 0.0, 0.975), (0.0, 0.1, 0.975), (0.1, 0.1, 1.0)]
+)
+def test_means_over_draws_of_selectors_and_calibrations_cover(
+    tmp_path: Path, over_selectors: float, over_calibrations: float, most: float
+) -> None:
+    """Three seeds of a random selector on four draws of a calibration; where both vary the interval is wider."""
+    rng, models = np.random.default_rng(3), 400
+    key = dict(task="t", metric="acc", stderr=0.01, n_samples=400, higher_is_better=True)
+    benchmarks, calibrations, plans = [], [], []
+    for number in range(models):
+        model = f"m{number}"
+        benchmarks.append(dict(model=model) | BASE | key | dict(value=0.9))
+        seeds, draws = over_selectors * rng.standard_normal(3), over_calibrations * rng.standard_normal(4)
+        for c, drawn in enumerate(draws):
+            told = dict(kind="choices", source="t", chance_accuracy=0.25, replicate_of="c")
+            calibrations.append(dict(model=model, calibration=f"c.{c}") | told)
+            for s, seed in enumerate(seeds):
+                cut = CUT | dict(model=model, calibration=f"c.{c}", selector=f"r.{s}")
+                benchmarks.append(cut | key | dict(value=0.5 + seed + drawn))
+                plan = dict(model=model, calibration=f"c.{c}", selector=f"r.{s}", removed=2, unit="1", position=1)
+                plans.append(plan | dict(replicate_of="r"))
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations, plans=plans)
+    found = rows(database.connect(VIEWS, files), "FROM score_means")
+    assert len(found) == models and {row["n_draws"] for row in found} == {12}
+    inside = np.mean([row["ci_low"] <= 0.5 <= row["ci_high"] for row in found])
+    assert 0.925 <= inside <= most
