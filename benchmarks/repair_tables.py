@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from scipy.stats import t as student
 
 from lamina.models.surgery import removed_layers, runs
 from lamina.relevance.statistics import bootstrap_weights, interval
@@ -84,11 +85,12 @@ Cells = Mapping[tuple[str, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of a difference, and its 95 % intervals over documents and over cells (cases × seeds)."""
+    """Mean of a difference, and its 95 % intervals over documents and over cases; cells are cases × seeds."""
 
     mean: float
     documents: tuple[float, float]
-    cells: tuple[float, float]
+    cases: tuple[float, float]
+    n_cases: int
     n_cells: int
 
 
@@ -96,8 +98,8 @@ def difference(one: Cells, other: Cells, seed: int = 0) -> Difference | None:
     """`one` less `other` on the cells that both have; None where they have none in common.
 
     The mean is over documents, then over the seeds of a case, then over cases. Documents are drawn within each case,
-    the same ones for all of its seeds, since these differ in calibration only. Cells are drawn with all their
-    documents: those of one case are alike, so with few cases that interval is rather too narrow.
+    the same ones for all of its seeds, since these differ in calibration only. Over k cases the interval is Student's t
+    with k - 1; seeds of a case are alike, and count as one. It is unknown (NaN) for one case.
     """
     common = sorted(set(one) & set(other))
     if not common:
@@ -109,9 +111,17 @@ def difference(one: Cells, other: Cells, seed: int = 0) -> Difference | None:
         gap = np.mean([gaps[cell] for cell in common if cell[0] == case], axis=0)
         draws.append(bootstrap_weights(len(gap), seed + number) @ gap)
     over_documents = np.mean(draws, axis=0)
-    over_cells = bootstrap_weights(len(common), seed) @ np.array([gaps[cell].mean() for cell in common])
-    ends = [tuple(map(float, interval(drawn[1:]))) for drawn in (over_documents, over_cells)]
-    return Difference(float(over_documents[0]), *ends, len(common))
+    means = np.array([drawn[0] for drawn in draws])
+    low, high = interval(over_documents[1:])
+    return Difference(float(means.mean()), (float(low), float(high)), over_tasks(means), len(cases), len(common))
+
+
+def over_tasks(means: np.ndarray) -> tuple[float, float]:
+    """95 % interval of the mean of what was found on each of some tasks, by Student's t; NaN for one task."""
+    if len(means) < 2:
+        return float("nan"), float("nan")
+    half = float(student.ppf(0.975, len(means) - 1) * means.std(ddof=1) / len(means) ** 0.5)
+    return float(means.mean()) - half, float(means.mean()) + half
 
 
 class Results:
@@ -166,7 +176,7 @@ def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str], s
     generates = base[0]["generated"] is not None
     parts += [_overview(results, "accuracy"), *([_overview(results, "generated")] if generates else [])]
     for column, meaning in (("correct", "accuracy"), ("loss", "logarithm of the perplexity")):
-        parts += [f"Differences of the {meaning}, 95 % over documents; over cells:", _contrasts(results, column)]
+        parts += [f"Differences of the {meaning}, 95 % over documents; over tasks:", _contrasts(results, column)]
     parts += [f"{size} removed:\n\n{_verdict(results, size)}" for size in results.sizes]
     costs = costs_of(folder)
     if costs:
@@ -299,9 +309,9 @@ def _training(recovery: str) -> int:
 
 
 def _told(found: Difference) -> str:
-    """With the interval over cells where there are enough to draw from."""
-    documents, cells = (f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cells))
-    return f"{found.mean:+.3f} ({documents}{f'; {cells}' if found.n_cells > 2 else ''})"
+    """With the interval over tasks where there are more than two."""
+    documents, cases = (f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cases))
+    return f"{found.mean:+.3f} ({documents}{f'; {cases}' if found.n_cases > 2 else ''})"
 
 
 def _short(value: float) -> str:

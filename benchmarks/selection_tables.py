@@ -96,16 +96,15 @@ def _agreement(results: Results, metric: str) -> Agreement | None:
             tables.append(table)
             chance = float((table.schema.metadata or {})[b"lamina.chance"])
             samples = len(set(table["sample"].to_pylist()))
-            calibrations.append(
-                {"model": "embedded", "calibration": case, "n_samples": samples, "chance_accuracy": chance}
-            )
+            told = {"model": "embedded", "calibration": case, "n_samples": samples, "chance_accuracy": chance}
+            calibrations.append(told | {"choice_score": "acc_norm"})
     found = list(comparisons(calibrations, pa.concat_tables(tables), "accuracy", [metric]))
     return found[0][-1] if found else None
 
 
 def _against_test(results: Results, metric: str) -> Agreement:
     """The metric on the calibration against the accuracy that is lost on the test documents."""
-    scores, drops = [], []
+    scores, drops, least = [], [], []
     for name, table in results.sweeps.items():
         case, seed = name.rsplit("-", 1)
         chance = float((table.schema.metadata or {})[b"lamina.chance"])
@@ -118,8 +117,9 @@ def _against_test(results: Results, metric: str) -> Agreement:
             continue
         lost = np.array([np.array(alone["base"], float) - alone[f"alone_{unit}"] for unit in found[0]])
         scores.append(found[1])
+        least.append(min(count, lost.shape[1]))
         drops.append(bootstrap_weights(lost.shape[1], 1) @ lost.T)
-    return compare(scores, drops)
+    return compare(scores, drops, min(least))
 
 
 def _accuracies(results: Results) -> str:
@@ -190,8 +190,8 @@ def _told(found: Difference | None) -> str:
     """With the interval over documents, and over tasks where there are more than two; their number where few."""
     if found is None:
         return "–"
-    documents, cells = (f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cells))
-    return f"{found.mean:+.3f} ({documents}{f'; {cells}' if found.n_cells > 2 else ''}) [{found.n_cells}]"
+    documents, cases = (f"{low:+.3f} … {high:+.3f}" for low, high in (found.documents, found.cases))
+    return f"{found.mean:+.3f} ({documents}{f'; {cases}' if found.n_cases > 2 else ''}) [{found.n_cells}]"
 
 
 def _interval(value: Sequence[float] | None) -> str:

@@ -495,6 +495,7 @@ WITH wide AS (
         max(score) FILTER (metric = 'acceptance') AS acceptance,
         max(score) FILTER (metric = 'shapley') AS shapley,
         max(score) FILTER (metric = 'presence') AS presence,
+        max(score) FILTER (metric = 'residual') AS residual,
         max(score) FILTER (metric = 'taylor') AS taylor,
         max(score) FILTER (metric = 'magnitude') AS magnitude,
         max(score) FILTER (metric = 'random') AS random
@@ -530,6 +531,7 @@ COMMENT ON COLUMN relevance_wide.agreement IS 'Share of scored positions where t
 COMMENT ON COLUMN relevance_wide.acceptance IS 'Total variation distance of the outputs: how often a draft would be rejected.';
 COMMENT ON COLUMN relevance_wide.shapley IS 'What the unit adds to models of the other units, over all orders of removal; by default a share of right answers.';
 COMMENT ON COLUMN relevance_wide.presence IS 'How much better random cut models are that keep the unit; by default a share of right answers.';
+COMMENT ON COLUMN relevance_wide.residual IS 'Share of the stream''s variance that no linear patch gives back where the unit went: 0 to about 1.';
 COMMENT ON COLUMN relevance_wide.taylor IS 'Sum over the weights of abs(weight x gradient).';
 COMMENT ON COLUMN relevance_wide.magnitude IS 'Sum over the weights of their absolute value.';
 COMMENT ON COLUMN relevance_wide.random IS 'Place in a seeded permutation.';

@@ -8,16 +8,16 @@
 --                              what the task needs); negative: cosine keeps what the task does not need
 -- accuracy, cosine             the scores, each with its 95 % interval and sample count
 -- spearman                     rank correlation of the two over the layers of this calibration
--- confirmed                    accuracy's interval does not reach the score of the layer that cosine's place stands for
+-- confirmed                    accuracy's interval does not reach the score of the layer that accuracy has at cosine's
+--                              place (of either one, where cosine's place is between two); null without an interval
 -- Empty where no study of maps lists both accuracy and cosine, or the base model is at chance on all its calibrations.
 WITH placed AS (
     SELECT d.*, corr(accuracy_rank, cosine_rank) OVER (PARTITION BY model, calibration) AS spearman,
-        (SELECT min(e.accuracy) FROM disagreements AS e WHERE e.model = d.model AND e.calibration = d.calibration
-            AND e.component = d.component AND e.accuracy_rank >= d.cosine_rank) AS score_at_cosine_rank
+        list_sort(list(accuracy) OVER (PARTITION BY model, calibration)) AS in_order
     FROM disagreements AS d WHERE component = 'layer'
 )
 SELECT model, calibration, layer, rank_difference, accuracy_rank, cosine_rank, n_units,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, cosine, cosine_low, cosine_high, cosine_samples, spearman,
-    coalesce(score_at_cosine_rank NOT BETWEEN accuracy_low AND accuracy_high, false) AS confirmed
+    in_order[ceil(cosine_rank)::BIGINT] < accuracy_low OR in_order[floor(cosine_rank)::BIGINT] > accuracy_high AS confirmed
 FROM placed
 ORDER BY abs(rank_difference) DESC, model, calibration, layer;

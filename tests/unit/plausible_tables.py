@@ -209,7 +209,9 @@ def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dic
 
 def _calibration(data: dict, model: str, calibration: str, n_layers: int, refused: bool, rng: Any) -> None:
     key = dict(model=model, calibration=calibration)
-    described = dict(kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0)
+    described = dict(kind="choices", n_samples=64, n_tokens=21_000, chance_accuracy=0.25, split="train", seed=0) | dict(
+        choice_score="acc_norm"
+    )
     data["calibrations"].append(key | described | dict(source=f"microworld_{calibration}"))
     step = (
         0.05

@@ -147,6 +147,19 @@ def test_repair_is_measured_against_the_same_plan_without_it(hand_made):
     assert not found["certain"]
 
 
+def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
+    """Accuracy loses nothing without layer 0, which cosine places last; layers 2 and 3 lose all, alike."""
+    rows = []
+    for layer, (accuracy, cosine) in enumerate(((0.0, 0.9), (0.4, 0.1), (1.0, 0.2), (1.0, 0.3))):
+        key = dict(model="m", calibration="c", selector="base", removed=0, unit=str(layer), layer=layer)
+        for metric, score in (("accuracy", accuracy), ("cosine", cosine)):
+            told = dict(metric=metric, score=score, ci_low=score - 0.02, ci_high=score + 0.02)
+            rows.append(key | told | dict(component="layer", n_samples=500))
+    found = {row["layer"]: row for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")}
+    assert found[0]["rank_difference"] == -3 and found[0]["confirmed"]
+    assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
+
+
 def test_widest_disagreement_comes_first(hand_made):
     found = answer(hand_made, "where_metrics_disagree")
     assert [(row["layer"], row["rank_difference"]) for row in found] == [(0, 3), (1, -3), (2, 0), (3, 0)]

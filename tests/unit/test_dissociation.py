@@ -33,7 +33,7 @@ def swept(without: dict[str, list[float]], n: int, base: float = 0.9) -> list[di
 
 
 def facts(tasks: Any) -> list[dict[str, Any]]:
-    return [{"model": "m", "calibration": task, "chance_accuracy": 0.5} for task in tasks]
+    return [{"model": "m", "calibration": task, "chance_accuracy": 0.5, "choice_score": "acc_norm"} for task in tasks]
 
 
 def test_layers_that_only_one_task_needs_dissociate_both_ways(tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ def test_layers_that_only_one_task_needs_dissociate_both_ways(tmp_path: Path) ->
     assert [row["difference"] for row in rows] == pytest.approx([1, -1, 0, 0])
     assert [row["sure"] for row in rows] == [True, True, False, False]
     assert [row["n_samples"] for row in rows] == [200] * 4
-    # Both keep every answer without layer 3: the bootstrap is empty there, and the rule of three is not.
-    assert rows[3]["ci_low"] == pytest.approx(-2 * 3 / 200 / 0.4) and rows[3]["p_value"] == 1
+    # Both keep every answer without layer 3, which is no proof that none would change.
+    assert -0.05 < rows[3]["ci_low"] < -0.01 and rows[3]["p_value"] > 0.9
 
 
 def test_differences_intervals_and_corrections_equal_plain_loops() -> None:

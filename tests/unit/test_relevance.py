@@ -2,13 +2,14 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import beta, binomtest
 
 from lamina.config.metrics import METRICS
 from lamina.relevance import score
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.statistics import bootstrap_weights, wilson_interval
 from lamina.tables import store
+from tests.unit.configurations import REPOSITORY
 
 SAMPLES = 200
 
@@ -162,3 +163,37 @@ def test_a_model_that_is_never_right_is_above_no_chance() -> None:
 
 def test_columns_are_ordered_by_depth() -> None:
     assert from_table(sweep({"10": 0.5, "none": 0.75, "2": 0.5})).units == ("2", "10")
+
+
+def test_every_metric_has_a_column_and_a_line_in_the_docs() -> None:
+    told = (REPOSITORY / "docs/metrics.md").read_text(encoding="utf-8")
+    views = (REPOSITORY / "sql/views.sql").read_text(encoding="utf-8")
+    wide = views[views.index("VIEW relevance_wide") : views.index("COMMENT ON VIEW relevance_wide")]
+    for name in METRICS:
+        assert f"FILTER (metric = '{name}') AS {name}" in wide, name
+        assert any(line.startswith("| ") and f"`{name}`" in line.split("|")[1] for line in told.splitlines()), name
+
+
+def test_an_interval_is_never_beyond_what_is_possible_nor_certain_of_what_was_not_seen() -> None:
+    """Lost: everything above chance; nothing; and a sample whose every token stayed, in each of a few sizes."""
+    for n in (1, 20, 200):
+        rows = []
+        for unit, share in {"none": 1.0, "0": 0.0, "1": 1.0}.items():
+            for sample in range(n):
+                told = {"unit": unit, "sample": sample, "nll": float(sample % 3), "n_tokens": 1}
+                flips = {} if unit == "none" else {"output_flips": 1 - share, "cosine": 0.1 * (sample % 4)}
+                rows.append(told | {"correct": bool(share), "correct_norm": bool(share)} | flips)
+        keys = {"model": "m", "calibration": "c", "selector": "base", "removed": 0}
+        found = relevance(store.from_rows("sweeps", rows, **keys), 0.01, "acc", removed=0, seed=0)
+        lost, kept = (scores(found, "accuracy")[unit] for unit in "01")
+        assert lost["score"] == pytest.approx(1) and lost["ci_low"] < 1 == lost["ci_high"]
+        assert kept["score"] == 0 and kept["ci_low"] < 0 < kept["ci_high"] <= 1
+        assert lost["ci_low"] > 1 - 4 / n and kept["ci_high"] < 4 / n or n == 1
+        changed, same = (scores(found, "agreement")[unit] for unit in "01")
+        assert (same["score"], same["ci_low"]) == (0, 0) and 0 < same["ci_high"] <= 1
+        assert (changed["score"], changed["ci_high"]) == (1, 1) and 0 <= changed["ci_low"] < 1
+        if n > 1:
+            # Jeffreys' for 0 of n [Brown, Cai and DasGupta 2001]
+            assert same["ci_high"] == pytest.approx(beta.ppf(0.975, 0.5, n + 0.5))
+        unknown = scores(found, "cosine")["0"]
+        assert (unknown["ci_low"] is None) == (unknown["ci_high"] is None) == (n == 1)

@@ -50,11 +50,12 @@ def test_more_seeds_on_the_same_documents_say_nothing_new_of_documents_but_a_cas
     assert np.ptp(many.documents) == pytest.approx(np.ptp(once.documents) / 3, rel=0.2)
 
 
-def test_cells_are_drawn_whole() -> None:
-    gaps = {("a", 0): 0.0, ("a", 1): 0.2, ("b", 0): 0.4, ("b", 1): 0.6}
+def test_over_tasks_the_interval_is_students_t_and_seeds_of_a_task_are_one() -> None:
+    """By hand: three tasks differ by .1, .4 and .7, so .4 ± 4.303 · .3 / √3; the seeds of a task add nothing."""
+    gaps = {("a", 0): 0.0, ("a", 1): 0.2, ("b", 0): 0.3, ("b", 1): 0.5, ("c", 0): 0.7}
     one = {cell: np.full(10, gap) for cell, gap in gaps.items()}
     found = tables.difference(one, {cell: np.zeros(10) for cell in gaps})
-    assert found.documents == pytest.approx((0.3, 0.3))
-    # Means of four draws out of four: 0.0 or 0.6 throughout has a chance of 1 in 256 each.
-    draws = np.random.default_rng(5).choice(list(gaps.values()), (20000, 4)).mean(1)
-    assert found.cells == pytest.approx(tuple(np.percentile(draws, [2.5, 97.5])), abs=0.051)
+    assert found.documents == pytest.approx((0.4, 0.4)) and (found.n_cases, found.n_cells) == (3, 5)
+    half = 4.302653 * 0.3 / 3**0.5
+    assert found.cases == pytest.approx((0.4 - half, 0.4 + half))
+    assert np.isnan(tables.over_tasks(np.array([0.4]))).all()

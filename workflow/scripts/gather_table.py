@@ -15,7 +15,7 @@ from lamina.tables.columns import SELECTION
 from lamina.variant import DONOR
 
 
-def models(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def models(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from manifests `models/{model}/manifest.json`."""
     columns = store.schema("models").names
     for path in paths:
@@ -23,7 +23,9 @@ def models(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[st
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
 
 
-def calibrations(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def calibrations(
+    paths: Sequence[Path], groups: Mapping[str, str], scores: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
     columns = store.schema("calibrations").names
     for path in paths:
@@ -32,10 +34,11 @@ def calibrations(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[d
             raise LaminaError(f"{path} is not a calibration of this version of lamina. Delete the file and run again.")
         described = json.loads(metadata[b"lamina.calibration"])
         names = {"model": path.parent.name, "calibration": path.stem, "replicate_of": groups.get(path.stem)}
+        names["choice_score"] = scores.get(path.stem, "acc_norm")
         yield {name: described.get(name) for name in columns} | names
 
 
-def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def plans(paths: Sequence[Path], groups: Mapping[str, str], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
         plan = json.loads(path.read_text(encoding="utf-8"))
@@ -51,7 +54,7 @@ def plans(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str
             yield keys | {"unit": str(unit), "donor": donor, "position": position} | measured
 
 
-def shared_documents(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def shared_documents(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from the checks `overlap/{model}/{calibration}/{task}.json`."""
     for path in paths:
         yield {"model": path.parents[1].name} | json.loads(path.read_text(encoding="utf-8"))
@@ -60,14 +63,14 @@ def shared_documents(paths: Sequence[Path], groups: Mapping[str, str]) -> Iterat
 READERS = {"models": models, "calibrations": calibrations, "plans": plans, "shared_documents": shared_documents}
 
 
-def gather(table: str, paths: Sequence[Path], groups: Mapping[str, str]) -> pa.Table:
-    """The whole of `table` from its parts; `groups` are the labels of replicates by name."""
+def gather(table: str, paths: Sequence[Path], groups: Mapping[str, str], scores: Mapping[str, str]) -> pa.Table:
+    """The whole of `table` from its parts; `groups` and `scores` are those of the job, by name."""
     if table in READERS:
-        return store.from_rows(table, READERS[table](paths, groups))
+        return store.from_rows(table, READERS[table](paths, groups, scores))
     return store.gather(table, paths)
 
 
 if __name__ == "__main__":
     with explained():
         job = GatherTable.read()
-        store.write(job.output, gather(job.table, [Path(part) for part in job.parts], job.groups))
+        store.write(job.output, gather(job.table, [Path(part) for part in job.parts], job.groups, job.scores))

@@ -5,6 +5,7 @@ For answers that are right or wrong that is McNemar's exact test. Documents of a
 too. Tests of one size and repair are corrected together for their number by Holm's step-down method [Holm 1979].
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import duckdb
 import numpy as np
 from scipy.stats import binomtest, norm
+from scipy.stats import t as student
 
 from lamina.tables.answers import rows
 
@@ -90,6 +92,12 @@ def tested(differences: Sequence[Sequence[float] | np.ndarray]) -> dict[str, Any
         "n_different": int((every != 0).sum()),
         "p_value": flipped(every),
     }
+
+
+def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, float]:
+    """95 % interval of a geometric mean of so many ratios, by Student's t of their logarithms."""
+    reach = float(student.ppf(0.975, repeats - 1)) * stderr / ratio
+    return ratio * math.exp(-reach), ratio * math.exp(reach)
 
 
 def _variance(differences: np.ndarray) -> float:

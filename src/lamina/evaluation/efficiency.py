@@ -1,7 +1,7 @@
 """Size, speed and memory of variants, as ratios to the base model measured in the same minutes.
 
-Each repeat measures the base and then the variant; a ratio is the median over repeats of variant / base, so that a
-machine that slows down or speeds up does so for both.
+Each repeat measures the base and the variant, in turn first; a ratio is the geometric mean over repeats of
+variant / base, so that a machine that slows down or speeds up does so for both.
 """
 
 import math
@@ -172,8 +172,8 @@ def _row(
     base: PreTrainedModel, variant: PreTrainedModel, pairs: list[tuple[Timing, Timing]], options: Efficiency
 ) -> dict[str, Any]:
     ours, theirs = sizes(variant), sizes(base)
-    latency, latency_error = _median_ratio([(v.prefill, b.prefill) for b, v in pairs])
-    speed, speed_error = _median_ratio([(v.tokens_per_second, b.tokens_per_second) for b, v in pairs])
+    latency, latency_error = _mean_ratio([(v.prefill, b.prefill) for b, v in pairs])
+    speed, speed_error = _mean_ratio([(v.tokens_per_second, b.tokens_per_second) for b, v in pairs])
     peak = _peak(ours, [v.working for _, v in pairs])
     base_peak = _peak(theirs, [b.working for b, _ in pairs])
     on = variant.device
@@ -202,14 +202,13 @@ def _peak(size: dict[str, int], working: list[int | None]) -> int | None:
     return size["weights_bytes"] + max(known) if known else None
 
 
-def _median_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float | None]:
-    """Median of the ratios and its standard error, 1.2533 s / √n with s from the median absolute deviation.
+def _mean_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float | None]:
+    """Geometric mean of the ratios and its standard error, which is that of the mean logarithm times the ratio.
 
-    Timings have outliers, so the spread is the robust one; a single repeat has none.
+    A single repeat has no error. Few repeats have an interval by Student's t (`ratio_interval`).
     """
-    ratios = [ours / theirs for ours, theirs in pairs]
-    median = statistics.median(ratios)
-    if len(ratios) < 2:
-        return median, None
-    deviation = 1.4826 * statistics.median(abs(ratio - median) for ratio in ratios)
-    return median, 1.2533 * deviation / len(ratios) ** 0.5
+    logarithms = [math.log(ours / theirs) for ours, theirs in pairs]
+    mean = math.exp(statistics.fmean(logarithms))
+    if len(logarithms) < 2:
+        return mean, None
+    return mean, mean * statistics.stdev(logarithms) / len(logarithms) ** 0.5

@@ -64,21 +64,22 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
     measured = rows(
         connection,
-        """SELECT DISTINCT model, calibration, metric, chance_accuracy FROM relevance
+        """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score FROM relevance
         JOIN calibrations USING (model, calibration)
         WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
         ORDER BY model, calibration, metric""",
     )
     points: style.Rows = []
-    for group, asked in style.grouped(measured, "model", "calibration", "chance_accuracy").items():
-        model, calibration, chance = group
+    for group, asked in style.grouped(measured, "model", "calibration").items():
+        model, calibration = group
+        context = Context.of(asked[0])
         table = connection.sql(SWEPT, params={"model": model, "calibration": calibration}).to_arrow_table()
         for name in (row["metric"] for row in asked if row["metric"] in METRICS):
             # Several passes may have been run: the rows that hold the metric count.
             column = table[registry.METRICS[name].column].cast("double")
             held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
             columns = from_table(table.filter(pc.is_valid(held)))
-            for point in stability(columns, name, Context(chance)):
+            for point in stability(columns, name, context):
                 place = dict(model=model, calibration=calibration, metric=name, n_samples=point.size)
                 points.append(place | dict(median=point.median, low=point.low, high=point.high))
     return points

@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from lamina.evaluation.comparisons import ratio_interval
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
 
@@ -14,7 +15,7 @@ PLACE = 90
 TABLES = ("efficiency", "plans", "models")
 ABOUT = (
     "Latency of the prompt, throughput of generation, parameters and memory as ratios to the base model measured in "
-    "turn, medians over repetitions with 95 % intervals; one point for each repair, size and number of runs."
+    "turn, geometric means over repetitions with 95 % intervals; one point for each repair, size and number of runs."
 )
 
 EMPTY = "no efficiency benchmark was run"
@@ -74,16 +75,18 @@ def panel(
             points = [row for row in data if series(row) == name and row["removed"] == size]
             for number, row in enumerate(points):
                 shift = place + (number + 0.5) / len(points) - len(looks) / 2
-                error = style.reach(row[error_column]) if error_column else 0
                 x, y = size + lane * shift, row[column]
-                axes.errorbar(x, y, error or None, markersize=4, elinewidth=1.2, capsize=3, **look)
-                reach = style.interval(y, row[error_column] if error_column else None)
+                error = row[error_column] if error_column else None
+                low, high = (y, y) if error is None else ratio_interval(y, error, row["repeats"])
+                reach = f"{y:.3f}" if error is None else f"{y:.3f} [{low:.3f}, {high:.3f}]"
+                ends = None if error is None else [[y - low], [high - y]]
+                axes.errorbar(x, y, ends, markersize=4, elinewidth=1.2, capsize=3, **look)
                 style.hints(
                     axes, [(x, y, f"{name}, {size} removed in {row['runs']} runs: {reach}, n = {row['repeats']}")]
                 )
                 if len(points) > 1:
                     above: dict[str, Any] = dict(xytext=(0, 3), textcoords="offset points", ha="center", fontsize=6)
-                    axes.annotate(str(row["runs"]), (x, y + error), **above)
+                    axes.annotate(str(row["runs"]), (x, high), **above)
     axes.set_xticks(sizes)
     axes.set_xlim(sizes[0] - 0.6 * gap, sizes[-1] + 0.6 * gap)
     layers = all(row["component"] in (None, "layer") for row in data)
@@ -98,9 +101,9 @@ def caption(data: style.Rows) -> str:
         "Which layers go does not change the cost, only their number and kind, the patch, and at how many runs of "
         "removed layers it acts; healing is merged into the weights. So one variant of each was timed, in turn with "
         f"the base model ({len(timed):,} variants, {style.counts([row['repeats'] for row in data])} repetitions each), "
-        "and repairs that build the model alike share the timing. Points are medians over repetitions with 95 % "
-        "intervals; where several of a size were timed, a number says how many runs each has. Parameters are "
-        "counted and memory is the most of all repetitions, without an interval. "
+        "and repairs that build the model alike share the timing. Points are geometric means over repetitions with "
+        "95 % intervals (Student's t of the logarithms); where several of a size were timed, a number says how many "
+        "runs each has. Parameters are counted and memory is the most of all repetitions, without an interval. "
         f"Latency is that of the prompt alone, {first['prompt']} tokens; {first['generate']} tokens are "
         f"generated after it, batch {first['batch']}, {first['dtype']} on {first['device']}."
     )

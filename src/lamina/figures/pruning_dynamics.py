@@ -122,7 +122,7 @@ def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Norm
                 text = short(row["score"])
                 axes.text(row["layer"], y, text, ha="center", va="center_baseline", fontsize=6, color=ink)
             low, high = row["ci_low"], row["ci_high"]
-            if metric == "accuracy" and low is not None and low <= 0 <= high:
+            if low is not None and low <= 0 <= high:
                 spot = (row["layer"] + 0.36, y - 0.32) if depth <= 16 else (row["layer"], y)
                 axes.plot(*spot, "o", markersize=2.4, markerfacecolor="none", color=ink, markeredgewidth=0.6)
     axes.set(xlim=(-0.5, depth - 0.5), ylim=(len(lines) - 0.5, -0.5))

@@ -12,20 +12,25 @@ from lamina.workflow import studies
 
 
 class GatherTable(Job):
-    """One table from its `parts`; `groups` are the labels of those of its rows that are replicates."""
+    """One table from its `parts`; `groups` are the labels of those of its rows that are replicates, `scores` what
+    compares the choices of calibrations that do not go by acc_norm.
+    """
 
     OUTPUTS = {"output": paths.table("{table}")}
 
     table: str
     parts: Annotated[list[str], READ] = []
     groups: dict[str, str] = {}
+    scores: dict[str, str] = {}
     output: str
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
         groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
-        return cls(table=w.table, parts=parts(config, w.table), groups=groups, **cls.written(w))
+        told = config.calibrations if w.table == "calibrations" else {}
+        scores = {name: entry.score for name, entry in told.items() if entry.score != "acc_norm"}
+        return cls(table=w.table, parts=parts(config, w.table), groups=groups, scores=scores, **cls.written(w))
 
     @property
     def described_by(self) -> tuple[str, ...]:

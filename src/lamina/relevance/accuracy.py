@@ -3,7 +3,7 @@
 import numpy as np
 
 from lamina.relevance.columns import Columns, Context, weighted_mean
-from lamina.relevance.statistics import wilson_interval
+from lamina.relevance.statistics import DRAWS, TAIL, wilson_interval
 
 # For who would rank units of a model that is at chance.
 REMEDY = (
@@ -61,10 +61,28 @@ def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | Non
     return f"{reason}; ranked by raw accuracy, then by loss", keys[1:]
 
 
-def least_width(columns: Columns, context: Context) -> np.ndarray:
-    """Half the width of intervals that a bootstrap leaves empty because no answer changed, (units,): the rule of three.
+def posterior(columns: Columns, context: Context, seed: int, draws: int) -> np.ndarray:
+    """Draws of the score of each unit, (draws, units), given how many answers stayed right, were lost, won, or neither.
 
-    If none of n samples changed, the share that would change is at most 3 / n with 95 % confidence.
+    Half an answer of each kind is added (Jeffreys' prior over the four). So no answer that changed is no proof that
+    none would, and a single sample tells next to nothing, where a bootstrap of the samples would be certain of both.
     """
-    above = float(np.nanmean(hits(columns, context.score)[0])) - context.chance
-    return 3 / columns.seen[1:] / above if above > 0 else np.zeros(len(columns.units))
+    right = hits(columns, context.score)
+    there = np.isfinite(right[1:]) & np.isfinite(right[:1])
+    base, without = (np.where(there, answers, 0.0) for answers in (right[:1], right[1:]))
+    both = (base * without).sum(axis=1)
+    lost, won = base.sum(axis=1) - both, without.sum(axis=1) - both
+    counts = np.stack([both, lost, won, there.sum(axis=1) - both - lost - won])  # (4, units)
+    drawn = np.random.default_rng([seed, 4]).standard_gamma(counts + 0.5, size=(draws, *counts.shape))
+    stays, goes, comes, _ = np.moveaxis(drawn / drawn.sum(axis=1, keepdims=True), 1, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        above, before = (np.maximum(stays + other - context.chance, 0) for other in (comes, goes))
+        return np.asarray(1 - above / before)
+
+
+def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of the score, (units,): of its `posterior`. It is never beyond 1, the most that can be lost."""
+    draws = posterior(columns, context, context.seed, DRAWS)
+    with np.errstate(invalid="ignore"):
+        low, high = np.quantile(np.where(np.isnan(draws), -np.inf, draws), [TAIL, 1 - TAIL], axis=0, method="nearest")
+    return low, high

@@ -1,6 +1,8 @@
 """A sweep as arrays: one row per unit, the model itself first, one column per sample."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +31,11 @@ class Context:
     removed: int = 0
     seed: int = 0
     hard_first: bool = False
+
+    @classmethod
+    def of(cls, calibration: Mapping[str, Any]) -> "Context":
+        """Of the unpruned model, from a row of table `calibrations`."""
+        return cls(calibration["chance_accuracy"], calibration["choice_score"])
 
 
 @dataclass(frozen=True)
@@ -84,3 +91,30 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
     with np.errstate(divide="ignore", invalid="ignore"):
         means = (weights @ np.where(finite, values, 0.0).T) / (weights @ there.T.astype(float))
     return np.where(weights @ infinite.T.astype(float) > 0, np.inf, means) if infinite.any() else means
+
+
+def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
+    """Sums of `values` per sum of `per`, (units, samples) each, under each weighting: (draws, units).
+
+    Without `per` these are means over the samples that are there.
+    """
+    means = weighted_mean(weights, values)
+    if per is None:
+        return means
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return means / weighted_mean(weights, np.where(np.isnan(values), np.nan, per))
+
+
+def ratio_errors(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
+    """Standard errors of first order of every `ratio`, (draws, units); NaN for a unit that saw one sample."""
+    there = np.isfinite(values)
+    per = np.where(there, 1.0 if per is None else per, np.nan)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # About the plain ratio, so that no digits are lost in squares.
+        middle = np.where(there, values, 0.0).sum(axis=1) / np.nansum(per, axis=1)
+        rest = np.where(there, values - middle[:, None] * per, np.nan)
+        below = weighted_mean(weights, per)
+        shift = weighted_mean(weights, rest) / below
+        squares, products, others = (weighted_mean(weights, term) for term in (rest**2, rest * per, per**2))
+        variance = np.maximum(squares - 2 * shift * products + shift**2 * others, 0)
+        return np.asarray(np.sqrt(variance / (there.sum(axis=1) - 1)) / below)

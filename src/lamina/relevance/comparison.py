@@ -3,8 +3,11 @@
     python -m lamina.relevance.comparison results/tables accuracy cosine
 
 prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
-eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs. Intervals are 95 %
-of a paired bootstrap over samples: in each draw both metrics are scored on the same samples of every task.
+eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs.
+
+Correlations and variances are those of the true scores, of endlessly many samples: what the noise of these samples does
+to them is taken off, as a paired bootstrap over samples tells it, in which each draw scores both metrics on the same
+samples of every task (`true_scores`). So they are larger than the plain correlation of the measured scores.
 
 Shares of misranked units need another one. What noise does to an order it does twice to that of a bootstrap draw, so
 that drawn shares lie too high. Instead, at once for all pairs of units and tasks and both metrics, we ask which scores
@@ -31,7 +34,8 @@ from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.relevance.statistics import bootstrap_weights
+from lamina.relevance.true_scores import Interval, true_correlation, true_variance_ratio
 from lamina.tables import store
 
 # Layers left out at either end, if as many as these remain.
@@ -50,28 +54,31 @@ class Agreement:
 
     Attributes
     ----------
-    pearson, spearman : correlations over all units and tasks.
+    pearson, spearman : correlations of the true scores over all units and tasks; None where a metric tells all alike.
     misranked, badly : share of units in another place by the second metric, and in one more than `BADLY` away; low is
         what surely is, high what may be.
     confusion : (units, units), how often the unit at place i by the first metric is at place j by the second.
     variance_ratio : mean over units of the variance across tasks, of the first metric by the second's; None for one
-        task, or a second metric that does not vary across tasks. Scores are standardised over all units and tasks of a
-        metric.
+        task, or a second metric that does not vary across tasks. True scores, standardised over all units and tasks of
+        a metric.
     p_value : two-sided Wilcoxon signed-rank test of those variances, unit by unit; None for one task.
     """
 
     n_tasks: int
-    pearson: tuple[float, float, float]
-    spearman: tuple[float, float, float]
-    misranked: tuple[float, float, float]
-    badly: tuple[float, float, float]
+    pearson: Interval | None
+    spearman: Interval | None
+    misranked: Interval
+    badly: Interval
     confusion: np.ndarray
-    variance_ratio: tuple[float, float, float] | None
+    variance_ratio: Interval | None
     p_value: float | None
 
 
-def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreement:
-    """Two metrics, each as one array per task of shape (1 + draws, units), the first row being the estimate."""
+def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples: int) -> Agreement:
+    """Two metrics, each as one array per task of shape (1 + draws, units), the first row being the estimate.
+
+    `n_samples` are those of the task that has the fewest.
+    """
     one, other = np.stack(first), np.stack(second)  # (tasks, 1 + draws, units)
     pooled = [np.moveaxis(scores, 0, 1).reshape(scores.shape[1], -1) for scores in (one, other)]
     # Among equals the deeper one is less relevant, as in every ranking.
@@ -83,16 +90,12 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreem
     np.add.at(confusion, tuple(places), 1)
     ratio, p_value = None, None
     if len(one) > 1:
-        spread = [task_variance(scores) for scores in (one, other)]
-        means = [each.mean(axis=-1) for each in spread]
-        if means[1][0] > TINY:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                ratio = _with_interval(means[0] / means[1])
+        ratio, *spread = true_variance_ratio(one, other, n_samples)
         # scipy warns where two metrics vary alike to the last digit, and then says NaN.
-        if (abs(spread[0][0] - spread[1][0]) > TINY).any():
-            p_value = float(wilcoxon(spread[0][0], spread[1][0]).pvalue)
+        if (abs(spread[0] - spread[1]) > TINY).any():
+            p_value = float(wilcoxon(*spread).pvalue)
 
-    def share(limit: float) -> tuple[float, float, float]:
+    def share(limit: float) -> Interval:
         surely = (least > limit).sum(axis=1)
         if not limit:
             surely = np.maximum(surely, crossed)
@@ -100,8 +103,8 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray]) -> Agreem
 
     return Agreement(
         len(one),
-        _with_interval(correlation(*pooled)),
-        _with_interval(correlation(*(rankdata(scores, axis=-1) for scores in pooled))),
+        true_correlation(pooled[0], pooled[1], n_samples),
+        true_correlation(pooled[0], pooled[1], n_samples, ranked=True),
         share(0),
         share(BADLY * one.shape[-1]),
         confusion,
@@ -143,25 +146,6 @@ def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np
     return least, np.maximum(high - other_low, other_high - low), -(-np.array(crossed) // 2)
 
 
-def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's, over the last axis; NaN where one side is constant."""
-    one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
-    return found
-
-
-def task_variance(scores: np.ndarray) -> np.ndarray:
-    """Variance across tasks of standardised scores, (tasks, draws, units) to (draws, units); NaN if all are equal."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray((scores / scores.std(axis=(0, 2), keepdims=True)).var(axis=0))
-
-
-def _with_interval(draws: np.ndarray) -> tuple[float, float, float]:
-    low, high = interval(draws[1:]) if np.isfinite(draws[1:]).any() else (np.nan, np.nan)
-    return float(draws[0]), float(low), float(high)
-
-
 @lru_cache(maxsize=1)
 def _weights(samples: int) -> np.ndarray:
     return bootstrap_weights(samples, 0)
@@ -192,17 +176,17 @@ def comparisons(
     sweeps: pa.Table | dataset.Dataset,
     first: str,
     others: Sequence[str],
-    score: str = "acc_norm",
 ) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
     """(model, kind of unit, other metric, calibrations, agreement) of every model and kind that `first` and another
-    metric were measured on.
+    metric were measured on and tell units apart on.
 
     `calibrations` are the rows of that table; a data set of sweeps is read calibration by calibration.
     """
+    counts = {(row["model"], row["calibration"]): row["n_samples"] for row in calibrations}
     # By kind of unit and other metric the draws of both, by calibration.
     found: dict[tuple[str, str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for row, kind, table in base_sweeps(calibrations, sweeps):
-        context = Context(row["chance_accuracy"], score)
+        context = Context.of(row)
         one = draws_of(table, first, context, row["n_samples"])
         for metric in others if one else ():
             other = draws_of(table, metric, context, row["n_samples"])
@@ -211,8 +195,10 @@ def comparisons(
     order = {kind: place for place, kind in enumerate(KINDS)}
     for model, kind, metric in sorted(found, key=lambda key: (key[0], order[key[1]], others.index(key[2]))):
         pairs = found[model, kind, metric]
-        agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()])
-        yield model, kind, metric, list(pairs), agreement
+        least = min(counts[model, name] for name in pairs)
+        agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()], least)
+        if agreement.pearson:
+            yield model, kind, metric, list(pairs), agreement
 
 
 def base_sweeps(
@@ -232,7 +218,9 @@ def base_sweeps(
 def told(first: str, second: str, agreement: Agreement) -> str:
     """An agreement in words."""
 
-    def shown(value: tuple[float, float, float]) -> str:
+    def shown(value: Interval | None) -> str:
+        if value is None:
+            return "unknown"
         return f"{value[0]:.2f} [{value[1]:.2f}, {value[2]:.2f}]"
 
     lines = [
@@ -253,14 +241,13 @@ if __name__ == "__main__":
     parser.add_argument("tables", type=Path, help="folder of the tables of a run")
     parser.add_argument("first", choices=METRICS)
     parser.add_argument("second", choices=METRICS)
-    parser.add_argument("--score", default="acc_norm", choices=["acc", "acc_norm"])
     args = parser.parse_args()
     with explained():
         files = [args.tables / f"{name}.parquet" for name in ("calibrations", "sweeps")]
         if lacking := [file for file in files if not file.is_file()]:
             raise LaminaError(f"{lacking[0]} is not there. Run a study of maps, or name the folder of its tables.")
         described, sweeps = store.read(files[0]).to_pylist(), dataset.dataset(files[1])
-        blocks = list(comparisons(described, sweeps, args.first, [args.second], args.score))
+        blocks = list(comparisons(described, sweeps, args.first, [args.second]))
         if not blocks:
             raise LaminaError(
                 f"{args.tables} holds no calibration on which both '{args.first}' and '{args.second}' tell units "

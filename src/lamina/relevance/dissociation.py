@@ -1,8 +1,8 @@
 """Which units one task needs more than another: D = R(task) - R(rival), R being accuracy relevance.
 
 A *double* dissociation has sure units of both signs. With units of one sign alone, one task may merely be the easier
-one to break. Every draw of the bootstrap takes the same samples for all units, and others for each task. Two random
-halves of one task differ by chance alone, which gives the band that a difference must leave.
+one to break. Draws of a task's relevance are those of its interval in table `relevance`. Two random halves of one task
+differ by chance alone, which gives the band that a difference must leave.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from scipy.stats import false_discovery_control
 from lamina.relevance import accuracy
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.comparison import base_sweeps
-from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.relevance.statistics import interval
 
 # With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself.
 DRAWS = 4000
@@ -27,7 +27,7 @@ LEVEL = 0.05
 
 
 def dissociations(
-    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, score: str = "acc_norm"
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
 ) -> Iterator[dict[str, Any]]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
     found: dict[tuple[str, str], list[tuple[str, Columns, Context]]] = {}
@@ -35,7 +35,7 @@ def dissociations(
         table = table.filter(pc.is_valid(table["correct"]))
         if not len(table):
             continue
-        columns, context = from_table(table), Context(row["chance_accuracy"], score)
+        columns, context = from_table(table), Context.of(row)
         if columns.units and accuracy.undefined(columns, context) is None:
             found.setdefault((row["model"], kind), []).append((row["calibration"], columns, context))
     for (model, kind), tasks in sorted(found.items()):
@@ -52,22 +52,18 @@ def dissociations(
                 yield keys | {"unit": unit, "layer": int(unit.split(".")[0])} | values
 
 
-def compared(
-    first: tuple[np.ndarray, np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray, np.ndarray]
-) -> dict[str, np.ndarray]:
+def compared(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
     """Columns of the table, (units,) each, from both tasks' relevance.
 
-    Each task has its relevance as (1 + draws, units), the first row being the estimate; the differences between its
-    halves, (halves, units); and half of the least width of an interval, (units,).
+    Each task has its relevance as (1 + draws, units), the first row being the estimate, and the differences between its
+    halves, (halves, units).
     """
     draws = first[0] - second[0]
+    draws = np.where(np.isfinite(draws), draws, np.nan)
     low, high = interval(draws[1:])
-    # Where no answer ever changed, draws are all alike and would make the difference certain.
-    least = np.where(low == high, first[2] + second[2], 0)
-    low, high = low - least, high + least
+    low, high = np.fmin(low, draws[0]), np.fmax(high, draws[0])
     beyond = 1 + np.minimum((draws[1:] <= 0).sum(axis=0), (draws[1:] >= 0).sum(axis=0))
     p = np.minimum(1, 2 * beyond / len(draws))
-    p = np.where((least > 0) & (low <= 0) & (high >= 0), 1, p)
     bands = np.array([interval(halves) for halves in (first[1], second[1])])
     null = {"null_low": bands[:, 0].min(axis=0), "null_high": bands[:, 1].max(axis=0)}
     q = false_discovery_control(p)
@@ -76,14 +72,15 @@ def compared(
     return found | null | {"sure": outside & (q <= LEVEL)}
 
 
-def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """What `compared` needs of a task; `seed` is another one for each, so that they are drawn independently."""
     count = columns.n_samples
-    draws = accuracy.score(columns, bootstrap_weights(count, seed, DRAWS), context)
+    estimate = accuracy.score(columns, np.full((1, count), 1 / count), context)
+    draws = np.vstack([estimate, accuracy.posterior(columns, context, seed, DRAWS)])
     generator = np.random.default_rng([seed, 1])
     half = generator.random((HALVES, count)).argsort(axis=1).argsort(axis=1) < count // 2
     one, other = (accuracy.score(columns, side / side.sum(axis=1, keepdims=True), context) for side in (half, ~half))
     with np.errstate(invalid="ignore"):
         apart = one - other
     # A half that is at chance has no relevance.
-    return draws, np.where(np.isfinite(apart), apart, np.nan), accuracy.least_width(columns, context)
+    return draws, np.where(np.isfinite(apart), apart, np.nan)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lamina.relevance.columns import Columns, Context, weighted_mean
+from lamina.relevance.columns import Columns, Context
 
 REMEDY = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
 
@@ -12,13 +12,13 @@ def lead(columns: Columns, score: str) -> np.ndarray:
     return columns.values["gold_margin_norm" if score == "acc_norm" else "gold_margin"]
 
 
-def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-    """Mean drop of the decision margin, in nats (per character for `acc_norm`), (draws, units) [arXiv 2605.07271].
+def terms(columns: Columns, context: Context) -> tuple[np.ndarray, None]:
+    """Drop of the decision margin, in nats (per character for `acc_norm`), (units, samples) [arXiv 2605.07271].
 
     A unit that left the sweep early is compared with the model on the samples that both saw.
     """
     of = lead(columns, context.score)
-    return weighted_mean(weights, of[:1] - of[1:])
+    return of[:1] - of[1:], None
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, None] | None:

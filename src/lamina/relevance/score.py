@@ -1,8 +1,9 @@
 """What a sweep says of its units: their ranking by one metric, and the rows of table `relevance` for many.
 
 A metric is the module of its name. It is the mean of its column over samples, unless the module has another
-`score(columns, weights, context)`. It may also have `undefined`, which says when it tells nothing and what to rank by
-instead, with the `REMEDY` for plans that this ends, and `least_width`, for intervals that a bootstrap leaves empty.
+`score(columns, weights, context)`, or the `terms(columns, context)` of a ratio of sums. It may also have `undefined`,
+which says when it tells nothing and what to rank by instead, with the `REMEDY` for plans that this ends, and its own
+`interval(columns, context)`, where answers are counted.
 """
 
 from collections.abc import Iterable
@@ -14,8 +15,8 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 from lamina.modules import load
-from lamina.relevance.columns import Columns, Context, from_table, weighted_mean
-from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.relevance.columns import Columns, Context, from_table, ratio, ratio_errors
+from lamina.relevance.statistics import bootstrap_weights, interval, studentised
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,21 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
         if hasattr(module, "score"):
             draws = module.score(columns, weights, context)
         else:
-            draws = weighted_mean(weights, columns.values[METRICS[metric].column][1:])
+            draws = ratio(weights, *_terms(columns, metric, context))
         # Equal scores must compare equal however their sums were rounded.
         keys = np.where(np.isfinite(draws[0]), draws[0].round(12), np.inf)[:, None]
     layers = [int(unit.split(".")[0]) for unit in columns.units]
     order = sorted(range(len(layers)), key=lambda i: (-columns.seen[i + 1], *keys[i], -layers[i]))
     ranks = {index: place + 1 for place, index in enumerate(order)}
     return Ranking(draws, [ranks[index] for index in range(len(layers))], why)
+
+
+def _terms(columns: Columns, metric: str, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
+    module = load(f"lamina.relevance.{metric}")
+    if hasattr(module, "terms"):
+        found: tuple[np.ndarray, np.ndarray | None] = module.terms(columns, context)
+        return found
+    return columns.values[METRICS[metric].column][1:], None
 
 
 def was_measured(columns: Columns, metric: str, context: Context) -> bool:
@@ -81,7 +90,7 @@ def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: i
         row
         for metric in metrics
         if was_measured(columns, metric, context)
-        for row in _rows(metric, columns, context, ranking(columns, metric, context, weights))
+        for row in _rows(metric, columns, context, ranking(columns, metric, context, weights), weights)
     ]
 
 
@@ -100,19 +109,33 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
     return ranking(replace(columns, values=values), metric, context).draws[0]
 
 
-def _rows(metric: str, columns: Columns, context: Context, found: Ranking) -> list[dict[str, Any]]:
+def _interval(
+    metric: str, columns: Columns, context: Context, found: Ranking, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the 95 % intervals, (units,): the metric's own where it has one, else of the bootstrap over samples."""
+    module = load(f"lamina.relevance.{metric}")
+    if hasattr(module, "score"):
+        draws = np.where(np.isfinite(found.draws[1:]), found.draws[1:], np.nan)
+        low, high = interval(draws, columns.n_samples)
+    else:
+        errors = ratio_errors(weights, *_terms(columns, metric, context))
+        low, high = studentised(found.draws, errors, columns.seen[1:])
+    if hasattr(module, "interval"):
+        own = module.interval(columns, context)
+        low, high = (np.where(np.isnan(mine), other, mine) for mine, other in zip(own, (low, high), strict=True))
+    return low, high
+
+
+def _rows(metric: str, columns: Columns, context: Context, found: Ranking, weights: np.ndarray) -> list[dict[str, Any]]:
     """One row per unit."""
     early = columns.seen[1:] < columns.n_samples if context.hard_first else np.zeros(len(columns.units), dtype=bool)
     point = np.where(early, np.nan, found.draws[0])
     least = np.where(early, bounds(columns, metric, context), np.nan) if found.reason is None else point
     low, high = point, point
-    if found.reason is None:
+    if found.reason is None and METRICS[metric].pass_ != "weights":
         with np.errstate(all="ignore"):
-            low, high = interval(np.where(np.isfinite(found.draws[1:]), found.draws[1:], np.nan))
-        module = load(f"lamina.relevance.{metric}")
-        if hasattr(module, "least_width"):
-            half = np.where(low == high, module.least_width(columns, context), 0)
-            low, high = (np.where(half > 0, point + sign * half, end) for sign, end in ((-1, low), (1, high)))
+            low, high = _interval(metric, columns, context, found, weights)
+            low, high = np.minimum(low, point), np.maximum(high, point)
     # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
     column = "nll" if metric == "accuracy" else METRICS[metric].column
     not_finite = np.isinf(columns.values[column][1:]).sum(axis=1)

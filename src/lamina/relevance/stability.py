@@ -10,8 +10,8 @@ from functools import lru_cache
 import numpy as np
 
 from lamina.relevance.columns import Columns, Context
-from lamina.relevance.comparison import correlation
 from lamina.relevance.score import ranking
+from lamina.relevance.true_scores import correlation
 
 PAIRS = 200  # drawn for each size
 SMALLEST = 32

@@ -1,10 +1,13 @@
-"""Error bars: bootstrap weights and intervals for proportions."""
+"""Error bars: bootstrap weights, and intervals of means and proportions."""
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import betaincinv, ndtr, stdtrit
 
 # 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits.
 DRAWS = 1000
+# Left out at either end of a 95 % interval.
+TAIL = 0.025
 
 
 def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarray:
@@ -24,10 +27,47 @@ def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the 95 % percentile interval over the first axis."""
-    low, high = np.nanpercentile(draws, [2.5, 97.5], axis=0)
+def tail(n_samples: int) -> float:
+    """Share of bootstrap draws beyond either end of a 95 % interval of a mean of so many samples [Hesterberg 2015].
+
+    Drawn means spread by √((n - 1) / n) too little, and Student's t reaches further than the normal: 0.016 at 20.
+    """
+    if n_samples < 2:
+        return 0.0
+    return float(ndtr(np.sqrt(n_samples / (n_samples - 1)) * stdtrit(n_samples - 1, TAIL)))
+
+
+def interval(draws: np.ndarray, n_samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the 95 % percentile interval over the first axis, of means of so many samples; NaN for a single one."""
+    if n_samples == 1:
+        return np.full(draws.shape[1:], np.nan), np.full(draws.shape[1:], np.nan)
+    share = 100 * (tail(n_samples) if n_samples else TAIL)
+    low, high = np.nanpercentile(draws, [share, 100 - share], axis=0)
     return low, high
+
+
+def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
+
+    Draws and their standard errors are of shape (1 + draws, units), the first row being the estimate. Unlike a
+    percentile interval it holds the mean of skewed losses. Of fewer than 20 samples, `n_samples` (units,), draws tell
+    little: it is as wide as Student's t at least. NaN for a single sample.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        off = (draws[1:] - draws[0]) / errors[1:]
+    off = np.where(np.isfinite(off), off, np.nan)
+    off = np.where(np.isnan(off).all(axis=0), 0.0, off)  # all samples are alike
+    low, high = np.nanpercentile(off, [100 * TAIL, 100 - 100 * TAIL], axis=0)
+    least = np.where(n_samples < 20, -stdtrit(np.maximum(n_samples - 1, 1), TAIL), 0.0)
+    ends = draws[0] - np.maximum(high, least) * errors[0], draws[0] - np.minimum(low, -least) * errors[0]
+    one, other = (np.where(n_samples > 1, end, np.nan) for end in ends)
+    return one, other
+
+
+def share_interval(right: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """95 % interval of proportions after Jeffreys, wide also for 0 of n and n of n [Brown, Cai and DasGupta 2001]."""
+    low, high = (betaincinv(right + 0.5, total - right + 0.5, end) for end in (TAIL, 1 - TAIL))
+    return np.where(right <= 0, 0.0, low), np.where(right >= total, 1.0, high)
 
 
 def wilson_interval(right: float, total: int) -> tuple[float, float]:

@@ -2,22 +2,25 @@
 
 `python -m lamina.reporting.compare A B --output results/compare` prints them and writes OUTPUT.csv, OUTPUT.svg and
 OUTPUT.html.
-Benchmarks of the same documents are compared document by document, everything else by the errors of both numbers as if
-independent, which is on the safe side where they share samples. p values are corrected for the number of comparisons of
-their table by Holm's method: that anything of a table is called moved where nothing has is less likely than 1 in 20.
+Benchmarks of the same documents are compared document by document: a, b and their difference are means over documents,
+which for a loss per token is not the value in table `benchmarks`. Everything else is compared by the intervals of both
+numbers as if independent, which is on the safe side where they share samples; speeds by their logarithms, one test for
+each distinct timing. p values are corrected for the number of comparisons of their table by Holm's method, and for the
+number of tables: that anything at all is called moved where nothing has is less likely than 1 in 20.
 """
 
 import argparse
 import csv
 import html
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import duckdb
 from matplotlib.figure import Figure
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
 from lamina.evaluation.comparisons import holm, tested
@@ -43,18 +46,20 @@ NUMBERS = {
         WHERE metric <> 'nll_per_log_vocabulary' AND NOT (metric = 'perplexity' AND EXISTS (
             FROM benchmarks AS o WHERE o.model = m.model AND o.task = m.task AND o.metric = 'nll'))""",
     "relevance": """
-        SELECT concat_ws('/', model, calibration, component, unit) AS number, metric, score AS value,
-            (ci_high - ci_low) / (2 * 1.959964) AS stderr, n_samples, NULL AS higher_is_better
+        SELECT concat_ws('/', model, calibration, component, unit) AS number, metric, score AS value, ci_low, ci_high,
+            n_samples, NULL AS higher_is_better
         FROM relevance WHERE selector = 'base' AND removed = 0 AND score IS NOT NULL""",
     "efficiency": f"""
         SELECT {_SAME.format("")} AS number, unnest(['latency_ratio', 'tokens_per_second_ratio']) AS metric,
             unnest([latency_ratio, tokens_per_second_ratio]) AS value,
             unnest([latency_ratio_stderr, tokens_per_second_ratio_stderr]) AS stderr, repeats AS n_samples,
             unnest([false, true]) AS higher_is_better
-        FROM efficiency WHERE removed > 0""",
+        FROM (
+            SELECT *, {_SAME.format("")} AS own FROM efficiency WHERE removed > 0
+            QUALIFY row_number() OVER (PARTITION BY coalesce(timed, own) ORDER BY timed <> own, own) = 1)""",
 }
 PAIRS = """
-    SELECT {keys}, list(b.value - a.value) AS differences
+    SELECT {keys}, list(b.value - a.value) AS differences, avg(a.value) AS a, avg(b.value) AS b
     FROM '{a}' AS a JOIN '{b}' AS b USING ({keys}, sample)
     WHERE isfinite(a.value) AND isfinite(b.value) GROUP BY ALL"""
 
@@ -69,15 +74,22 @@ def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
     """
     folders = [_tables(Path(folder)) for folder in (a, b)]
     found: list[dict[str, Any]] = []
+    tables = 0
     for table in NUMBERS:
-        one, other = ({(row["number"], row["metric"]): row for row in _numbers(tables, table)} for tables in folders)
+        one, other = ({(row["number"], row["metric"]): row for row in _numbers(folder, table)} for folder in folders)
         pairs = _pairs(*folders) if table == "benchmarks" else {}
         both = [(table, one[key], other[key], pairs.get(key)) for key in one if key in other]
         judged = [row for row in map(_row, both) if row]
-        for row, corrected in zip(judged, holm([row["p_value"] for row in judged]), strict=True):
-            better = None if row["up"] is None else (row["difference"] > 0) == row["up"]
-            moved = corrected < LEVEL
-            found.append(row | {"p_holm": corrected, "moved": moved, "better": better if moved else None})
+        tables += bool(judged)
+        found += [
+            row | {"p_holm": corrected}
+            for row, corrected in zip(judged, holm([row["p_value"] for row in judged]), strict=True)
+        ]
+    for row in found:
+        row["p_holm"] = min(1.0, tables * row["p_holm"])
+        row["moved"] = row["p_holm"] < LEVEL
+        unknown = row["up"] is None or not row["moved"]
+        row["better"] = None if unknown else (row["difference"] > 0) == row["up"]
     if not found:
         raise LaminaError(f"{a} and {b} hold no number in common. Compare two runs that share variants.")
     found.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
@@ -100,8 +112,8 @@ def _numbers(tables: Path, table: str) -> list[dict[str, Any]]:
         return rows(connection, NUMBERS[table])
 
 
-def _pairs(one: Path, other: Path) -> dict[tuple[str, str], list[float]]:
-    """b - a of every document by number and metric, where both tested the same documents."""
+def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """b - a of every document, and the means of both, by number and metric, where both tested the same documents."""
     files = [tables / "benchmark_samples.parquet" for tables in (one, other)]
     if not all(file.is_file() for file in files):
         return {}
@@ -114,7 +126,7 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], list[float]]:
         (
             "/".join([*(f"removed={row[key]}" if key == "removed" else str(row[key]) for key in VARIANT), row["task"]]),
             row["metric"],
-        ): row["differences"]
+        ): row
         for row in found
         if same[row["task"]]
     }
@@ -126,9 +138,10 @@ def _same_documents(one: Path, other: Path, task: str) -> bool:
     return not all(file.is_file() for file in files) or store.read(files[0]).equals(store.read(files[1]))
 
 
-def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Sequence[float] | None]) -> dict[str, Any] | None:
+def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any] | None]) -> dict[str, Any] | None:
     """A comparison; None where an error is not known."""
-    table, one, other, differences = both
+    table, one, other, documents = both
+    differences: Sequence[float] = documents["differences"] if documents else ()
     found = {
         "table": table,
         "number": one["number"],
@@ -137,28 +150,61 @@ def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Sequence[float] 
         "b": other["value"],
         "up": one["higher_is_better"],
     }
-    whole = differences is not None and len(differences) == one["n_samples"] == other["n_samples"]
-    if differences and whole and one.get("made") == other.get("made"):
-        return found | {"paired": True} | tested([differences])
-    errors = [_error(row) for row in (one, other)]
-    if None in errors:
-        return None
-    difference, error = other["value"] - one["value"], sum(e**2 for e in errors if e) ** 0.5
-    return found | {
-        "difference": difference,
-        "ci_low": difference - style.Z95 * error,
-        "ci_high": difference + style.Z95 * error,
-        "p_value": float(2 * norm.sf(abs(difference) / error)) if difference else 1.0,
-        "paired": False,
-        "n_samples": min(one["n_samples"], other["n_samples"]),
-    }
+    whole = len(differences) == one["n_samples"] == other["n_samples"]
+    if documents and whole and one.get("made") == other.get("made"):
+        return found | {"a": documents["a"], "b": documents["b"], "paired": True} | tested([differences])
+    told = apart(table == "efficiency", one, other)
+    return found | {"paired": False, "n_samples": min(one["n_samples"], other["n_samples"])} | told if told else None
 
 
-def _error(row: Mapping[str, Any]) -> float | None:
-    """Standard error of a number; where all samples agree, as if one more might not have."""
-    if row["stderr"] is None or not row["n_samples"] or not abs(row["value"]) < float("inf"):
+def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float] | None:
+    """Difference of two independent numbers, its 95 % interval and p, by Welch's t; None where an error is not known.
+
+    Each interval counts on the side of the other number, so that it may be lopsided [Zou and Donner 2008]. Ratios of
+    `speeds` are compared by their logarithms.
+    """
+    first, second = _ends(speeds, one), _ends(speeds, other)
+    if first is None or second is None:
         return None
-    return float(row["stderr"]) or 1 / (row["n_samples"] + 1)
+    (a, *reaches_a), (b, *reaches_b) = first, second
+    degrees = [row["n_samples"] - 1 for row in (one, other)]
+    difference = b - a
+    # Below and above the difference: how far a reaches up and b down, and the reverse.
+    below, above = (_reach(pair, degrees) for pair in ((reaches_a[1], reaches_b[0]), (reaches_a[0], reaches_b[1])))
+    (reach, error, freedom), (up, _, _) = (below, above) if difference > 0 else (above, below)
+    low, high = (difference - reach, difference + up) if difference > 0 else (difference - up, difference + reach)
+    p = float(2 * student.sf(abs(difference) / error, freedom)) if difference else 1.0
+    if speeds:
+        low, difference, high = (one["value"] * math.expm1(value) for value in (low, difference, high))
+    return {"difference": difference, "ci_low": low, "ci_high": high, "p_value": p}
+
+
+def _ends(speeds: bool, row: Mapping[str, Any]) -> tuple[float, float, float] | None:
+    """A number, and how far its 95 % interval reaches below and above it; where all samples agree, as if one more might
+    not have.
+    """
+    value, count = row["value"], row["n_samples"]
+    if value is None or not abs(value) < float("inf") or not count or count < 2:
+        return None
+    if row.get("ci_low") is not None and row.get("ci_high") is not None:
+        reaches = value - row["ci_low"], row["ci_high"] - value
+    elif row.get("stderr") is not None:
+        error = row["stderr"] / value if speeds else row["stderr"]
+        reaches = (float(student.ppf(0.975, count - 1)) * error,) * 2
+    else:
+        return None
+    least = 1 / (count + 1) if max(reaches) == 0 else 0.0
+    return math.log(value) if speeds else value, max(reaches[0], least), max(reaches[1], least)
+
+
+def _reach(reaches: tuple[float, float], degrees: Sequence[int]) -> tuple[float, float, float]:
+    """Half the interval of a difference, its standard error, and Welch's degrees of freedom."""
+    errors = [reach / float(student.ppf(0.975, n)) for reach, n in zip(reaches, degrees, strict=True)]
+    square = sum(error**2 for error in errors)
+    if not square:
+        return 0.0, 1e-300, 1.0
+    freedom = square**2 / sum(error**4 / n for error, n in zip(errors, degrees, strict=True))
+    return float(student.ppf(0.975, freedom)) * square**0.5, square**0.5, freedom
 
 
 def _quoted(file: Path) -> str:
@@ -226,12 +272,12 @@ def page(found: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
 height: auto}} div {{overflow-x: auto}} td, th {{padding: .2em .6em; border-bottom: 1px solid #ddd; text-align: left;
 white-space: nowrap}} table {{border-collapse: collapse; font-size: 13px}}</style>
 <h1>{title}</h1>{said}
-<p>Green is better, orange worse, blue neither; grey did not move. p_holm is corrected for all numbers of its table;
-intervals are 95 % ones of one number alone. Where both runs answered the same documents (paired: True), they are those
-of the documents' differences, with one more document either way, so that none that differ leave about ± 2 / n.
-Elsewhere they add the errors of both numbers as if they were independent, and say how far two runs on other samples
-could lie apart. So a run compared with itself has intervals too. Every comparison stands in the CSV file beside this
-page.</p>
+<p>Green is better, orange worse, blue neither; grey did not move. p_holm is corrected for all numbers that were
+compared; intervals are 95 % ones of one number alone. Where both runs answered the same documents (paired: True), a, b
+and their difference are means over documents, each of the same weight, and intervals those of the documents'
+differences, with one more document either way, so that none that differ leave about ± 2 / n. Elsewhere the intervals
+of both numbers are joined as if they were independent, and say how far two runs on other samples could lie apart. So a
+run compared with itself has intervals too. Every comparison stands in the CSV file beside this page.</p>
 {svg[svg.index("<svg") :]}
 <div><table><tr>{"".join(f"<th>{name}</th>" for name in COLUMNS)}</tr>
 {cells}</table></div></html>

@@ -5,7 +5,7 @@ from lamina.tables.columns import FLOAT, INT, MODEL, STRING, Columns
 GRAIN = (
     "One row per model, kind of unit, metric and statistic: how a metric agrees with accuracy relevance over all units "
     "of the base model and all calibrations that both are defined on [arXiv 2605.14075, C.2, C.3]. The first and last "
-    "two layers of eight or more are left out."
+    "two layers of eight or more are left out. No rows of a metric that gives all units the same score."
 )
 
 COLUMNS: Columns = MODEL | {
@@ -13,14 +13,16 @@ COLUMNS: Columns = MODEL | {
     "metric": (STRING, "The metric that is compared with accuracy."),
     "statistic": (
         STRING,
-        "pearson, spearman: correlation of the scores. misranked, badly_misranked: share of units in another place, "
-        "and in one more than a quarter of the units away. variance_ratio: mean over units of the variance of "
-        "standardised scores across calibrations, accuracy's by the metric's.",
+        "pearson, spearman: correlation of the true scores, those of endlessly many samples: larger than that of the "
+        "measured ones, whose noise is taken off. misranked, badly_misranked: share of units in another place, and in "
+        "one more than a quarter of the units away, as measured. variance_ratio: mean over units of the variance of "
+        "standardised true scores across calibrations, accuracy's by the metric's.",
     ),
     "value": (FLOAT, "The statistic."),
     "ci_low": (
         FLOAT,
-        "Lower end of its 95 % interval: of a paired bootstrap over samples; for shares, what surely is misranked.",
+        "Lower end of its 95 % interval, of true scores by a paired bootstrap over samples without its bias; for "
+        "shares, what surely is misranked.",
     ),
     "ci_high": (FLOAT, "Upper end; for shares, what may be misranked."),
     "p_value": (

@@ -16,6 +16,10 @@ COLUMNS: Columns = CALIBRATION | {
         "Accuracy of guessing, 0 to 1: mean over samples of 1 / number of choices; 1 / vocabulary for text; 0 for "
         "generated answers.",
     ),
+    "choice_score": (
+        STRING,
+        "How accuracy and margin compare choices: acc_norm (log-likelihood by length) or acc; as configured.",
+    ),
     "source": (
         STRING,
         "lm-eval task or group of tasks (several: comma-separated), text or file the samples come from.",

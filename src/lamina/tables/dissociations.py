@@ -16,9 +16,12 @@ COLUMNS: Columns = CALIBRATION | {
         FLOAT,
         "Accuracy relevance on calibration less that on rival: above 0 the unit matters more to the former.",
     ),
-    "ci_low": (FLOAT, "Lower end of its 95 % interval, of a bootstrap over the samples of both, paired over units."),
+    "ci_low": (
+        FLOAT,
+        "Lower end of its 95 % interval over the samples of both, from the draws behind the intervals of relevance.",
+    ),
     "ci_high": (FLOAT, "Upper end of its 95 % interval."),
-    "p_value": (FLOAT, "Two-sided p of no difference, from the same bootstrap."),
+    "p_value": (FLOAT, "Two-sided p of no difference, from the same draws."),
     "q_value": (FLOAT, "p_value corrected for the number of units of the pair [Benjamini and Hochberg 1995]."),
     "null_low": (
         FLOAT,

@@ -37,8 +37,15 @@ COLUMNS: Columns = VARIANT | {
         "Time of the prompt alone (prefill, up to the first new token), in milliseconds: the fastest of a few in each "
         "repetition, median over repetitions.",
     ),
-    "latency_ratio": (FLOAT, "latency_ms relative to the base model, median over repetitions; below 1 is faster."),
-    "latency_ratio_stderr": (FLOAT, "Standard error of latency_ratio over the repetitions; null for a single one."),
+    "latency_ratio": (
+        FLOAT,
+        "Time of the prompt relative to the base model's, geometric mean over repetitions; below 1 is faster.",
+    ),
+    "latency_ratio_stderr": (
+        FLOAT,
+        "Standard error of latency_ratio over the repetitions: latency_ratio times that of its mean logarithm. A 95 % "
+        "interval is Student's t with repeats - 1 times as wide, about the logarithm. Null for a single repetition.",
+    ),
     "tokens_per_second": (
         FLOAT,
         "Tokens generated per second after the first, all sequences of the batch together, median over repetitions; "
@@ -46,11 +53,11 @@ COLUMNS: Columns = VARIANT | {
     ),
     "tokens_per_second_ratio": (
         FLOAT,
-        "tokens_per_second relative to the base model, median over repetitions; above 1 is faster.",
+        "tokens_per_second relative to the base model, geometric mean over repetitions; above 1 is faster.",
     ),
     "tokens_per_second_ratio_stderr": (
         FLOAT,
-        "Standard error of tokens_per_second_ratio over the repetitions; null for a single one.",
+        "Standard error of tokens_per_second_ratio over the repetitions, as latency_ratio_stderr.",
     ),
     "peak_memory_bytes": (
         INT,

@@ -19,7 +19,9 @@ COLUMNS: Columns = SWEPT | {
     "score": (FLOAT, "Relevance in the unit of the metric; null where undefined (see reason)."),
     "ci_low": (
         FLOAT,
-        "Lower end of the 95 % interval of score: bootstrap over samples; rule of three where no answer changed.",
+        "Lower end of the 95 % interval of score, over samples: of accuracy by counts of answers that stayed, were "
+        "lost or won (Jeffreys' prior), of others by the bootstrap. Null for one sample; score itself for "
+        "magnitude and random, which look at none.",
     ),
     "ci_high": (FLOAT, "Upper end of the 95 % interval of score."),
     "at_least": (

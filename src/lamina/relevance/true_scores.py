@@ -1,0 +1,130 @@
+"""Correlations and variances of true scores, those of endlessly many samples, from scores of some samples.
+
+Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the percentiles of drawn
+correlations lie too low. What it adds to sums of squares and of products, in the mean, is how far the draws' sums are
+above the estimate's, and that is taken off. Where the noise is as large as the differences between units, intervals
+are wide.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lamina.relevance.statistics import TAIL
+
+Interval = tuple[float, float, float]
+"""Estimate, low end, high end."""
+
+# Correlations that are tried, as steps of Fisher's z, with both ends; and draws of each trial.
+TRIED = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
+DRAWS = 300
+# A variance is at least so much of what was seen, however large the noise.
+LEAST = 0.02
+
+
+def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Pearson's, over the last axis; NaN where one side is constant."""
+    one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+    return found
+
+
+def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False) -> Interval | None:
+    """Pearson's correlation of the true scores, or Spearman's if `ranked`; None where one side is constant.
+
+    `first` and `second` are paired draws, (1 + draws, pairs), from `n_samples` samples, the first row being the
+    estimate. For each of many correlations, true scores are laid out that have it, with the variances that are left
+    without noise, and otherwise the places of the measured ones. The noise of the draws is added. What is
+    measured stands where it is usual: the estimate is the correlation whose median it is, and the interval holds those
+    of whose draws it is none of the extreme 5 %. Which of two near units truly comes first, no layout knows: so
+    Spearman's leaves out the extreme 2.5 % only.
+    """
+    means = [scores[0] - scores[0].mean() for scores in (first, second)]
+    if any(np.ptp(scores[0]) <= 1e-12 * np.abs(scores[0]).max() for scores in (first, second)):
+        return None
+    if np.allclose(correlation(first, second), 1, atol=1e-12):  # one and the same scores
+        return 1.0, 1.0, 1.0
+    noise = [np.sqrt(n_samples / max(n_samples - 1, 1)) * (s[1 : DRAWS + 1] - s[0]) for s in (first, second)]
+    sizes = [np.sqrt(_without_noise((mean**2).sum(), each)) for mean, each in zip(means, noise, strict=True)]
+    one, other = (mean / np.sqrt((mean**2).sum()) for mean in means)
+    along, across = (_unit(one + other), _unit(one - other))
+    measure: Callable[[np.ndarray, np.ndarray], np.ndarray] = _spearman if ranked else correlation
+    truths, curves = [], []
+    for tried in TRIED:
+        same, apart = np.sqrt((1 + tried) / 2) * along, np.sqrt((1 - tried) / 2) * across
+        laid = sizes[0] * (same + apart), sizes[1] * (same - apart)
+        truths.append(float(measure(*laid)) if ranked else tried)
+        drawn = measure(laid[0] + noise[0], laid[1] + noise[1])
+        tail = 100 * TAIL / (2 if ranked else 1)
+        curves.append(np.nanpercentile(drawn, [50, 100 - tail, tail]))
+    rising = np.maximum.accumulate(np.array(curves), axis=0).T
+    measured = float(measure(first[0], second[0]))
+    point, low, high = (float(np.interp(measured, curve, np.maximum.accumulate(truths))) for curve in rising)
+    return point, low, high
+
+
+def true_variance_ratio(
+    first: np.ndarray, second: np.ndarray, n_samples: int
+) -> tuple[Interval | None, np.ndarray, np.ndarray]:
+    """Mean over units of the variance across tasks of standardised true scores, of the first metric by the second's.
+
+    Both are draws of shape (tasks, 1 + draws, units). None for a second metric that does not vary across tasks. With
+    it the variances, unit by unit, of both, (units,), which are 0 where they are all noise.
+    """
+    logs, truths, spreads = [], [], []
+    for scores in (first, second):
+        widened = scores.copy()
+        widened[:, 1:] = scores[:, :1] + np.sqrt(n_samples / max(n_samples - 1, 1)) * (scores[:, 1:] - scores[:, :1])
+        across, whole = widened.var(axis=0), widened.var(axis=(0, 2))
+        left = 2 * across[0] - across[1:].mean(axis=0)
+        seen, between = across[0].mean(), whole[0] - across[0].mean()
+        within = max(left.mean(), LEAST * seen)
+        total = within + max(2 * whole[0] - whole[1:].mean() - left.mean(), LEAST * between)
+        spreads.append(np.maximum(left, 0) / total if total > 0 else left)
+        if seen <= 1e-12 * whole[0]:
+            logs.append(np.full(widened.shape[1], np.nan))
+            truths.append(np.nan)
+            continue
+        units = widened[:, 0].mean(axis=0)
+        laid = np.sqrt(within / seen) * (widened[:, 0] - units)
+        if between > 0:
+            laid = laid + np.sqrt((total - within) / between) * (units - units.mean())
+        drawn = laid[:, None] + widened[:, 1:] - widened[:, :1]
+        measured = np.concatenate([[seen / whole[0]], drawn.var(axis=0).mean(axis=-1) / drawn.var(axis=(0, 2))])
+        logs.append(np.log(measured))
+        truths.append(np.log(within / total))
+    ratio, truth = logs[0] - logs[1], truths[0] - truths[1]
+    if not np.isfinite(truth):
+        return None, *spreads
+    high, point, low = np.exp(ratio[0] + truth - np.percentile(ratio[1:], [100 * TAIL, 50, 100 - 100 * TAIL]))
+    return (float(point), float(low), float(high)), *spreads
+
+
+def _without_noise(square: float, noise: np.ndarray) -> float:
+    """A sum of squares less what noise adds to it in the mean."""
+    added = ((noise - noise.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1).mean()
+    return float(max(square - added, LEAST * square))
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    length = np.sqrt((vector**2).sum())
+    return vector / length if length > 1e-9 else np.zeros_like(vector)
+
+
+def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    return correlation(ranks(first), ranks(second))
+
+
+def ranks(scores: np.ndarray) -> np.ndarray:
+    """Places along the last axis, equals sharing the mean of theirs; twelve digits count."""
+    order = np.argsort(scores, axis=-1)
+    ordered = np.take_along_axis(scores, order, axis=-1).round(12)
+    place = np.arange(scores.shape[-1])
+    another = np.concatenate([np.ones_like(ordered[..., :1], dtype=bool), np.diff(ordered, axis=-1) != 0], axis=-1)
+    first = np.maximum.accumulate(np.where(another, place, 0), axis=-1)
+    ends = np.concatenate([another[..., 1:], np.ones_like(another[..., :1])], axis=-1)
+    last = np.minimum.accumulate(np.where(ends, place, place[-1])[..., ::-1], axis=-1)[..., ::-1]
+    found = np.empty(scores.shape)
+    np.put_along_axis(found, order, (first + last) / 2, axis=-1)
+    return found
