@@ -29,7 +29,7 @@ class GatherTable(Job):
         sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
         groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
         told = config.calibrations if w.table == "calibrations" else {}
-        scores = {name: entry.score for name, entry in told.items() if entry.score != "acc_norm"}
+        scores = {name: str(entry.score) for name, entry in told.items() if entry.score != "acc_norm"}
         return cls(table=w.table, parts=parts(config, w.table), groups=groups, scores=scores, **cls.written(w))
 
     @property
