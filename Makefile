@@ -56,7 +56,7 @@ plan: .venv/installed
 test: test-unit test-pipeline
 
 test-unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 tests/unit
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 tests/unit tests/device
 
 test-pipeline: .venv/installed
 	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm

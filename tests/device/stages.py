@@ -1,0 +1,365 @@
+"""Every stage that runs on a GPU, each as one function of a world that returns the numbers it would write.
+
+A stage reads its model as a job does, so that it stands where `lamina.models.load` puts it.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import PreTrainedModel
+
+import lamina
+from lamina.config import healings, recoveries, selectors
+from lamina.config.benchmarks import Drafts, Efficiency, Generate
+from lamina.config.diagnoses import Fit, Patching, Probe, Variance, Void
+from lamina.data import calibrations
+from lamina.data.lm_tasks import task_object
+from lamina.diagnosis import fit, patching, probe, variance, void
+from lamina.evaluation import drafts, efficiency, perplexity
+from lamina.evaluation.generation import GenerationBenchmark
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.healing import full, lora
+from lamina.healing.progress import Progress
+from lamina.healing.training import Source as Training
+from lamina.models import donors, export
+from lamina.models.materialise import materialise
+from lamina.models.variant import Patch
+from lamina.passes import coalitions, residuals, weights
+from lamina.recovery import check, patch, protocol, refit, report, weighing
+from lamina.recovery.protocol import Fitted, Source
+from lamina.search import contest, exact, looped, race
+from lamina.search.evaluator import Evaluator
+from lamina.search.growing import Growing
+from lamina.search.losses import loss_of
+from lamina.search.trials import Trials
+from lamina.streams import capture
+from lamina.sweep import engine, room
+from lamina.sweep.candidates import Candidate
+from tests.device.world import DEPTH, UNITS, World
+
+Stage = Callable[[World], Any]
+STAGES: dict[str, Stage] = {}
+PLAN = {"units": ["1", "2", "4"], "removed": 3, "model": "tiny", "calibration": "words", "selector": "chosen"}
+RUNS = [(1, 3), (4, 5)]
+
+
+def stage(*named: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register a function as the stage of its name, or once for each of the arguments given, `name[argument]`."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for argument in named:
+            STAGES[f"{function.__name__}[{argument}]"] = lambda world, told=argument: function(world, told)
+        if not named:
+            STAGES[function.__name__] = function
+        return function
+
+    return register
+
+
+@stage()
+def capture_activations(world: World) -> Any:
+    return capture.capture(world.model(), world.texts, world.tokens)
+
+
+@stage("layer", "attention", "mlp")
+def sweep_removal(world: World, kind: str) -> Any:
+    units = engine.all_units(DEPTH, kind)
+    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([engine.CURRENT, *units])
+
+
+@stage()
+def sweep_removal_of_a_cut_model(world: World) -> Any:
+    units = engine.all_units(DEPTH, "layer", ["2"])
+    return engine.sweep(world.model(), world.samples, units, ["2"], "removal", world.tokens).rows(units)
+
+
+@stage()
+def sweep_stream(world: World) -> Any:
+    return engine.sweep(world.model(), world.samples, UNITS, [], "stream", world.tokens).rows(UNITS)
+
+
+@stage()
+def sweep_weights(world: World) -> Any:
+    return weights.rows(world.model(), world.samples, UNITS, [], "weights", world.tokens)
+
+
+@stage()
+def sweep_gradient(world: World) -> Any:
+    return weights.rows(world.model(), world.samples, ["0", "2", "3"], ["1"], "gradient", world.tokens)
+
+
+@stage()
+def sweep_fit(world: World) -> Any:
+    return residuals.rows(world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens)
+
+
+@stage("shapley", "presence")
+def sweep_coalitions(world: World, metric: str) -> Any:
+    told = {"options": {"value": "perplexity"}, "score": "acc", "seed": 0}
+    return coalitions.rows(world.model(), world.calibration, UNITS, [], metric, told, world.tokens)
+
+
+@stage("exact", "race")
+def sweep_budget(world: World, budget: str) -> Any:
+    candidates = [Candidate(frozenset({unit})) for unit in UNITS]
+    options = {"metric": "output_js", "seed": 0, "confidence": 0.95, "tolerance": 0.02, "score": "acc", "step": 1}
+    with engine.opened(world.model(), world.samples, world.tokens) as session:
+        asked = Evaluator(session, loss_of("output_js", "acc"), [Candidate()])
+        chosen = {"exact": exact, "race": race}[budget].run(asked, candidates, options, 0.0)
+    return [sorted(chosen.removed) if chosen else None, asked.rows(candidates)]
+
+
+@stage()
+def sweep_looped(world: World) -> Any:
+    model, options = world.model(), recoveries.read({"method": "ghost", "bias": True})
+    wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
+    repairs = looped.fitted(
+        model, [Source([sample.sequence() for sample in world.samples])], wanted.values(), options, 0
+    )
+    with engine.opened(model, world.samples, world.tokens) as session:
+        looped.Looped(session, repairs).measure(range(len(world.samples)), wanted)
+    return session.scores.rows(wanted)
+
+
+@stage()
+def sweep_donors(world: World) -> Any:
+    model = world.model()
+    units = ["2", "2.@donor", "4.@donor"]
+    layers = donors.donated(model, units[1:], {"donor": world.manifest("donor")})
+    wanted = {unit: Candidate(frozenset({unit})) for unit in units}
+    with engine.opened(model, world.samples, world.tokens, donors=layers) as session:
+        session.measure(range(len(world.samples)), wanted)
+    return session.scores.rows(wanted)
+
+
+@stage("beam", "evolutionary")
+def search_plans(world: World, strategy: str) -> Any:
+    model, told = world.model(), {"generations": 1, "offspring": 3} if strategy == "evolutionary" else {"width": 2}
+    options = selectors.read({"strategy": strategy, "metric": "perplexity", **told})
+    seen, held_back = np.arange(7), np.arange(7, len(world.samples))
+    source = [Source([world.samples[number].sequence() for number in seen])]
+    ghost = recoveries.read({"method": "ghost", "ridge": 0.01})
+    with engine.opened(model, world.samples, world.tokens, False) as session:
+        growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
+        asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
+        trials = Trials(asked, len(world.samples), prepare=growing.fit)
+        lengths = np.array([len(sample.sequence()) for sample in world.samples])
+        found = contest.run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
+    return [{size: sorted(end.removed) for size, end in found.found.items()}, found.losses, list(found.rows)]
+
+
+REPAIRS: dict[str, dict[str, Any]] = {
+    "ghost": {"method": "ghost"},
+    "ghost_bias_rank": {"method": "ghost", "bias": True, "rank": 8},
+    "linearpatch": {"method": "linearpatch"},
+    "linearpatch_diag": {"method": "linearpatch", "form": "diag"},
+    "replaceme": {"method": "replaceme"},
+    "replaceme_cosine": {"method": "replaceme", "objective": "cosine", "epochs": 2},
+    "prune_comp": {"method": "prune_comp"},
+    "streamline": {"method": "streamline", "epochs": 2, "batch": 4},
+}
+
+
+def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> tuple[dict[Any, Fitted], list[Any]]:
+    """The repairs of the plan's runs, and what table `patches` says of them."""
+    options = recoveries.read(settings)
+    method, sources = protocol.method(options.method), [Source(world.texts)]
+    fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, RUNS, options, 0)}
+    maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
+    linear = {at: found for at, found in maps.items() if found is not None}
+    checked = check.measure(model, sources, linear, 0) if linear else {}
+    facts = [fits[at].facts | report.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
+    return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
+
+
+@stage(*REPAIRS)
+def fit_patch(world: World, name: str) -> Any:
+    """Fitted, written, read, and built into a variant that then predicts text."""
+    model = world.model()
+    fitted, facts = repaired(model, world, REPAIRS[name])
+    file = world.scratch / "patch.safetensors"
+    tensors = patch.tensors(3, {at: each.tensors for at, each in fitted.items()})
+    patch.save(file, REPAIRS[name]["method"], tensors, {})
+    variant = materialise(model, PLAN, patch.load(file, 3))
+    return [facts, _nll(variant, world)]
+
+
+@stage()
+def fit_patch_refit(world: World) -> Any:
+    model, options = world.model(), recoveries.read({"method": "ghost", "refit": True})
+    fits, behind = refit.fit(model, [Source(world.texts)], RUNS, options, 0)
+    variant = materialise(model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()})
+    method = protocol.method("ghost")
+    checked = [
+        check.measure(model, [Source(world.texts)], {at: method.as_patch(fits[at].validated)}, 0, run=behind[at])[at]
+        for at in RUNS
+    ]
+    return [[found.facts for found in fits.values()], checked, _nll(variant, world)]
+
+
+@stage()
+def fit_patch_auto_weight(world: World) -> Any:
+    options = recoveries.read({"method": "ghost", "data": {"own": 1, "other": "auto"}})
+    other = calibrations.build([sample for sample in world.samples if sample.kind == "text"] * 3, 64)
+    read = {"words": world.calibration, "other": other}
+    groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
+    return [[sorted(fits), facts, [found.facts for found in fits.values()]] for _, fits, facts in groups]
+
+
+HEALINGS: dict[str, dict[str, Any]] = {
+    "lora": {"method": "lora"},
+    "lora_patch": {"method": "lora", "train": "patch"},
+    "lora_both_distill": {"method": "lora", "train": "both", "targets": "all", "objective": "distill"},
+    "lora_attention_hidden": {"method": "lora", "targets": "attention", "objective": "lm+hidden"},
+    "full": {"method": "full", "objective": "distill"},
+    "full_random": {"method": "full", "start": "random"},
+}
+_BRIEF = {"epochs": 2, "batch": 4, "warmup_steps": 1, "learning_rate": 1e-2}
+
+
+@stage(*HEALINGS)
+def heal_variant(world: World, name: str) -> Any:
+    """Trained, written, read, and built into a variant; with its progress saved on the way."""
+    model = world.model()
+    dropout = {"dropout": 0.0} if name.startswith("lora") else {}
+    options = healings.read({**_BRIEF, **dropout, **HEALINGS[name]})
+    method = {"lora": lora, "full": full}[options.method]
+    patches = None if options.method == "full" else repaired(model, world, REPAIRS["ghost"])[0]
+    progress = Progress(world.scratch / "progress.safetensors", "the same")
+    healed, rows = method.heal(model, PLAN, patches, [Training(world.samples)], options, progress)
+    method.save(healed, world.scratch / "adapter")
+    return [rows, _nll(materialise(model, PLAN, patches, world.scratch / "adapter"), world)]
+
+
+@stage()
+def heal_variant_resumed(world: World) -> Any:
+    """A training that was killed after its first epoch and goes on."""
+    progress = Progress(world.scratch / "progress.safetensors", "the same")
+    options = healings.read({**_BRIEF, "method": "lora", "dropout": 0.0})
+    saved: list[Any] = []
+    save = progress.save
+
+    def killed(*state: Any) -> None:
+        save(*state)
+        saved.append(state)
+        raise KeyboardInterrupt
+
+    progress.save = killed  # type: ignore[method-assign]
+    try:
+        lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, progress)
+    except KeyboardInterrupt:
+        assert saved
+    again = Progress(world.scratch / "progress.safetensors", "the same")
+    return lora.heal(world.model(), PLAN, None, [Training(world.samples)], options, again)[1]
+
+
+@stage()
+def benchmark_task(world: World) -> Any:
+    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
+    benchmark = TaskBenchmark(task, model, world.tokenizer())
+    return _scored(benchmark, model)
+
+
+@stage()
+def benchmark_generation(world: World) -> Any:
+    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
+    options = Generate(max_tokens=4, samples=2, ngram=1)
+    return _scored(GenerationBenchmark(task, model, world.tokenizer(), options), model)
+
+
+@stage()
+def benchmark_perplexity(world: World) -> Any:
+    model = world.model()
+    return [_nll(model, world), _nll(materialise(model, PLAN), world)]
+
+
+@stage()
+def benchmark_efficiency(world: World) -> Any:
+    """Sizes and what is asked of the device; times differ from run to run."""
+    model = world.model()
+    pairs = [({"timed": "x"}, materialise(model, PLAN))]
+    rows = efficiency.measure(model, pairs, Efficiency(prompt=8, generate=3, repeats=2))
+    return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
+
+
+_TIMED = ("latency", "tokens_per_second", "device", "cost", "verification", "break_even", "speedup", "peak_memory")
+
+
+@stage()
+def benchmark_drafts(world: World) -> Any:
+    model = world.model()
+    fitted, _ = repaired(model, world, REPAIRS["ghost"])
+    asked, options = (
+        [list(text[:5]) for text in world.texts[:2]],
+        Drafts(text="x", prompt=5, tokens=4, draft=2),
+    )
+    rows = drafts.measure(model, [({}, materialise(model, PLAN, fitted))], asked, options)
+    return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
+
+
+@stage("variance", "fit", "void")
+def diagnose_layers(world: World, kind: str) -> Any:
+    module, options = {"variance": (variance, Variance()), "fit": (fit, Fit(draws=2)), "void": (void, Void())}[kind]
+    return module.diagnose(world.model(), world.samples, options, world.tokens)
+
+
+@stage()
+def diagnose_probe(world: World) -> Any:
+    labels = tuple("ab"[number % 2] for number in range(len(world.texts)))
+    return probe.diagnose(
+        world.model(), probe.Labelled(tuple(world.texts), labels), Probe(file="x", folds=2), world.tokens
+    )
+
+
+@stage()
+def diagnose_patching(world: World) -> Any:
+    pairs = [
+        patching.Pair(text[:6], (*text[:2], text[3] - 1, *text[3:6]), 5 + number, 30 + number)
+        for number, text in enumerate(world.texts)
+    ]
+    return patching.diagnose(world.model(), pairs, Patching(file="x", least=1e-6), world.tokens)
+
+
+@stage()
+def export_variant(world: World) -> Any:
+    """Made where the workflow makes it, on the CPU; and saved from a variant that stands on a device."""
+    model, folder = world.model(), world.scratch / "export"
+    fitted, _ = repaired(model, world, REPAIRS["ghost"])
+    export.save(materialise(model, PLAN, fitted), folder)
+    return load_file(folder / "model.safetensors")
+
+
+@stage()
+def load_an_export(world: World) -> Any:
+    model, folder = world.model(), world.scratch / "export"
+    export.save(materialise(model, {"units": ["1", "2"]}), folder)
+    world.tokenizer().save_pretrained(folder)
+    loaded, tokenizer = lamina.load(folder)
+    ids = tokenizer("w1 w2 w3 w4", return_tensors="pt").to(loaded.device)
+    with torch.no_grad():
+        written = loaded.generate(**ids, max_new_tokens=4, do_sample=False)
+        logits = loaded(**ids).logits
+    return [written.tolist(), logits.float().cpu()]
+
+
+@stage()
+def budget_of_tokens(world: World) -> Any:
+    """`tokens: auto` asks the device how much it has; how much that is differs."""
+    model = world.model()
+    return room.tokens("auto", model, world.samples, 8) > 0 and room.tokens("auto", model, world.samples) > 0
+
+
+def _nll(model: PreTrainedModel, world: World) -> list[Any]:
+    cut = [perplexity.Window(text, 1, number) for number, text in enumerate(world.texts)]
+    scores = perplexity.document_nll(model, cut, len(cut), "a model")
+    return [list(scores.nll), list(scores.tokens)]
+
+
+def _scored(benchmark: Any, model: PreTrainedModel) -> list[Any]:
+    patches = {(1, 3): Patch(torch.eye(32) / 50), (4, 5): Patch(torch.zeros(32, 32))}
+    variants = [model, materialise(model, PLAN, patches)]
+    found: Sequence[Any] = [benchmark.score(variant, "a variant") for variant in variants]
+    return [[scores.metrics, scores.samples] for scores in found]

@@ -1,0 +1,92 @@
+"""Every stage gives on a pretended device what it gives on the CPU, and a tensor that is left behind is found."""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from functools import wraps
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+from lamina.errors import LaminaError
+from tests.device.compare import differences
+from tests.device.conftest import Made, OnDevices, OnHost
+from tests.device.pretended import pretended
+from tests.device.stages import STAGES
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_gives_what_it_gives_on_the_cpu(stage: str, on_host: OnHost, on_devices: OnDevices) -> None:
+    found, machine = on_devices(stage)
+    assert not differences(on_host(stage), found)
+    assert machine.cards[0].peak > 0 and machine.sent > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom"])
+@pytest.mark.parametrize("stage", ["sweep_removal[layer]", "sweep_gradient", "fit_patch[ghost]", "heal_variant[lora]"])
+def test_families_with_masks_of_their_own(stage: str, family: str, on_host: OnHost, on_devices: OnDevices) -> None:
+    """BLOOM has ALiBi positions, eager attention and masks that transformers makes; GPT-2 ties its head."""
+    assert not differences(on_host(stage, family=family), on_devices(stage, family=family)[0])
+
+
+# For the stages whose names begin so, a function whose result they need on the device. A sum of weights, an export and
+# a load have one operand alone.
+PLANTED = {
+    "capture_activations": "lamina.streams.taps:padded",
+    "sweep_removal": "lamina.sweep.packing:collate",
+    "sweep_stream": "lamina.sweep.packing:collate",
+    "sweep_gradient": "lamina.passes.weights:padded",
+    "sweep_fit": "lamina.streams.moments:empty",
+    "sweep_coalitions": "lamina.sweep.packing:collate",
+    "sweep_budget": "lamina.sweep.packing:collate",
+    "sweep_looped": "lamina.streams.taps:padded",
+    "sweep_donors": "lamina.models.donors:_loaded",
+    "search_plans": "lamina.streams.moments:empty",
+    "fit_patch[ghost]": "lamina.streams.moments:empty",
+    "fit_patch[linearpatch]": "lamina.recovery.linearpatch:_empty",
+    "fit_patch[linearpatch_diag]": "lamina.recovery.linearpatch:_empty",
+    "fit_patch[replaceme]": "lamina.streams.moments:empty",
+    "fit_patch[prune_comp]": "lamina.recovery.linearpatch:_empty",
+    "fit_patch[streamline]": "lamina.recovery.streamline:alone",
+    "fit_patch_refit": "lamina.streams.moments:empty",
+    "fit_patch_auto_weight": "lamina.streams.moments:empty",
+    "heal_variant": "lamina.healing.objectives:padded",
+    "benchmark_task": "tests.device.stages:materialise",
+    "benchmark_generation": "tests.device.stages:materialise",
+    "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
+    "benchmark_efficiency": "tests.device.stages:materialise",
+    "benchmark_drafts": "tests.device.stages:materialise",
+    "diagnose_layers": "lamina.streams.taps:padded",
+    "diagnose_probe": "lamina.streams.taps:padded",
+    "diagnose_patching": "lamina.diagnosis.patching:padded",
+}
+FIRST = {begin: next(stage for stage in STAGES if stage.startswith(begin)) for begin in PLANTED}
+
+
+def left_on_host(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with the tensors of its result on the CPU: the mistake that is planted."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+            return value.to("cpu")
+        if is_dataclass(value):
+            return replace(
+                value, **{each.name: moved(getattr(value, each.name)) for each in fields(value) if each.init}
+            )
+        if isinstance(value, (tuple, list)):
+            made = [moved(each) for each in value]
+            return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+        return {key: moved(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+    return wraps(function)(lambda *args, **kwargs: moved(function(*args, **kwargs)))
+
+
+@pytest.mark.parametrize("begin", PLANTED)
+def test_a_tensor_that_is_left_behind_is_found(begin: str, made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, _, name = PLANTED[begin].partition(":")
+    holder, _, name = name.rpartition(".")
+    where = getattr(import_module(module), holder) if holder else import_module(module)
+    monkeypatch.setattr(where, name, left_on_host(getattr(where, name)))
+    with pretended(), pytest.raises((RuntimeError, LaminaError), match="same device"):
+        STAGES[FIRST[begin]](made())
