@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Iterable
 from types import ModuleType
 
+loaded: set[str] = set()  # so far, by name
+
 _declared: frozenset[str] | None = None
 
 
@@ -27,4 +29,5 @@ def load(name: str) -> ModuleType:
             f"this job loads {name} and does not name it, so that an edit of it would rerun nothing. Add it to "
             "`modules` of the job's class in lamina.jobs."
         )
+    loaded.add(name)
     return importlib.import_module(name)

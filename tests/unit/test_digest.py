@@ -1,5 +1,6 @@
 """A digest of code changes with what runs, and with nothing else."""
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -284,3 +285,55 @@ def test_what_was_parsed_is_kept_and_an_edit_or_damage_is_seen(tree: Path) -> No
     kept[0].write_bytes(b"\xff\n")
     damaged = edited(tree, "lamina/alone.py", "X = 1", "X = 3")
     assert code_digest("lamina.parts.wheel", root=damaged) == known
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the library and its scripts."""
+    folder = tmp_path_factory.mktemp("whole") / "original"
+    for part in ("src/lamina", "workflow/scripts"):
+        shutil.copytree(SOURCE.parent / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder / "src"
+
+
+@pytest.mark.parametrize(
+    ("file", "modules", "changed"),
+    [
+        # What `make plan` prints, and what the figure of costs draws.
+        *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work", "peaks", "counting")),
+        ("workflow/studies.py", ("estimate_cost", "lamina.workflow.studies"), True),
+        ("cost/work.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
+        ("relevance/passes.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
+        # How long an evolution goes on.
+        ("search/evolutionary.py", ("search_plans", "lamina.search.evolutionary"), True),
+        # What only describes jobs, or refuses them, is no part of what they compute.
+        ("jobs/sweep_units.py", ("sweep_units",), False),
+        ("preflight/load.py", ("sweep_units",), False),
+        ("relevance/passes.py", ("sweep_units",), False),
+        ("cost/work.py", ("fit_patch", "lamina.recovery.ghost"), False),
+    ],
+)
+def test_a_number_that_is_written_follows_the_code_behind_it(
+    whole: Path, file: str, modules: tuple[str, ...], changed: bool
+) -> None:
+    copy = whole.parents[1] / f"copy{len(list(whole.parents[1].iterdir()))}" / "src"
+    shutil.copytree(whole.parent, copy.parent)
+    with (copy / "lamina" / file).open("a") as end:
+        end.write("\nEDITED = True\n")
+    assert (code_digest(*modules, root=copy) != code_digest(*modules, root=whole)) is changed
+
+
+def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
+    """It stands aside of all digests: a factor in a method of a class there would change results, and no job."""
+    found = []
+    for file in sorted((SOURCE / "lamina/config").glob("*.py")):
+        if file.name in ("document.py", "explain.py"):
+            continue  # texts
+        for method in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(method, ast.FunctionDef) and not method.name.startswith("_") and "option" not in method.name:
+                body = [node for statement in method.body for node in ast.walk(statement)]
+                numbers = {
+                    node.value for node in body if isinstance(node, ast.Constant) and type(node.value) in (int, float)
+                }
+                found += [f"{file.name}: {method.name}: {number}" for number in sorted(numbers - {0, 1, 2, -1, 100})]
+    assert found == []
