@@ -9,7 +9,8 @@ from pathlib import Path
 
 from snakemake.settings.types import DeploymentMethod
 
-ROOT = Path(workflow.basedir)
+# Of lamina, also where another workflow uses it as a module.
+ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 sys.path.insert(0, str(ROOT / "src"))
 
 from lamina.config import text

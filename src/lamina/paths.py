@@ -11,8 +11,17 @@ from pathlib import Path
 from lamina.errors import LaminaError
 from lamina.variant import Variant
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def own(file: str) -> str:
+    """A file of lamina itself: a relative path where a run starts in lamina's folder, absolute where a workflow of
+    another folder uses lamina as a module."""
+    return file if Path(file).exists() else str(REPOSITORY / file)
+
+
 RESULTS = "results"
-VIEWS = "sql/views.sql"
+VIEWS = own("sql/views.sql")
 KEY = "{model}/{calibration}/{selector}"  # of a plan, in a rule's wildcards
 
 

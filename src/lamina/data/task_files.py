@@ -14,10 +14,11 @@ from typing import Any
 
 import yaml
 
+from lamina import paths
 from lamina.config import text
 from lamina.errors import LaminaError
 
-FOLDER = "workflow/tasks"
+FOLDER = paths.own("workflow/tasks")
 
 
 class Function(str):

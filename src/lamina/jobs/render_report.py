@@ -10,7 +10,7 @@ from lamina.config.report import Report
 from lamina.jobs.job import READ, Job, Told
 from lamina.workflow.declared import declared
 
-_TEMPLATE = "workflow/report/report.html.j2"
+_TEMPLATE = paths.own("workflow/report/report.html.j2")
 
 
 class RenderReport(Job):
@@ -36,9 +36,9 @@ class RenderReport(Job):
             report=config.report,
             names=glossary(config),
             template=_TEMPLATE,
-            included=["workflow/report/report.css", "workflow/report/report.js"],
+            included=[paths.own("workflow/report/report.css"), paths.own("workflow/report/report.js")],
             views=paths.VIEWS,
-            queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
+            queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
             facts="results/facts.json",
             database="results/lamina.duckdb",
             tables=[paths.table(table) for table in declared("lamina.tables", "GRAIN")],

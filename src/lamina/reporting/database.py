@@ -18,7 +18,6 @@ import duckdb
 from lamina.errors import LaminaError
 from lamina.tables import store
 
-VIEWS = "sql/views.sql"
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
 
 STUDY = "The study: the name of the configuration file that the run was started with."

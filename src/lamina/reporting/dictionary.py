@@ -6,8 +6,8 @@ PYTHONPATH=src python -m lamina.reporting.dictionary > docs/tables.md
 import tempfile
 from pathlib import Path
 
+from lamina.paths import VIEWS
 from lamina.reporting import database
-from lamina.reporting.database import VIEWS
 from lamina.tables import store
 
 INTRODUCTION = """\

@@ -6,6 +6,7 @@
 from pathlib import Path
 from typing import Any
 
+from lamina import paths
 from lamina.errors import explained
 from lamina.reporting import database
 from lamina.reporting.recommendation import recommendations
@@ -14,7 +15,7 @@ from lamina.variant import DONOR
 KEEP = 0.95
 
 
-def lines(results: str | Path = "results", views: str | Path = database.VIEWS) -> list[str]:
+def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
     """What to look at first; of what the report recommends for single tasks the variant that lacks most, one that is
     certain to keep 95 % before."""
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:

@@ -14,6 +14,7 @@ from typing import Any
 
 import duckdb
 
+from lamina import paths
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.reporting import database
@@ -179,7 +180,7 @@ def main(arguments: list[str]) -> None:
     with explained():
         if arguments[:1] == ["--page"]:
             tables = sorted(Path(arguments[1] if arguments[1:] else "results", "tables").glob("*.parquet"))
-            print(page(database.connect(database.VIEWS, tables)), end="")
+            print(page(database.connect(paths.VIEWS, tables)), end="")
             return
         files = [query(name).read_text(encoding="utf-8") for name in arguments]
         with connect() as connection:

@@ -1,0 +1,49 @@
+"""Another workflow, in a folder of its own, uses lamina as a module, as snakedeploy sets it up."""
+
+import subprocess
+import sys
+from os import environ
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.project import ROOT
+
+pytestmark = pytest.mark.studies
+
+SNAKEFILE = """
+configfile: "config/config.yaml"
+
+module lamina:
+    snakefile:
+        "{root}/Snakefile"
+    config:
+        config
+
+use rule * from lamina
+"""
+CONFIG = """
+models: {{mine: {{source: {root}/resources/reference, dtype: float32}}}}
+calibrations: {{own: {{choices: questions.jsonl}}}}
+selectors: {{accuracy: {{metric: accuracy, strategy: one_shot}}}}
+recoveries: {{ghost: {{method: ghost}}}}
+benchmarks: {{tasks: {{test: {{choices: test.jsonl}}}}}}
+studies:
+  prune: {{models: [mine], calibrations: [own], selectors: [accuracy], removed: [1], recoveries: [none, ghost]}}
+"""
+
+
+def test_a_workflow_of_another_folder_uses_lamina_as_a_module(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "Snakefile").write_text(SNAKEFILE.format(root=ROOT))
+    (tmp_path / "config/config.yaml").write_text(CONFIG.format(root=ROOT))
+    questions = (ROOT / "resources/reference/data/facts_validation.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "questions.jsonl").write_text("".join(questions[:60]))
+    (tmp_path / "test.jsonl").write_text("".join(questions[-60:]))
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--quiet", "all"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environ | {"PYTHONPATH": str(ROOT / "src")}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    page = (tmp_path / "results/report.html").read_text()
+    assert "mine/own/accuracy/removed=1" in page and "ghost" in page
