@@ -438,7 +438,8 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", path)
-    assert row == dict(model="reference", calibration="recall", replicate_of=None) | described
+    named = dict(model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm")
+    assert row == named | described
     (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
     assert row["replicate_of"] == "draws"
 

@@ -215,3 +215,9 @@ def test_tables_are_told_which_rows_are_replicates(root: Path) -> None:
     }
     assert groups["benchmarks"] == groups["plans"] == {}
     assert groups["calibrations"] == {"corpus": "corpus", "corpus.2": "corpus"} | dict.fromkeys(DRAWS, "recall")
+
+
+def test_the_table_of_calibrations_is_told_how_choices_are_compared(root: Path) -> None:
+    loaded = configuration.load(put(replicated(), "calibrations.corpus.score", "acc"), root)
+    assert GatherTable.of(loaded, place(table="calibrations")).scores == {"corpus": "acc", "corpus.2": "acc"}
+    assert GatherTable.of(loaded, place(table="plans")).scores == {}
