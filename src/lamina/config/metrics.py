@@ -46,6 +46,13 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("accuracy", "removal", "correct", "share of the model's advantage over chance that is lost", bound=1.0),
+        Metric(
+            "expected_accuracy",
+            "removal",
+            "choice_scores",
+            "share of the sureness of right answers above chance that is lost: accuracy without its 0/1 noise",
+            bound=1.0,
+        ),
         Metric("cosine", "stream", "cosine", "how much the unit turns the residual stream", runs=True),
         Metric("angular", "stream", "angular_last", "how much it turns the stream at the last token", runs=True),
         Metric("perplexity", "removal", "nll", "how much the loss rises"),

@@ -1,11 +1,13 @@
 """The evaluator: per-sample losses of any candidates, asked for as often as one likes, measured once."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from lamina.errors import LaminaError
+from lamina.relevance.sureness import probability, temperature
 from lamina.search.losses import Loss
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.scores import Name, Scores
@@ -82,10 +84,29 @@ class Evaluator:
         scores = self.session.scores
         if self.loss.metric == "accuracy":
             return 1.0 - scores.correct(places, number, self.loss.field == "correct_norm")
-        if self.loss.metric == "margin" and scores.samples[number].kind != "choices":
+        if self.loss.metric in ("margin", "expected_accuracy") and scores.samples[number].kind != "choices":
             raise LaminaError(
-                f"metric 'margin' needs choices, and sample {number} of the calibration has none. Use accuracy or "
-                "perplexity, or a calibration of multiple choice alone."
+                f"metric '{self.loss.metric}' needs choices, and sample {number} of the calibration has none. Use "
+                "accuracy or perplexity, or a calibration of multiple choice alone."
             )
+        if self.loss.metric == "expected_accuracy":
+            return 1.0 - probability(self._compared(places, number), self._temperature)
         found = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
         return -found if self.loss.metric == "margin" else found
+
+    def _compared(self, places: Sequence[int], number: int) -> np.ndarray:
+        """Scores of a sample's choices as accuracy compares them, (candidates, choices), gold first."""
+        rows = [self.session.scores.sample(self.session.scores.names[place], number) for place in places]
+        found = np.array([row["choice_scores"] for row in rows])
+        return found / rows[0]["choice_lengths"] if self.loss.field.endswith("_norm") else found
+
+    @cached_property
+    def _temperature(self) -> float:
+        """That of probabilities of choices: fitted on the model before a removal, for which it sees all samples."""
+        before, scores = self._beside[0] if self._beside else Candidate(frozenset()), self.session.scores
+        scores.add([name := self._name(before)])
+        if lacking := np.flatnonzero(~scores.scored[scores.index[name]]).tolist():
+            self.session.measure(lacking, {name: before})
+        compared = [self._compared([scores.index[name]], number)[0] for number in range(self.count)]
+        most = max(map(len, compared))
+        return temperature(np.array([np.pad(each, (0, most - len(each)), constant_values=np.nan) for each in compared]))

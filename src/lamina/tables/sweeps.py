@@ -1,6 +1,6 @@
 """Table `sweeps`, from the passes that measure units."""
 
-from lamina.tables.columns import BOOL, FLOAT, INT, STRING, SWEPT, Columns
+from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, SWEPT, WHOLES, Columns
 
 GRAIN = (
     "One row per sample and unit: what the model does on a calibration sample when one more unit is skipped. Unit none "
@@ -36,6 +36,12 @@ COLUMNS: Columns = SWEPT | {
         FLOAT,
         "The same with log-likelihoods divided by the length of the choice (acc_norm), in nats per character.",
     ),
+    "choice_scores": (
+        CHANNELS,
+        "Log-likelihood of each choice in nats, the gold one first, the others in their order; null without choices; "
+        "minus infinity for the gold one and 0 for the others if not finite. Missing in tables of earlier versions.",
+    ),
+    "choice_lengths": (WHOLES, "Length of each choice in characters, in the same order, as acc_norm counts it."),
     "output_cosine": (
         FLOAT,
         "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored tokens of all "
