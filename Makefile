@@ -2,6 +2,7 @@
 # make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device;
 #             CALIBRATE=1 measures this machine's first)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
+# make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside busy processes
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
@@ -41,7 +42,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long check-gpu test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -56,7 +57,7 @@ plan: .venv/installed
 test: test-unit test-pipeline
 
 test-unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 tests/unit tests/device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 -m 'not devices' tests/unit tests/device
 
 test-pipeline: .venv/installed
 	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm
@@ -64,6 +65,11 @@ test-pipeline: .venv/installed
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=10 tests/device
+
+# Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
+check-gpu: .venv/installed
+	PYTHONPATH=src $(BIN)/python benchmarks/check_gpu.py
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install

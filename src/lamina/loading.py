@@ -13,8 +13,7 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
 from lamina.models import export, own_code
-from lamina.models.load import device as default_device
-from lamina.models.load import load_folder, load_model, load_tokenizer, placement
+from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
 from lamina.models.materialise import materialise
 from lamina.variant import FORM, Variant
 
@@ -38,7 +37,7 @@ def load(
         `model/calibration/selector/removed=n/recovery/healing`, whose files the workflow has made.
     results : the workflow's folder of results, where names and variants are looked up.
     dtype : float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
-    device : where to put it; by default the first GPU if there is one.
+    device : `cpu` or `cuda`; by default the first GPU if there is one.
     device_map : spread over devices as accelerate does, `auto` or a mapping. Excludes `device`.
     load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
     trust_remote_code : whether Python code in the folder may run. An export need not be trusted: lamina compares its
@@ -71,7 +70,7 @@ def load(
             folder, dtype, trust_remote_code, classes=own_code.classes(folder) if own else None, **options
         )
         if not options:
-            torch.nn.Module.to(model, torch.device(device) if device is not None else default_device())
+            torch.nn.Module.to(model, on_device(device))
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
         return model, load_tokenizer(manifest, model.config)
     manifest, variant = _find(str(what), Path(results))
@@ -84,7 +83,7 @@ def load(
         )
         raise LaminaError(f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}.")
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
-    on = torch.device("cpu") if options else torch.device(device) if device is not None else default_device()
+    on = torch.device("cpu") if options else on_device(device)
     model = base = load_model(manifest, on)
     if variant is not None:
         parts = variants.read(variant, results)

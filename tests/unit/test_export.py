@@ -251,9 +251,19 @@ def test_what_cannot_be_loaded_is_explained(results: Path, what: str, options: A
         lamina.load(what, results, **options)
 
 
-def test_four_bits_without_bitsandbytes_or_a_gpu_are_refused(results: Path) -> None:
-    with pytest.raises(LaminaError, match="pip install bitsandbytes|needs a GPU"):
-        lamina.load(results.parent / "base", load_in_4bit=True)
+def test_weights_in_four_bits_are_near_those_of_the_folder(results: Path) -> None:
+    pytest.importorskip("bitsandbytes")
+    folder, ids = results.parent / "base", tiny.tokens()
+    whole, small = (lamina.load(folder, dtype="float32", load_in_4bit=four)[0] for four in (False, True))
+    assert type(layers_of(small)[0].mlp.up_proj).__name__ == "Linear4bit"
+    one, other = (logits(model, ids.to(model.device)).float().cpu() for model in (whole, small))
+    assert 0 < (one - other).norm() / one.norm() < 0.6
+
+
+def test_a_device_that_lamina_does_not_compute_on_is_refused(results: Path) -> None:
+    for device in ("mps", "xpu:0"):
+        with pytest.raises(LaminaError, match=f"device: '{device}' is none .* 'cpu' or 'cuda'"):
+            lamina.load(results.parent / "base", device=device)
 
 
 def test_a_device_map_is_applied_after_the_surgery(results: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from lamina.evaluation import perplexity
 from lamina.models import devices
-from lamina.models.load import load_folder, placement
+from lamina.models.load import device, load_folder, placement
 from lamina.streams import footprint
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
@@ -70,10 +70,9 @@ def test_capture_needs_on_a_device_what_is_predicted() -> None:
     assert 0 < room.room(model) <= torch.cuda.mem_get_info()[1] // 2
 
 
-@needs_one
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="no bitsandbytes: NOT tested")
 def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
-    exact = load_folder(REFERENCE, "float32", False).cuda()
+    exact = load_folder(REFERENCE, "float32", False).to(device())
     rounded = load_folder(REFERENCE, "bfloat16", False, **placement(None, True, "bfloat16"))
     cut = [perplexity.Window(tuple(ids), 1, n) for n, ids in enumerate(tiny.tokens(8, 60).tolist())]
     mean = [

@@ -135,10 +135,24 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
             materialise(base, {"units": units}, patches, tmp_path)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_weights_in_4_bits_are_refused_where_they_cannot_be_had() -> None:
-    with pytest.raises(LaminaError, match="quantise: 4bit cannot be had here.*(bitsandbytes|GPU).*quantise: none"):
-        load_quantised({"dtype": "bfloat16"}, "4bit")
+def test_training_beside_weights_in_4_bits_is_near_that_beside_whole_ones(tmp_path: Path) -> None:
+    """QLoRA, as config/papers/deeper-layers.yaml has it, in small and with the real library."""
+    pytest.importorskip("bitsandbytes")
+    tiny.model().save_pretrained(tmp_path / "model")
+    manifest = {"path": str(tmp_path / "model"), "source": "x", "dtype": "float32", "trust_remote_code": False}
+    plan, losses = {"units": ["2"]}, {}
+    for quantise in ("none", "4bit"):
+        base, options = load_quantised(manifest, quantise), Lora(**{**FAST, "quantise": quantise})
+        healed, rows = lora.heal(base, plan, None, [Source(samples())], options)
+        lora.save(healed, tmp_path / quantise)
+        losses[quantise] = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
+        merged = materialise(tiny.model(), plan, None, tmp_path / quantise)
+        _, held = training.split([Source(samples())], options.seed)
+        losses[quantise].append(training.validate(Objective("lm", merged, merged), held, 1000))
+    assert {str(weight.dtype) for weight in base.parameters()} == {"torch.float32", "torch.uint8"}
+    assert min(losses["4bit"][:-1]) < 0.95 * losses["4bit"][0], "it learns"
+    for quantised, whole in zip(losses["4bit"], losses["none"], strict=True):
+        assert quantised == pytest.approx(whole, rel=0.15)
 
 
 def test_a_mixture_draws_scored_tokens_by_their_weight() -> None:

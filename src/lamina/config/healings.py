@@ -84,7 +84,7 @@ class Lora(Trained, Healing):
     )
     targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
     quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory: needs a GPU and bitsandbytes. The result is not quantised.",
+        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
         "none",
     )
 

@@ -53,23 +53,23 @@ class _Sums:
         self.ratio = np.zeros((2, samples, depth))
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        """A line at a time, boundary after boundary: in float64 a stream is large."""
-        for line, sample in enumerate(batch.samples):
-            length = int(batch.real[line].sum())
-            self.numbers[:, sample] = length, max(0, length - self.skip_first)
+        """A line at a time, boundary after boundary: in float64 a stream is large. A GPU is asked twice a batch."""
+        lengths, found = batch.real.sum(-1).tolist(), []
+        for line, length in enumerate(lengths):
             before: Any = None
-            for boundary, stream in streams.items():
+            for _, stream in sorted(streams.items()):
                 now = stream[line, :length].double()
-                self.total[:, sample, boundary] = self._sums(now.sum(-1))
-                self.squares[:, sample, boundary] = self._sums(now.square().sum(-1))
+                tokens = [now.sum(-1), now.square().sum(-1), torch.zeros_like(now[:, 0])]
                 if before is not None:
                     norm = before.norm(dim=-1).clamp_min(torch.finfo(now.dtype).tiny)
-                    self.ratio[:, sample, boundary - 1] = self._sums((now - before).norm(dim=-1) / norm)
+                    tokens[2] = (now - before).norm(dim=-1) / norm
+                both = torch.stack(tokens)
+                found.append(torch.stack([both.sum(-1), both[:, self.skip_first :].sum(-1)]))
                 before = now
-
-    def _sums(self, values: torch.Tensor) -> list[float]:
-        """Over all tokens, and without the first."""
-        return [float(values.sum()), float(values[self.skip_first :].sum())]
+        sums = torch.stack(found).cpu().numpy().reshape(len(lengths), len(streams), 2, 3).transpose(3, 2, 0, 1)
+        self.numbers[:, batch.samples] = lengths, [max(0, length - self.skip_first) for length in lengths]
+        self.total[:, batch.samples], self.squares[:, batch.samples] = sums[0], sums[1]
+        self.ratio[:, batch.samples] = sums[2, :, :, 1:]
 
 
 def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:

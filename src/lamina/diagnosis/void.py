@@ -38,8 +38,8 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         norms = torch.stack([streams[place].float().norm(dim=-1) for place in range(depth + 1)]).cpu()
-        for line, index in enumerate(batch.samples):
-            growth = norms[:, line, : int(batch.real[line].sum())].diff(dim=0)
+        for line, (index, length) in enumerate(zip(batch.samples, batch.real.sum(1).tolist(), strict=True)):
+            growth = norms[:, line, :length].diff(dim=0)
             shuffled = growth.gather(0, torch.rand(growth.shape, generator=generator).argsort(0))
             for number, part in enumerate(_parts(samples[index])):
                 numbers[number, index] = growth[:, part].shape[1]

@@ -95,6 +95,16 @@ def alone(layer: nn.Module, on: torch.device) -> nn.Module:
     return copied.to(on)
 
 
+def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
+    """A layer where another one computes: a copy there, if the other's model is over several devices."""
+    place = other.__dict__.get("runs_on")
+    if place is None:
+        return layer
+    copied = alone(layer, place)
+    _run_on(copied, place, streamed=False)
+    return copied
+
+
 def _fill(rest: int, layers: Sequence[int], room: Sequence[int]) -> list[int | None] | None:
     """The number of each layer's device, in order; None for a layer that has none. None if even one does not fit.
 

@@ -15,6 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import parse
@@ -83,14 +84,14 @@ def _layer(base: PreTrainedModel, layer: int, name: str, records: Records) -> nn
     if "of" not in record:
         sibling = _sibling(base, record)
         _check_shapes(base, sibling, name)
-        return layers_of(sibling)[layer]
+        return devices.beside(layers_of(sibling)[layer], layers_of(base)[layer])
     own = layers_of(base)[layer]
     merged = copy.deepcopy(own)
     others = [dict(_layer(base, layer, each, records).named_parameters()) for each in record["of"]]
     with torch.no_grad():
         for key, weight in merged.named_parameters():
             wide = weight.float()
-            change = sum((other[key].float() - wide for other in others), torch.zeros_like(wide))
+            change = sum((other[key].float().to(wide.device) - wide for other in others), torch.zeros_like(wide))
             weight.copy_(wide + record["weight"] * change)
     return merged
 

@@ -21,6 +21,23 @@ def device() -> torch.device:
     return torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
+def on_device(asked: str | torch.device | None) -> torch.device:
+    """The device that is asked for by name, by default `device()`.
+
+    Raises
+    ------
+    LaminaError
+        If lamina does not compute there.
+    """
+    found = device() if asked is None else torch.device(asked)
+    if found.type not in ("cpu", "cuda"):
+        raise LaminaError(
+            f"device: '{found}' is none that lamina computes on: sums need float64, and tests know CPUs and GPUs of "
+            "NVIDIA or AMD. Write 'cpu' or 'cuda'."
+        )
+    return found
+
+
 def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreTrainedModel:
     """The model in evaluation mode on `on`, in the manifest's dtype, from safetensors only.
 
@@ -102,7 +119,7 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
     Raises
     ------
     LaminaError
-        If the package or the device that an option needs is missing.
+        If the package that an option needs is missing.
     """
     options: dict[str, Any] = {}
     if device_map is not None:
@@ -112,16 +129,14 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
     if load_in_4bit:
         if importlib.util.find_spec("bitsandbytes") is None:
             raise LaminaError(
-                "load_in_4bit needs the package bitsandbytes, which lamina does not install because it needs a GPU: "
-                "pip install bitsandbytes. Without it, load the model in bfloat16."
+                "load_in_4bit needs the package bitsandbytes: pip install bitsandbytes. Without it, load the model in "
+                "bfloat16."
             )
-        if not torch.cuda.is_available():
-            raise LaminaError("load_in_4bit needs a GPU, and none is visible. Load the model in bfloat16.")
         from transformers import BitsAndBytesConfig
 
         compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
         options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=compute)
-        options.setdefault("device_map", {"": 0})
+        options.setdefault("device_map", {"": device()})
     return options
 
 

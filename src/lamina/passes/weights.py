@@ -54,10 +54,13 @@ def rows(
 
 def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
     """Sum of abs(w) over the weights of each unit of an unpruned model, in float64."""
-    return {
-        unit: sum(float(weight.detach().abs().sum(dtype=torch.float64)) for weight in _weights(model, unit))
-        for unit in units
-    }
+    weights = [(unit, weight.detach()) for unit in units for weight in _weights(model, unit)]
+    # On one device, which is asked once.
+    sums = [weight.abs().sum(dtype=torch.float64).to(model.device) for _, weight in weights]
+    sizes = dict.fromkeys(units, 0.0)
+    for (unit, _), size in zip(weights, torch.stack(sums).tolist() if sums else [], strict=True):
+        sizes[unit] += size
+    return sizes
 
 
 def taylor(
