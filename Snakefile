@@ -53,6 +53,10 @@ rule all:
     input:
         "results/report.html",
         "results/refusals.txt",
+        # All of it is behind the report, and made anew where it was deleted.
+        "results/lamina.duckdb",
+        [paths.table(table) for table in TABLES],
+        [[paths.figure(figure), paths.figure_data(figure)] for figure in FIGURES],
 
 
 # Snakemake asks again what a function takes each time that it calls it; told here, it need not look.

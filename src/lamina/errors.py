@@ -1,7 +1,8 @@
 """The one exception a user is meant to read."""
 
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -9,10 +10,42 @@ class LaminaError(Exception):
     """Something the user can mend. The message names what is wrong, where, and what to write instead."""
 
 
+_MACHINE = {
+    (
+        *("MemoryError", "OutOfMemoryError", "out of memory", "not enough memory", "llocate memory", "bad_alloc"),
+        "failed to map segment from shared object",
+    ): "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at a time (CORES=1), "
+    "write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger machine.",
+    ("No space left on device", "Disk quota exceeded"): "the disk is full. Make room and start again: what is finished "
+    "stays.",
+}
+_checks: list[Callable[[], None]] = []
+
+
+def at_end(check: Callable[[], None]) -> None:
+    """Have `check` called once the work inside `explained` is done; what it raises is how that ends."""
+    _checks.append(check)
+
+
+def cause(text: str) -> str | None:
+    """What an error of the machine's means and what to do, by its text; None if it is no such error."""
+    return next((meaning for signs, meaning in _MACHINE.items() if any(sign in text for sign in signs)), None)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback."""
+    """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback.
+
+    Where memory or the disk ran out, that is said too.
+    """
     try:
         yield
+        while _checks:
+            _checks.pop()()
     except LaminaError as error:
         sys.exit(f"lamina: {error}")
+    except Exception as error:
+        if meaning := cause(f"{type(error).__name__}: {error}"):
+            traceback.print_exc()
+            sys.exit(f"lamina: {meaning}")
+        raise

@@ -1,14 +1,13 @@
 """`lamina.load`: a variant, an export or a model folder as a normal transformers model and tokenizer."""
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina import paths
+from lamina import paths, seal
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import variants
@@ -87,6 +86,8 @@ def load(
     model = base = load_model(manifest, on)
     if variant is not None:
         parts = variants.read(variant, results)
+        for record in (parts.plan or {}).get("donors", {}).values():
+            record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
         # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
         model.__dict__["save_pretrained"] = functools.partial(export.save, model)
@@ -119,7 +120,13 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
                     f"{file} is not there, so the variant '{name}' has not been made.{_or_near(Path(file))} Put it "
                     f"into a study of the configuration and run the workflow{_or_export(variant, results)}."
                 )
-    return json.loads(manifest.read_text(encoding="utf-8")), variant
+    told = seal.read_json(manifest)
+    return told | {"path": _here(told["path"], results)}, variant
+
+
+def _here(path: str, results: Path) -> str:
+    """The folder of a model, whose path counts from that of the results."""
+    return str(results.absolute().parent / path)
 
 
 def _or_near(missing: Path) -> str:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.selectors import Beam, Evolutionary
 from lamina.errors import LaminaError
-from lamina.models import donors
+from lamina.models import donors, unchanged
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.preflight.load import load
@@ -32,8 +32,11 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
-    path = {name: str(folder / name) for name in models}
-    return {name: {"path": path[name], "weights_sha256": str(folder), "trust_remote_code": False} for name in models}
+    digests = {name: unchanged.digests(folder / name)["weights_sha256"] for name in models}
+    return {
+        name: {"path": str(folder / name), "weights_sha256": digest, "trust_remote_code": False}
+        for name, digest in digests.items()
+    }
 
 
 def cut(base: PreTrainedModel, units: list[str], records: dict[str, dict[str, Any]]) -> PreTrainedModel:

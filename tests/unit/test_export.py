@@ -24,7 +24,7 @@ import lamina
 from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
-from lamina.models import export, modeling_lamina, own_code
+from lamina.models import export, modeling_lamina, own_code, unchanged
 from lamina.models.load import load_folder, load_model, load_tokenizer
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, text_config
@@ -452,7 +452,7 @@ def real_models() -> list[Path]:
 def test_real_models_keep_their_perplexity_on_real_text(folder: Path, tmp_path: Path) -> None:
     """After removing nothing it is what it was, and after a reload it is what it was before."""
     manifest = {"path": str(folder), "source": folder.name, "dtype": "float32", "trust_remote_code": False}
-    manifest |= {"revision": None, "weights_sha256": ""}
+    manifest |= {"revision": None, **unchanged.digests(folder)}
     base, tokenizer = load_model(manifest, torch.device("cpu")), load_tokenizer(manifest)
     documents = read_documents(REAL / "data/tinystories_1000.json", "0:12")
     cut = perplexity.windows(documents, tokenizer, 128)

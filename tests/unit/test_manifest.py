@@ -1,15 +1,19 @@
 """What is refused before a model is loaded, and that touching a file changes nothing."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models.context import context
+from lamina.models.load import load_model, load_skeleton, load_tokenizer
 from lamina.models.manifest import describe, find_model, fingerprint
+from tests.unit import tiny
 
 REFERENCE = Path(__file__).parents[2] / "resources/reference"
 ENTRY = Model(source="somewhere", dtype="float32")
@@ -196,3 +200,60 @@ def test_the_users_home_is_found(folder: Path, monkeypatch) -> None:
 )
 def test_the_context_is_what_the_config_says(settings: dict, tokens: int | None) -> None:
     assert context(settings) == tokens
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"num_hidden_layers": 10**7}, "num_hidden_layers: 10000000.*no model has"),
+        ({"num_hidden_layers": -1}, "which no model has"),
+        ({"text_config": [1]}, "is not JSON"),
+    ],
+)
+def test_a_configuration_that_no_model_has_is_refused(folder: Path, change: dict[str, Any], said: str) -> None:
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | change))
+    with pytest.raises(LaminaError, match=f"models.mine.source: .*config.json.*{said}"):
+        describe("mine", ENTRY, folder)
+
+
+def test_a_nested_configuration_may_be_null(folder: Path) -> None:
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(told | {"text_config": None}))
+    assert describe("mine", ENTRY, folder)["n_layers"] == 12
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-2.safetensors", "tokenizer.json", "extra.txt"])
+def test_a_pipe_in_a_models_folder_hangs_nothing(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    fingerprint(folder)
+    with pytest.raises(LaminaError, match=f"{name} is no plain file"):
+        describe("mine", ENTRY, folder)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
+def test_json_that_is_nested_without_end_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_text('{"a":' * 99999)
+    with pytest.raises(LaminaError, match=f"models.mine.source: .*{name}"):
+        describe("mine", ENTRY, folder)
+
+
+def test_a_dtype_that_there_is_not_ends_with_the_folders_name(tmp_path: Path) -> None:
+    tiny.model().save_pretrained(tmp_path)
+    told = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(told | {"dtype": "Q9", "torch_dtype": "Q9"}))
+    manifest = {"path": str(tmp_path), "source": "mine", "trust_remote_code": False, "dtype": "auto"}
+    for load in (load_skeleton, load_model):
+        with pytest.raises(LaminaError, match="the model 'mine' in .* does not load"):
+            load(manifest)
+
+
+def test_a_chat_template_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.models.load._TEMPLATE_SECONDS", 1)
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    tokenizer.save_pretrained(tmp_path)
+    manifest = {"path": str(tmp_path), "source": "mine", "trust_remote_code": False, "chat_template": True}
+    with pytest.raises(LaminaError, match="chat template of the model 'mine' did not come to an end in 1 s"):
+        load_tokenizer(manifest)

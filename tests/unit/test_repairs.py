@@ -22,7 +22,7 @@ from lamina.evaluation import variants
 from lamina.jobs.changes import IN_LOOP, weighed
 from lamina.jobs.export_variant import ExportVariant
 from lamina.jobs.fit_patch import FitPatch
-from lamina.models import modeling_lamina
+from lamina.models import modeling_lamina, unchanged
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.variant import share
@@ -91,7 +91,7 @@ def results(tmp_path: Path) -> Path:
     results, folder = tmp_path / "results", base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
-    manifest |= {"trust_remote_code": False, "weights_sha256": "0"}
+    manifest |= {"trust_remote_code": False, **unchanged.digests(folder)}
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]

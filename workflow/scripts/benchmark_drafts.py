@@ -1,8 +1,8 @@
 """Measure the variants of a model as drafts of it, in turn with the model alone, with one model load."""
 
-import json
 from pathlib import Path
 
+from lamina import seal
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import drafts, variants
@@ -14,7 +14,7 @@ from lamina.variant import Variant
 if __name__ == "__main__":
     with explained():
         job = BenchmarkDrafts.read()
-        manifest = json.loads(Path(job.manifest).read_text(encoding="utf-8"))
+        manifest = seal.read_json(job.manifest)
         base = load_model(manifest)
         documents = read_documents(corpus_file(job.text.text, job.text.split, Path.cwd()), job.text.documents)
         asked = drafts.prompts(documents, load_tokenizer(manifest), job.drafts)

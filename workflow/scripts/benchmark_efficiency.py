@@ -1,8 +1,6 @@
 """Size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
-import json
-from pathlib import Path
-
+from lamina import seal
 from lamina.errors import explained
 from lamina.evaluation import efficiency, variants
 from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
@@ -15,7 +13,7 @@ if __name__ == "__main__":
         job = BenchmarkEfficiency.read()
         listed, rows = [Variant.parse(text) for text in job.variants], []
         if listed:
-            base = load_model(json.loads(Path(job.manifest).read_text(encoding="utf-8")))
+            base = load_model(seal.read_json(job.manifest))
             made = [variant for variant in listed if not variants.refused(variant)]
             chosen = efficiency.one_per_cost({variant: variants.plan(variant) for variant in made})
             pairs = (

@@ -1,8 +1,6 @@
 """Compare the residual streams at all pairs of layer boundaries."""
 
-import json
-from pathlib import Path
-
+from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.jobs.capture_activations import CaptureActivations
@@ -14,7 +12,7 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = CaptureActivations.read()
-        model = load_model(json.loads(Path(job.manifest).read_text()))
+        model = load_model(seal.read_json(job.manifest))
         calibration = calibrations.read(job.calibration)
         tokens = room.tokens(job.tokens, model, calibration.samples)
         rows = capture(model, calibration.sequences(), tokens)

@@ -1,6 +1,5 @@
 """Write the facts of a run that change from run to run: versions, commit, machine, wall time."""
 
-import json
 import os
 import platform
 import subprocess
@@ -46,4 +45,4 @@ if __name__ == "__main__":
             "python": platform.python_version(),
             **{package: version(package) for package in PACKAGES},
         }
-        store.write_text(job.output, json.dumps(facts, indent=2) + "\n")
+        store.write_json(job.output, facts)

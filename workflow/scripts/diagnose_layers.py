@@ -1,8 +1,8 @@
 """Measure what the layers of an unpruned model do on a calibration or a file, with nothing removed."""
 
-import json
 from pathlib import Path
 
+from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.jobs.diagnose_layers import DiagnoseLayers
@@ -15,7 +15,7 @@ if __name__ == "__main__":
     with explained():
         job = DiagnoseLayers.read()
         method, filed = load(f"lamina.diagnosis.{job.diagnosis.kind}"), job.diagnosis.FILED
-        manifest = json.loads(Path(job.manifest).read_text())
+        manifest = seal.read_json(job.manifest)
         if filed:
             given = method.read(Path(job.given), load_tokenizer(manifest), job.diagnosis)
         else:

@@ -1,6 +1,5 @@
 """Count the work of a configuration from its models, calibrations and tasks, before any of it is done."""
 
-import json
 from dataclasses import asdict
 from functools import reduce
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from lamina import seal
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
 from lamina.cost.counting import counted
@@ -55,7 +55,7 @@ if __name__ == "__main__":
         job = EstimateCost.read()
         config = load(job.config, Path.cwd())
         manifests, read = [Path(file) for file in job.manifests], [Path(file) for file in job.calibrations]
-        models = {path.parent.name: json.loads(path.read_text()) for path in manifests}
+        models = {path.parent.name: seal.read_json(path) for path in manifests}
         drawn = {(path.parent.name, path.stem): counted(calibrations.read(path).samples) for path in read}
         tasks = {}
         for model, manifest in models.items():
@@ -71,4 +71,4 @@ if __name__ == "__main__":
         early = sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
         found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
-        store.write_text(job.output, json.dumps(found, indent=2) + "\n")
+        store.write_json(job.output, found)

@@ -1,10 +1,10 @@
 """Write one variant as a Hugging Face checkpoint with tokenizer, model card and mergekit recipe."""
 
-import json
 from pathlib import Path
 
 import torch
 
+from lamina import seal
 from lamina.errors import LaminaError, explained
 from lamina.evaluation import variants
 from lamina.jobs.export_variant import ExportVariant
@@ -21,7 +21,7 @@ if __name__ == "__main__":
         parts = variants.read(variant)
         if parts.plan is None:
             raise LaminaError(f"{variant} is the unpruned model, which is its own checkpoint. Name a variant.")
-        manifest = json.loads(Path(job.manifest).read_text(encoding="utf-8"))
+        manifest = seal.read_json(job.manifest)
         described = (variant, Variant.base(variant.model))
         measured = store.gather("benchmarks", job.benchmarks).to_pylist()
         form = export(

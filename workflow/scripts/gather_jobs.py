@@ -20,8 +20,13 @@ def jobs(folder: Path, logs: Path) -> Iterator[dict[str, Any]]:
     Jobs of earlier runs keep their files, so that a rerun of a part still tells the cost of the whole.
     """
     for path in sorted(folder.rglob("*.jsonl")):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue  # half a line, of a job that was killed: a record of cost and no more
+            if not isinstance(record, dict):
+                continue
             resources = record.get("resources") or {}
             log = logs / path.relative_to(folder).with_suffix(".log")
             used = _USED.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from lamina import seal
 from lamina.errors import LaminaError, explained
 from lamina.jobs.gather_table import GatherTable
 from lamina.tables import store
@@ -19,7 +19,7 @@ def models(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, A
     """Rows from manifests `models/{model}/manifest.json`."""
     columns = store.schema("models").names
     for path in paths:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = seal.read_json(path)
         yield {name: manifest.get(name) for name in columns} | {"model": path.parent.name}
 
 
@@ -29,10 +29,10 @@ def calibrations(
     """Rows from the metadata of samples `calibrations/{model}/{calibration}.parquet`."""
     columns = store.schema("calibrations").names
     for path in paths:
-        metadata = pq.read_schema(path).metadata or {}
-        if b"lamina.calibration" not in metadata:
+        metadata = store.metadata(path)
+        if "calibration" not in metadata:
             raise LaminaError(f"{path} is not a calibration of this version of lamina. Delete the file and run again.")
-        described = json.loads(metadata[b"lamina.calibration"])
+        described = json.loads(metadata["calibration"])
         names = {"model": path.parent.name, "calibration": path.stem, "replicate_of": groups.get(path.stem)}
         names["choice_score"] = scores.get(path.stem, "acc_norm")
         yield {name: described.get(name) for name in columns} | names
@@ -41,7 +41,7 @@ def calibrations(
 def plans(paths: Sequence[Path], groups: Mapping[str, str], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from plans; one row with a null unit for a refused plan."""
     for path in paths:
-        plan = json.loads(path.read_text(encoding="utf-8"))
+        plan = seal.read_json(path)
         keys = {name: plan[name] for name in SELECTION} | {"replicate_of": groups.get(plan["selector"])}
         if plan["refused"]:
             yield keys | {"refused": plan["refused"]}
@@ -57,7 +57,7 @@ def plans(paths: Sequence[Path], groups: Mapping[str, str], *_: Mapping[str, str
 def shared_documents(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Rows from the checks `overlap/{model}/{calibration}/{task}.json`."""
     for path in paths:
-        yield {"model": path.parents[1].name} | json.loads(path.read_text(encoding="utf-8"))
+        yield {"model": path.parents[1].name} | seal.read_json(path)
 
 
 READERS = {"models": models, "calibrations": calibrations, "plans": plans, "shared_documents": shared_documents}

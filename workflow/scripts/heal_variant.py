@@ -3,9 +3,9 @@
 A killed job leaves its progress beside the outputs; started again with the same settings and files, it goes on there.
 """
 
-import json
 from pathlib import Path
 
+from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.healing.progress import Progress, digest
@@ -24,11 +24,11 @@ if __name__ == "__main__":
         job = HealVariant.read()
         variant, folder = Variant.parse(job.variant), Path(job.output).parent
         method = load(f"lamina.healing.{job.healing.method}")
-        plan = json.loads(Path(job.plan).read_text(encoding="utf-8"))
+        plan = seal.read_json(job.plan)
         rows, progress = [], None
         if plan["units"] and not (job.patch and patch.refused(job.patch, plan["removed"])):
             patches = patch.load(job.patch, plan["removed"]) if job.patch else None
-            manifest = json.loads(Path(job.manifest).read_text(encoding="utf-8"))
+            manifest = seal.read_json(job.manifest)
             base = load_quantised(manifest, getattr(job.healing, "quantise", "none"))
             files = {variant.calibration: job.calibration} | job.data
             sources = [Source(calibrations.read(files[name]).samples, weight) for name, weight in job.weights]

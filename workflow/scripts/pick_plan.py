@@ -1,8 +1,6 @@
 """Hand out the plan of one size from those that a search found."""
 
-import json
-from pathlib import Path
-
+from lamina import seal
 from lamina.errors import LaminaError, explained
 from lamina.jobs.pick_plan import PickPlan
 from lamina.search import plans
@@ -11,7 +9,7 @@ from lamina.search.plans import Plan
 if __name__ == "__main__":
     with explained():
         job = PickPlan.read()
-        found = [Plan(**plan) for plan in json.loads(Path(job.plans).read_text(encoding="utf-8"))]
+        found = [Plan(**plan) for plan in seal.read_json(job.plans)["plans"]]
         sizes = [plan.removed for plan in found]
         if job.removed not in sizes:
             raise LaminaError(

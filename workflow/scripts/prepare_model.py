@@ -1,6 +1,5 @@
 """Find a model, check what it is, and write its manifest."""
 
-import json
 from pathlib import Path
 
 from lamina.errors import explained
@@ -11,5 +10,5 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = PrepareModel.read()
-        folder = Path(job.folder).resolve() if job.folder else find_model(job.model, job.entry, Path.cwd())
-        store.write_text(job.output, json.dumps(describe(job.model, job.entry, folder), indent=2) + "\n")
+        folder = Path.cwd() / job.folder if job.folder else find_model(job.model, job.entry, Path.cwd())
+        store.write_json(job.output, describe(job.model, job.entry, folder))

@@ -1,8 +1,6 @@
 """Choose the units that one selector removes at one size."""
 
-import json
-from pathlib import Path
-
+from lamina import seal
 from lamina.errors import explained
 from lamina.jobs.prune_step import PruneStep
 from lamina.search import choosing, plans
@@ -10,7 +8,7 @@ from lamina.search import choosing, plans
 if __name__ == "__main__":
     with explained():
         job = PruneStep.read()
-        n_layers = json.loads(Path(job.manifest).read_text())["n_layers"]
+        n_layers = seal.read_json(job.manifest)["n_layers"]
         previous = plans.read(job.previous) if job.previous else choosing.empty(job)
         refused, step = choosing.evidence(job, previous)
         plans.write(job.output, choosing.choose(job, n_layers, previous, refused, step))

@@ -1,8 +1,8 @@
 """Render the report of a run: one self-contained HTML file."""
 
-import json
 from pathlib import Path
 
+from lamina import seal
 from lamina.errors import explained
 from lamina.jobs.render_report import RenderReport
 from lamina.reporting import database, report
@@ -15,7 +15,7 @@ if __name__ == "__main__":
         job = RenderReport.read()
         tables = [Path(table) for table in job.tables]
         connection = database.connect(Path(job.views), tables, computed=COMPUTED)
-        facts = json.loads(Path(job.facts).read_text(encoding="utf-8"))
+        facts = seal.read_json(job.facts)
         queries, figures = Path(job.queries[0]).parent, Path(job.figures[0]).parent
         given = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
         page = report.render(connection, queries, figures, Path(job.template), *given)

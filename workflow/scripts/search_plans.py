@@ -1,9 +1,9 @@
 """Search the sets of units that one selector removes, at every size that a study asks for."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
+from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.jobs.search_plans import SearchPlans
@@ -14,11 +14,11 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = SearchPlans.read()
-        manifest = json.loads(Path(job.manifest).read_text())
+        manifest = seal.read_json(job.manifest)
         files = {job.keys["calibration"]: job.calibration} | job.data
         read = {name: calibrations.read(file) for name, file in files.items()}
         log = Path(job.output).with_suffix(".log")
         plans, rows = searched(job, load_model(manifest), manifest, read, log)
-        store.write_text(job.plans, json.dumps([asdict(plan) for plan in plans], indent=2) + "\n")
+        store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)
         log.unlink(missing_ok=True)

@@ -1,8 +1,6 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
-import json
-from pathlib import Path
-
+from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.jobs.sweep_units import SweepUnits
@@ -15,7 +13,7 @@ if __name__ == "__main__":
         job = SweepUnits.read()
         plan, rows = plans.read(job.plan) if job.plan else None, []
         if plan is None or plan.refused is None:
-            manifest, removed = json.loads(Path(job.manifest).read_text()), plan.units if plan else []
+            manifest, removed = seal.read_json(job.manifest), plan.units if plan else []
             if units := removals.share(job, manifest["n_layers"], removed):
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 read = {name: calibrations.read(file) for name, file in files.items()}

@@ -5,11 +5,11 @@ this machine once `lamina.cost.pace` has measured it. `--jobs` compares that wit
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from lamina import seal
 from lamina.errors import LaminaError, explained
 
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
@@ -112,10 +112,10 @@ def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[
 
 def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
     """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
-    import pyarrow.parquet
+    from lamina.tables import store
 
     found: dict[str, tuple[int, float]] = {}
-    read = pyarrow.parquet.read_table(file, columns=["rule", "seconds"])
+    read = store.read(file, ["rule", "seconds"])
     for rule, seconds in zip(*(column.to_pylist() for column in read.columns), strict=True):
         if stage := RULES.get(rule):
             jobs, before = found.get(stage, (0, 0.0))
@@ -133,12 +133,12 @@ def main(arguments: Iterable[str] | None = None) -> None:
     args = parser.parse_args(None if arguments is None else list(arguments))
     if args.rate is not None and not args.rate > 0:
         raise LaminaError(f"RATE={args.rate:g}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
-    found = json.loads(args.file.read_text(encoding="utf-8"))
+    found = seal.read_json(args.file)
     pace = Pace((args.rate or RATE) * 1e12, {})
     told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
     told += "" if args.rate else " CALIBRATE=1 measures this machine instead."
     if not args.rate and args.pace and args.pace.exists():
-        measured = json.loads(args.pace.read_text(encoding="utf-8"))
+        measured = seal.read_json(args.pace)
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
         told = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
     stages = {name: Stage(**entry) for name, entry in found["stages"].items()}

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lamina import seal
 from lamina.config.jobs import Sweep
 from lamina.errors import LaminaError, explained
 from lamina.workflow import commands, resources, warm
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="results folder of a study whose models are prepared")
     parser.add_argument("file", type=Path)
     args = parser.parse_args()
-    manifests = [json.loads(path.read_text()) | {"name": path.parent.name} for path in _found(args.results / "models")]
+    manifests = [seal.read_json(path) | {"name": path.parent.name} for path in _found(args.results / "models")]
     manifest = max(manifests, key=lambda each: each["parameters"])
     calibration = max((args.results / "calibrations" / manifest["name"]).glob("*.parquet"), key=os.path.getsize)
     spent = _job(args.results / "models" / manifest["name"] / "manifest.json", calibration)

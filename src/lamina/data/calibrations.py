@@ -113,9 +113,16 @@ def write(path: str | Path, calibration: Calibration) -> None:
 
 
 def read(path: str | Path) -> Calibration:
-    """Read what `write` wrote."""
+    """Read what `write` wrote.
+
+    Raises
+    ------
+    LaminaError
+        If it is damaged.
+    """
     data = store.read(path, [field.name for field in _SCHEMA if field.name != "runs"])
-    facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
+    with store.reading(path):
+        facts = json.loads((data.schema.metadata or {})[METADATA_KEY])
     grouped: dict[int, list[dict[str, Any]]] = {}
     for record in data.to_pylist():
         grouped.setdefault(record["sample"], []).append(record)

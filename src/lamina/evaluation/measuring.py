@@ -1,12 +1,11 @@
 """What the jobs share that measure many variants of one model: one model load, and two tables."""
 
-import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina import seal
 from lamina.evaluation import variants
 from lamina.jobs.benchmark_generation import BenchmarkGeneration
 from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
@@ -26,7 +25,7 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
     rows: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
     if job.variants:
-        manifest = json.loads(Path(job.manifest).read_text(encoding="utf-8"))
+        manifest = seal.read_json(job.manifest)
         base = load_model(manifest)
         score = prepare(manifest, base)
         for variant, model in variants.in_turn(base, [Variant.parse(text) for text in job.variants]):

@@ -1,6 +1,5 @@
 """The files behind a variant, and variants materialised in turn from one base model."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina import paths
+from lamina import paths, seal
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.variant import Boundary
@@ -29,7 +28,7 @@ class Parts:
 def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
     """The plan behind a variant, None for the unpruned model; one without units was refused."""
     file = paths.variant_files(variant, results).plan
-    return json.loads(Path(file).read_text(encoding="utf-8")) if file else None
+    return seal.read_json(file) if file else None
 
 
 def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:

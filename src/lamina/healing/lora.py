@@ -4,6 +4,7 @@ Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is picked 
 is what is benchmarked: the update merged into the weights, in their dtype.
 """
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from typing import Any, cast
 import torch
 from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
-from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -25,7 +25,7 @@ from lamina.healing.objectives import Objective
 from lamina.healing.progress import Progress
 from lamina.healing.training import Source
 from lamina.models.adaptable import paths
-from lamina.models.materialise import ADAPTED, materialise
+from lamina.models.materialise import ADAPTED, SETTINGS, materialise
 from lamina.models.modeling_lamina import Patched
 from lamina.models.structure import family_of
 from lamina.models.variant import Boundary, Repairing, own
@@ -158,10 +158,11 @@ def save_empty(folder: str | Path) -> None:
 
 def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
     """Write the two files of an adapter; `targets` says what its weights are of."""
-    with store.replacing(folder / "adapter_model.safetensors") as temporary:
-        save_file(dict(state), temporary, metadata={ADAPTED: targets})
-    text = json.dumps(config, indent=2, sort_keys=True, default=str)
-    store.write_text(folder / "adapter_config.json", text + "\n")
+    text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
+    store.write_text(folder / "adapter_config.json", text)
+    # PEFT knows its own keys only, so what seals the settings stands beside the weights.
+    told = {ADAPTED: targets, SETTINGS: hashlib.sha256(text.encode()).hexdigest()}
+    store.write_tensors(folder / "adapter_model.safetensors", state, told)
 
 
 @contextmanager

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+
+from lamina.errors import LaminaError
+from lamina.tables import store
 
 
 class Progress:
@@ -25,24 +26,24 @@ class Progress:
         """Tensors and facts of the last `save`; None if there is none."""
         if not self.file.is_file():
             return None
-        with safe_open(str(self.file), framework="pt") as handle:
-            told = handle.metadata() or {}
-            if told.get("key") != self.key:
-                return None
-            return {name: handle.get_tensor(name) for name in handle.keys()}, json.loads(told["facts"])  # noqa: SIM118
+        try:
+            with store.reading(self.file), safe_open(str(self.file), framework="pt") as handle:
+                told = store.tensors_metadata(handle)
+                if told.get("key") != self.key:
+                    return None
+                return {name: handle.get_tensor(name) for name in handle.keys()}, json.loads(told["facts"])  # noqa: SIM118
+        except LaminaError:
+            return None  # a damaged one costs no more than the time to come so far again
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Replace what was saved, all at once: a kill leaves the one or the other."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.file.with_suffix(".tmp")
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        save_file(held, temporary, metadata={"key": self.key, "facts": json.dumps(facts)})
-        os.replace(temporary, self.file)
+        store.write_tensors(self.file, held, {"key": self.key, "facts": json.dumps(facts)})
 
     def remove(self) -> None:
         """Forget it, once the results stand."""
-        self.file.unlink(missing_ok=True)
-        self.file.with_suffix(".tmp").unlink(missing_ok=True)
+        for file in (self.file, *self.file.parent.glob(f".{self.file.name}.*.tmp")):
+            file.unlink(missing_ok=True)
 
 
 def digest(settings: Mapping[str, Any], *files: str | Path) -> str:

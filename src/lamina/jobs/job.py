@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
 
-from lamina import modules
+from lamina import modules, seal
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry
 from lamina.errors import LaminaError
@@ -170,7 +170,7 @@ class OnModel(Job):
         return minutes(self._described(), attempt)
 
     def _described(self) -> dict[str, Any]:
-        return dict(json.loads(Path(self.manifest).read_text(encoding="utf-8")))
+        return seal.read_json(self.manifest)
 
 
 def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:

@@ -1,6 +1,11 @@
-"""The safetensors files of a model folder, by their headers alone. Torch-free, since the configuration asks too."""
+"""What a model folder holds, by its config.json and the headers of its safetensors files. Torch-free, since the
+configuration asks too.
+
+A folder may come from anybody: what would hang a job, or end it somewhere else, is refused here with the file's name.
+"""
 
 import json
+import stat
 import struct
 from math import prod
 from pathlib import Path
@@ -9,6 +14,51 @@ from typing import Any
 from lamina.errors import LaminaError
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+
+_LARGEST = 16 << 20  # bytes of a config.json
+_MOST_LAYERS = 10_000
+
+
+def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
+    """What the config.json of a model folder says; `where` is the key that names it, as `source`.
+
+    Raises
+    ------
+    LaminaError
+        If there is none, it is no JSON object, or what it says cannot be, or the folder holds a pipe or a device.
+    """
+    for path in folder.iterdir():
+        if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
+            raise LaminaError(f"{where}: {path} is no plain file (a pipe, socket or device). Delete it.")
+    file = folder / "config.json"
+    if not file.is_file():
+        raise LaminaError(
+            f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. Write the folder that "
+            "holds config.json and *.safetensors (a converted checkpoint, or a snapshot folder of the hub cache)."
+        )
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+        settings = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(settings, dict) or not isinstance(settings.get("text_config") or {}, dict):
+            raise ValueError("no object")
+    except RecursionError:
+        raise LaminaError(f"{where}: '{source}/config.json' is nested too deep to be read. Restore the file.") from None
+    except ValueError as error:
+        raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
+    told = decoder_settings(settings)
+    for key in LAYER_KEYS:
+        if isinstance(told.get(key), int) and not 0 < told[key] <= _MOST_LAYERS:
+            raise LaminaError(
+                f"{where}: '{source}/config.json' says `{key}: {told[key]}`, which no model has. Restore the file."
+            )
+    return settings
+
+
+def decoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the decoder, which multimodal checkpoints nest."""
+    return {**settings, **(settings.get("text_config") or {})}
 
 
 def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
@@ -23,7 +73,7 @@ def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
     if index.is_file():
         try:
             named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise LaminaError(f"{where}: {index} is damaged. Download or save the model again.") from error
         missing = sorted(shard for shard in named if not (folder / shard).is_file())
         if missing:
@@ -55,7 +105,7 @@ def _read_header(shard: Path, where: str) -> dict[str, Any]:
             tensors = {key: value for key, value in header.items() if key != "__metadata__"}
             places = sorted((*tensor["data_offsets"], key) for key, tensor in tensors.items())
             needed = {key: prod(tensor["shape"]) * BYTES.get(tensor["dtype"], 0) for key, tensor in tensors.items()}
-        except (struct.error, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise LaminaError(
                 f"{where}: {shard} is not a complete safetensors file. Download or save the model again."
             ) from error

@@ -121,4 +121,5 @@ def _sibling(base: PreTrainedModel, record: Mapping[str, Any]) -> PreTrainedMode
 @lru_cache(maxsize=4)
 def _loaded(path: str, sha256: str, trust: bool, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     manifest = {"path": path, "source": path, "dtype": str(dtype).removeprefix("torch."), "trust_remote_code": trust}
+    manifest["weights_sha256"] = sha256
     return load_model(manifest, device)

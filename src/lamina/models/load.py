@@ -1,6 +1,10 @@
 """Loading a model described by a manifest, and the one place where device and dtype are decided."""
 
 import importlib.util
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, 
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import devices
+from lamina.models import devices, unchanged
 
 transformers_logging.disable_progress_bar()
+
+_TEMPLATE_SECONDS = 20
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -46,8 +52,10 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
     Raises
     ------
     LaminaError
-        If transformers cannot build the model from its folder, or the devices are too small.
+        If transformers cannot build the model from its folder, its files are not those that were prepared, or the
+        devices are too small.
     """
+    unchanged.check(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     if on is None:
         return devices.spread(model, devices.visible())
@@ -88,7 +96,8 @@ def load_folder(
     Raises
     ------
     LaminaError
-        If `dtype` is not one of DTYPES, the folder holds an adapter, or transformers cannot build the model.
+        If `dtype` is not one of DTYPES, the folder holds an adapter, transformers cannot build the model, or one of its
+        weights is missing or has another shape.
     """
     if dtype not in DTYPES:
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
@@ -100,17 +109,46 @@ def load_folder(
     try:
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
-        model: PreTrainedModel = (classes[1] if classes else AutoModelForCausalLM).from_pretrained(
+        kind: Any = classes[1] if classes else AutoModelForCausalLM
+        model, told = kind.from_pretrained(
             folder,
+            output_loading_info=True,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
             local_files_only=True,
+            # What does not fit is told below, with the rest.
+            ignore_mismatched_sizes=True,
             **options,
         )
-    except (OSError, ValueError, KeyError) as error:
-        raise LaminaError(f"the model '{name or folder}' in {folder} does not load: {error}") from error
-    return model.eval()
+    except (MemoryError, LaminaError):
+        raise
+    except Exception as error:  # whatever a folder of anybody's makes transformers do
+        raise _unloaded(name or str(folder), folder, error) from error
+    _check_whole(name or str(folder), told)
+    loaded: PreTrainedModel = model.eval()
+    return loaded
+
+
+def _unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
+    said = " ".join(str(error).split())[:500]
+    return LaminaError(
+        f"the model '{name}' in {folder} does not load: {type(error).__name__}: {said}. Download it again, or "
+        "correct its config.json."
+    )
+
+
+def _check_whole(name: str, told: Mapping[str, Any]) -> None:
+    """Refuse weights that transformers would make up; tied ones and those that a class does without are not told."""
+    mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in told["mismatched_keys"]}
+    lacking = sorted({*map(str, told["missing_keys"])} - mismatched)
+    for keys, what in ((lacking, "has no weights for"), (sorted(mismatched), "has weights of another shape for")):
+        if keys:
+            more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            raise LaminaError(
+                f"the model '{name}' {what} {', '.join(keys[:3])}{more}, which its config.json asks for: they would be "
+                "random. Download it again, or correct config.json."
+            )
 
 
 def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
@@ -149,10 +187,16 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
         If the folder holds none that transformers can load.
     """
     try:
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             manifest["path"], config=config, trust_remote_code=manifest["trust_remote_code"], local_files_only=True
         )
-    except (OSError, ValueError) as error:
+        if manifest.get("chat_template") and tokenizer.chat_template:
+            with within(_TEMPLATE_SECONDS, f"the chat template of the model '{manifest['source']}'"):
+                tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False)
+        return tokenizer
+    except (MemoryError, LaminaError):
+        raise
+    except Exception as error:
         raise LaminaError(
             f"the model '{manifest['source']}' has no tokenizer that loads ({error}). Put tokenizer.json and "
             "tokenizer_config.json beside its weights."
@@ -163,8 +207,35 @@ def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
     """The model's architecture with no weights (meta tensors), enough for lm-eval to know its context length."""
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(
-        manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
-    )
-    with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=manifest["trust_remote_code"])
+    trusted = manifest["trust_remote_code"]
+    try:
+        config = AutoConfig.from_pretrained(manifest["path"], trust_remote_code=trusted, local_files_only=True)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    except Exception as error:
+        raise _unloaded(manifest["source"], manifest["path"], error) from error
+
+
+@contextmanager
+def within(seconds: int, what: str) -> Iterator[None]:
+    """End what does not come to an end, in the main thread of a process.
+
+    Raises
+    ------
+    LaminaError
+        If it takes longer.
+    """
+
+    def late(*_: Any) -> None:
+        raise LaminaError(f"{what} did not come to an end in {seconds} s. Correct or replace it.")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -4,7 +4,6 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 """
 
 import hashlib
-import json
 import re
 from collections.abc import Mapping
 from math import prod
@@ -13,12 +12,12 @@ from typing import Any
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models.checkpoint import BYTES, read_weights
+from lamina.models import unchanged
+from lamina.models.checkpoint import BYTES, LAYER_KEYS, decoder_settings, read_settings, read_weights
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
 # into an export.
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 
@@ -32,7 +31,7 @@ def find_model(name: str, entry: Model, root: Path) -> Path:
         If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
     """
     source = entry.source
-    local = (root / source).resolve()
+    local = root / source
     if local.is_dir():
         return local
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
@@ -83,7 +82,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     Returns
     -------
     dict
-        path, source, revision, weights_sha256, n_layers L, hidden_size C, vocabulary, family (the config's
+        path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
+        its configuration, tokenizer and code), n_layers L, hidden_size C, vocabulary, family (the config's
         `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on disk), dtype,
         trust_remote_code, chat_template; of a checkpoint of a training series and step.
 
@@ -94,16 +94,8 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         number of layers or the family is not the one that the config file promises.
     """
     where = f"models.{name}.source: {entry.source}"
-    config_path = folder / "config.json"
-    if not config_path.is_file():
-        raise LaminaError(
-            f"{where} has no config.json, so it is not a Hugging Face model. Write a folder saved by `save_pretrained`."
-        )
-    try:
-        config = json.loads(config_path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise LaminaError(f"{where}: its config.json is not JSON ({error}). Restore the file.") from error
-    text_config = config.get("text_config", config)
+    config = read_settings(folder, f"models.{name}.source", entry.source)
+    text_config = decoder_settings(config)
     if not entry.trust_remote_code and (config.get("auto_map") or any(folder.glob("modeling_*.py"))):
         raise LaminaError(
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
@@ -118,20 +110,22 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
                 "them: load the model where you trust it and call `save_pretrained(folder, safe_serialization=True)`."
             )
         raise LaminaError(f"{where} has no weights: no *.safetensors file. Download it again, completely.")
-    n_layers = _first(text_config, _LAYER_KEYS)
+    n_layers = _first(text_config, LAYER_KEYS)
     if n_layers is None:
-        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(_LAYER_KEYS)}).")
+        raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(LAYER_KEYS)}).")
     family = config.get("model_type")
     if entry.layers not in (None, n_layers):
         raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
     if entry.family not in (None, family):
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
     tensors = {key: tensor for shard in weights.values() for key, tensor in shard.items()}
+    root = Path.cwd()
     return {
-        "path": str(folder),
+        # As the configuration has it, so that a copied project reads its own model.
+        "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
         "source": entry.source,
         "revision": entry.revision,
-        "weights_sha256": _sha256(list(weights)),
+        **unchanged.digests(folder),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
@@ -150,15 +144,6 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
 
 
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 22):
-                digest.update(chunk)
-    return digest.hexdigest()
-
-
 def fingerprint(folder: Path) -> str | None:
     """A hash that changes when a local model does, not when touched; None if there is no folder.
 
@@ -169,7 +154,7 @@ def fingerprint(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", ".json", ".model", ".py", ".jinja", ".txt"}:
+        if path.suffix not in {".safetensors", ".json", ".model", ".py", ".jinja", ".txt"} or not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}:".encode())

@@ -4,6 +4,7 @@ The base model is left as it was: a variant copies the module structure and shar
 so that one load serves any number of variants.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,14 +12,17 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
+from lamina import seal
 from lamina.errors import LaminaError
 from lamina.models import donors, modeling_lamina
 from lamina.models.adaptable import paths
 from lamina.models.surgery import kept_layers, remove
 from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, own_all, share
+from lamina.tables import store
 
 ADAPTED = "targets"  # in the metadata of an adapter's weights: what they adapt; `mlp` where nothing is said
 EVERYTHING = "everything"  # as what they adapt: they take the places of all weights
+SETTINGS = "settings"  # there too: SHA-256 of adapter_config.json
 _PREFIX = "base_model.model."  # before every name there, as PEFT has it
 _PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
@@ -103,9 +107,13 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     from peft.tuners.lora import LoraLayer
     from safetensors import safe_open
 
-    with safe_open(str(folder / "adapter_model.safetensors"), framework="pt") as handle:
-        targets = (handle.metadata() or {}).get(ADAPTED, "mlp")
+    file, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
+    with store.reading(file), safe_open(str(file), framework="pt") as handle:
+        told = store.tensors_metadata(handle)
+        targets = told.get(ADAPTED, "mlp")
         state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    if told.get(SETTINGS) not in (None, hashlib.sha256(settings.read_bytes()).hexdigest()):
+        raise seal.damaged(folder, f"{settings.name} is not what was written beside the weights")
     if targets == EVERYTHING:
         return _replaced(variant, state, folder)
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}

@@ -1,6 +1,5 @@
 """What local files tell before the first job: model folders, texts and questions."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,11 @@ from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
 from lamina.models import gguf
-from lamina.models.checkpoint import read_weights
+from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights
 from lamina.models.context import context
 from lamina.preflight.contexts import check_contexts
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
-
-_LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
 
 def entry_of(config: Configuration, model: str) -> str:
@@ -48,32 +45,15 @@ def described(entry: str, model: Model, root: Path) -> Model:
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
-    settings = _settings(where, source, folder)
-    decoder = {**settings, **(settings.get("text_config") or {})}  # multimodal checkpoints nest the decoder's settings
-    layers = next((decoder[key] for key in _LAYER_KEYS if isinstance(decoder.get(key), int)), None)
+    settings = read_settings(folder, where, source)
+    decoder = decoder_settings(settings)
+    layers = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
     told: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
     for key, found in told.items():
         stated = getattr(model, key)
         if found and stated and found != stated:
             raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {found}, not {stated}. Leave `{key}` out.")
     return model.model_copy(update={key: found or getattr(model, key) for key, found in told.items()})
-
-
-def _settings(where: str, source: str, folder: Path) -> dict[str, Any]:
-    """What the config.json of a model folder says."""
-    file = folder / "config.json"
-    if not file.is_file():
-        raise LaminaError(
-            f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. Write the folder that "
-            "holds config.json and *.safetensors (a converted checkpoint, or a snapshot folder of the hub cache)."
-        )
-    try:
-        settings = json.loads(file.read_text(encoding="utf-8"))
-        if not isinstance(settings, dict):
-            raise ValueError("no object")
-    except ValueError as error:
-        raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
-    return settings
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
@@ -105,7 +85,7 @@ def check(config: Configuration, root: Path) -> None:
             contexts[name] = gguf.shape(folder, where)[1]
         elif folder.is_dir():
             read_weights(folder, where)
-            contexts[name] = context(_settings(where, model.source, folder))
+            contexts[name] = context(read_settings(folder, where, model.source))
     check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from lamina.errors import LaminaError
 from lamina.models.variant import Boundary
@@ -38,14 +37,13 @@ def save(
 
     `reasons` say why a plan of some size, whose tensors are not there, cannot be repaired.
     """
-    with store.replacing(path) as temporary:
-        save_file(dict(named), temporary, metadata={"method": method, "refused": json.dumps(dict(reasons or {}))})
+    store.write_tensors(path, named, {"method": method, "refused": json.dumps(dict(reasons or {}))})
 
 
 def refused(path: str | Path, removed: int) -> str | None:
     """Why the plan of size `removed` cannot be repaired; None if it is."""
-    with safe_open(str(path), framework="pt") as handle:
-        reasons = json.loads((handle.metadata() or {}).get("refused", "{}"))
+    with store.reading(path), safe_open(str(path), framework="pt") as handle:
+        reasons = json.loads(store.tensors_metadata(handle).get("refused", "{}"))
     return reasons.get(str(removed))
 
 
@@ -58,8 +56,8 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
         If the file holds none of that size, or something that is not a patch.
     """
     found: dict[Boundary, dict[str, torch.Tensor]] = {}
-    with safe_open(str(path), framework="pt") as handle:
-        method = (handle.metadata() or {}).get("method")
+    with store.reading(path), safe_open(str(path), framework="pt") as handle:
+        method = store.tensors_metadata(handle).get("method")
         for key in handle.keys():  # noqa: SIM118
             match = _KEY.fullmatch(key)
             if match is None or method is None:

@@ -107,6 +107,7 @@ def _numbers(tables: Path, table: str) -> list[dict[str, Any]]:
     file = tables / f"{table}.parquet"
     if not file.is_file():
         return []
+    store.metadata(file)  # that it is whole, which DuckDB does not see
     with duckdb.connect() as connection:
         connection.execute(f"CREATE VIEW {table} AS FROM {_quoted(file)}")
         return rows(connection, NUMBERS[table])
@@ -117,6 +118,8 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
     files = [tables / "benchmark_samples.parquet" for tables in (one, other)]
     if not all(file.is_file() for file in files):
         return {}
+    for file in files:
+        store.metadata(file)
     keys = ", ".join([*VARIANT, "task", "metric"])
     with duckdb.connect() as connection:
         query = PAIRS.format(keys=keys, a=str(files[0]).replace("'", "''"), b=str(files[1]).replace("'", "''"))

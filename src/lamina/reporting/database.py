@@ -9,6 +9,7 @@ has a schema of its own name, and schema `studies` holds the rows of all studies
 import os
 import re
 import shutil
+import sys
 from collections.abc import Container, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -35,12 +36,14 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
     Raises
     ------
     LaminaError
-        If a file is not named like a table.
+        If a file is not named like a table, or is damaged, which DuckDB would not see.
     """
-    files = {Path(path).stem: _quoted(Path(path).as_posix()) for path in tables}
-    for name in files:
-        if name not in store.TABLES:
-            raise LaminaError(f"{files[name]}: there is no table '{name}'. The tables are: {', '.join(store.TABLES)}.")
+    paths = [Path(path) for path in tables]
+    files = {path.stem: _quoted(path.as_posix()) for path in paths}
+    for path in paths:
+        if path.stem not in store.TABLES:
+            raise LaminaError(f"{path}: there is no table '{path.stem}'. The tables are: {', '.join(store.TABLES)}.")
+        store.metadata(path)
     for statement in duckdb.extract_statements(Path(views).read_text(encoding="utf-8")):
         table = _TABLE_FILE.search(statement.query)
         if table is None:
@@ -88,6 +91,7 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
     kept = output.parent / "studies"
     _keep(files, kept / study)
     last = {folder.name: _numbers(folder)[-1] for folder in sorted(kept.iterdir()) if _numbers(folder)}
+    _forget(output)
     temporary = output.with_name(f".{output.name}.{os.getpid()}.tmp")
     try:
         with duckdb.connect() as connection:
@@ -98,10 +102,18 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
                 connection.execute(statement)
             describe(connection)
             connection.execute("COMMIT")
-            for name, number in last.items():
+            for name, number in list(last.items()):
                 connection.execute(f"CREATE SCHEMA {_identifier(name)}")
                 connection.execute(f"USE output.{_identifier(name)}")
-                _create(connection, views, kept / name / str(number))
+                try:
+                    _create(connection, views, kept / name / str(number))
+                except (LaminaError, duckdb.Error) as error:
+                    if name == study:
+                        raise
+                    connection.execute("USE output.main")
+                    connection.execute(f"DROP SCHEMA {_identifier(name)} CASCADE")
+                    del last[name]
+                    print(f"lamina: study '{name}' is left out of {output}: {error}", file=sys.stderr)
             connection.execute("BEGIN")
             connection.execute("CREATE SCHEMA studies")
             _unite(connection, last)
@@ -110,7 +122,13 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
             connection.execute("DETACH output")
         os.replace(temporary, output)
     finally:
-        temporary.unlink(missing_ok=True)
+        _forget(output)
+
+
+def _forget(output: Path) -> None:
+    """Remove what a build, also one that was killed, left beside its output."""
+    for left in output.parent.glob(f".{output.name}.*.tmp*"):
+        left.unlink(missing_ok=True)
 
 
 def _keep(files: Iterable[Path], folder: Path) -> None:

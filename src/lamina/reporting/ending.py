@@ -8,7 +8,7 @@ from typing import Any
 
 from lamina import paths
 from lamina.errors import explained
-from lamina.reporting import database
+from lamina.reporting import database, shell
 from lamina.reporting.recommendation import recommendations
 from lamina.variant import DONOR
 
@@ -42,4 +42,6 @@ def _best(row: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     with explained():
-        print("\n".join(lines()))
+        said = lines()
+        shell.connect().close()  # before anybody is sent there
+        print("\n".join(said))

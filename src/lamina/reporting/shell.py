@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from lamina import paths
+from lamina import paths, seal
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.reporting import database
@@ -38,11 +38,16 @@ def connect(file: str | Path = DATABASE) -> duckdb.DuckDBPyConnection:
     Raises
     ------
     LaminaError
-        If there is none.
+        If there is none, or it is damaged.
     """
     if not Path(file).is_file():
         raise LaminaError(f"there is no {file} here. Run the study first: make run")
-    return duckdb.connect(str(file), read_only=True)
+    try:
+        connection = duckdb.connect(str(file), read_only=True)
+        connection.execute("SELECT count(*) FROM models")
+    except duckdb.Error as error:
+        raise seal.damaged(file, str(error).splitlines()[0]) from error
+    return connection
 
 
 def query(name: str, folder: Path = QUERIES) -> Path:

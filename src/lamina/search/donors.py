@@ -1,11 +1,10 @@
 """What donors add to an iterative step: layers that stay may be replaced by siblings', beside the one that goes."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from lamina import seal
 from lamina.search import iterative
 from lamina.search.plans import Plan, Request, Step
 from lamina.variant import DONOR
@@ -17,7 +16,7 @@ def read(files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """What donors are, by name: of a sibling what its manifest, a file, says of it; of a merged one as it is given."""
 
     def sibling(file: str) -> dict[str, Any]:
-        manifest = json.loads(Path(file).read_text(encoding="utf-8"))
+        manifest = seal.read_json(file)
         return {key: manifest[key] for key in KEPT}
 
     return {name: sibling(told) if isinstance(told, str) else dict(told) for name, told in files.items()}

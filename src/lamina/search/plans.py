@@ -1,11 +1,11 @@
 """What a strategy is asked and what it answers: the face that all strategies share, and the plan as JSON."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from lamina import seal
 from lamina.tables import store
 
 
@@ -74,9 +74,18 @@ def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
 
 def write(path: str | Path, plan: Plan) -> None:
     """Write a plan as JSON."""
-    store.write_text(path, json.dumps(asdict(plan), indent=2) + "\n")
+    store.write_json(path, asdict(plan))
 
 
 def read(path: str | Path) -> Plan:
-    """Read what `write` wrote."""
-    return Plan(**json.loads(Path(path).read_text(encoding="utf-8")))
+    """Read what `write` wrote.
+
+    Raises
+    ------
+    LaminaError
+        If it is damaged.
+    """
+    told = seal.read_json(path)
+    if stray := {field.name for field in fields(Plan)} ^ told.keys():
+        raise seal.damaged(path, f"a plan has no '{min(stray)}', or lacks it")
+    return Plan(**told)

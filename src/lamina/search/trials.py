@@ -7,6 +7,7 @@
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -91,14 +92,18 @@ class Trials:
 
 
 def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
-    """What a log holds of the search with this origin; the file is left with that alone, without half a line."""
-    lines = log.read_text(encoding="utf-8").split("\n")[:-1] if log.exists() else []
+    """What a log holds of the search with this origin, up to a damaged line; the file is left with that alone."""
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if log.exists() else []
     header = json.dumps({"origin": origin})
     if lines[:1] != [header]:
         lines = [header]
+    found: list[dict[str, Any]] = []
+    with suppress(ValueError):
+        for line in lines[1:]:
+            found.append(json.loads(line))
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return [json.loads(line) for line in lines[1:]]
+    log.write_text("".join(f"{line}\n" for line in lines[: 1 + len(found)]), encoding="utf-8")
+    return found
 
 
 class Search:

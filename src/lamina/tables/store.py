@@ -1,4 +1,4 @@
-"""The only code that writes Parquet, and the schemas of the tables that it writes.
+"""The only code that writes Parquet and reads what lamina wrote, and the schemas of the tables.
 
 A table's grain and columns are the contract between the stages that measure and everything that reads: SQL views,
 figures, the report. Each table is a module beside this one: a new one is found without being named here.
@@ -6,6 +6,7 @@ figures, the report. Each table is a module beside this one: a new one is found 
 
 import hashlib
 import importlib
+import json
 import os
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,8 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from safetensors import SafetensorError
 
-from lamina import tables
+from lamina import seal, tables
 from lamina.errors import LaminaError
 from lamina.version import VERSION
 
@@ -59,8 +61,12 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
     """
     stamp = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
     metadata = {f"lamina.{name}".encode(): str(value).encode() for name, value in stamp.items()}
+    data = data.replace_schema_metadata(metadata)
     with replacing(path) as temporary:
-        pq.write_table(data.replace_schema_metadata(metadata), temporary, compression="zstd")
+        with pq.ParquetWriter(temporary, data.schema, compression="zstd") as writer:
+            writer.write_table(data)
+            writer.add_key_value_metadata({seal.KEY: seal.BLANK})
+        seal.put(temporary)
 
 
 def provenance(options: Mapping[str, Any]) -> dict[str, str]:
@@ -74,18 +80,77 @@ def provenance(options: Mapping[str, Any]) -> dict[str, str]:
     return found | ({"seed": str(options["seed"])} if "seed" in options else {})
 
 
+def metadata(path: str | Path) -> dict[str, str]:
+    """What `write` put into a file's metadata, without `lamina.` before the names.
+
+    Raises
+    ------
+    LaminaError
+        If it is damaged.
+    """
+    with reading(path):
+        found = pq.read_schema(path).metadata or {}
+        return {name.decode().removeprefix("lamina."): value.decode() for name, value in found.items()}
+
+
 def kept_provenance(path: str | Path) -> dict[str, str]:
     """The provenance that a file was written with."""
-    metadata = pq.read_schema(path).metadata or {}
-    names = ("code", "params", "seed")
-    return {
-        name: metadata[f"lamina.{name}".encode()].decode() for name in names if f"lamina.{name}".encode() in metadata
-    }
+    found = metadata(path)
+    return {name: found[name] for name in ("code", "params", "seed") if name in found}
 
 
 def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read one Parquet file written by `write`; its file metadata is under the schema's metadata."""
-    return pq.read_table(path, columns=columns, partitioning=None)
+    """Read one Parquet file written by `write`; its file metadata is under the schema's metadata.
+
+    Raises
+    ------
+    LaminaError
+        If it is damaged.
+    """
+    with reading(path):
+        return pq.read_table(path, columns=columns, partitioning=None)
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Around what reads a file that lamina wrote: that it is cut off or damaged is said with its name and the remedy.
+
+    Raises
+    ------
+    LaminaError
+        If it is not what was written, or cannot be read as what it should be.
+    """
+    seal.check(path)
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, pa.ArrowException, SafetensorError) as error:
+        raise seal.damaged(path, " ".join(str(error).split())[:200] or type(error).__name__) from error
+
+
+def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write keys and values as JSON, as `replacing` does."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps({seal.KEY: seal.BLANK, **value}, indent=2) + "\n", encoding="utf-8")
+        seal.put(temporary)
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+    """Write torch tensors as safetensors, as `replacing` does."""
+    from safetensors.torch import save_file
+
+    # Of several keys, safetensors would write one or the other first.
+    told = {"lamina": json.dumps({seal.KEY: seal.BLANK, **metadata}, sort_keys=True)}
+    with replacing(path) as temporary:
+        save_file(dict(tensors), temporary, metadata=told)
+        seal.put(temporary)
+
+
+def tensors_metadata(handle: Any) -> dict[str, str]:
+    """What `write_tensors` was told of the tensors in an open file."""
+    told = handle.metadata() or {}
+    return dict(json.loads(told["lamina"])) if "lamina" in told else told
 
 
 def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
@@ -129,6 +194,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
+        temporary.chmod(0o666 & ~_mask())  # whatever wrote it
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _mask() -> int:
+    """The permissions that new files lack."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -25,7 +25,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 # checks, jobs (what they tell is a param), paths, names of variants, and the registry of families (a model's own entry
 # is followed by its jobs).
 _NAMES = (
-    *("config", "errors", "jobs", "models.families", "modules", "paths", "preflight"),
+    *("config", "errors", "jobs", "models.families", "modules", "paths", "preflight", "seal"),
     *("tables", "variant", "version", "workflow"),
 )
 _ASIDE = tuple(f"{_PACKAGE}.{name}" for name in _NAMES)

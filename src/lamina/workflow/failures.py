@@ -2,15 +2,18 @@
 stands far above them."""
 
 import re
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from lamina.config import text
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, cause
 
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
+_ROOM = 4 << 20  # bytes; with less, jobs fail at any place
 _LONGEST = 20  # lines of a message; more is a log
 
 
@@ -49,6 +52,8 @@ def first_failure(run_log: str | Path) -> str | None:
         ]
         found = next((message for message in map(_message, logs) if message), None)
         why = found or "its job ended without a word, as one does that is killed or runs out of memory."
+        for meaning in (cause(why), full()):
+            why += f"\nlamina: {meaning}" if meaning and meaning not in why else ""
         return f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
     return None
 
@@ -62,6 +67,14 @@ def _message(log: Path) -> str | None:
         return "\n".join(lines[ours[-1] :][:_LONGEST])
     # A job's first line says where it runs, which is no reason.
     return next((line for line in reversed(lines) if line.strip() and not line.startswith("host=")), None)
+
+
+def full(*folders: str | Path) -> str | None:
+    """That a disk is full where a run writes, so that jobs cannot even say so; None if none is."""
+    for folder in folders or ("results", "logs", ".snakemake", tempfile.gettempdir()):
+        if Path(folder).is_dir() and shutil.disk_usage(folder).free < _ROOM:
+            return f"{folder} is on a disk that is full: No space left on device. Make room and start again."
+    return None
 
 
 def tell(run_log: str | Path) -> None:

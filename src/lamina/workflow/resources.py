@@ -1,10 +1,10 @@
 """Threads and devices of jobs."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
 
+from lamina import seal
 from lamina.models.manifest import weights_gb
 
 CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
@@ -43,4 +43,4 @@ def devices(asked: int | str, manifest: str | Path, device_gb: float, here: int 
 
 
 def _read(manifest: str | Path) -> dict[str, Any]:
-    return dict(json.loads(Path(manifest).read_text(encoding="utf-8")))
+    return seal.read_json(manifest)

@@ -1,0 +1,102 @@
+"""That a model's files are those that were prepared, at the beginning and at the end of each job that reads them.
+
+Their size and times tell, as long as they are those of files that were hashed; after any change the weights are hashed
+once more, and what was found is kept beside the run, so that no job pays for another.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import LaminaError, at_end
+
+_KNOWN = Path(".snakemake/lamina-models")  # of a run's folder; without one every process hashes once
+_SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
+_CHUNK = 1 << 22
+
+_seen: dict[str, tuple[str, str]] = {}  # digests by the stamp of the files
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the weights in a model's folder, and of its configuration, tokenizer and code."""
+    stamp = _stamp(folder)
+    if stamp not in _seen:
+        _seen[stamp] = _kept(folder, stamp) or _keep(
+            folder, stamp, (_sha256(_weights(folder)), _sha256(_others(folder)))
+        )
+    return dict(zip(("weights_sha256", "settings_sha256"), _seen[stamp], strict=True))
+
+
+def check(manifest: Mapping[str, Any], again: bool = True) -> None:
+    """Refuse a model whose files are not those of its manifest, now and, with `again`, when the job's work is done.
+
+    Raises
+    ------
+    LaminaError
+        Naming the folder, and what to do.
+    """
+    folder = Path(manifest["path"])
+    if not folder.is_dir():
+        raise LaminaError(
+            f"the model '{manifest['source']}' is not in {folder.absolute()} any more. Put it back, or correct "
+            "`source` in the configuration."
+        )
+    found = digests(folder)
+    for key, of in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
+        if key in manifest and manifest[key] != found[key]:
+            raise LaminaError(
+                f"the {of} of the model '{manifest['source']}' in {folder} are not what they were when it was "
+                "prepared: what is measured now would be of another model. Put them back, or delete its manifest.json "
+                "under results/models and run again, which measures all of it anew."
+            )
+    if again:
+        at_end(lambda: check(manifest, again=False))
+
+
+def _weights(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.safetensors"))
+
+
+def _others(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
+
+
+def _stamp(folder: Path) -> str:
+    """Which files there are, their sizes and times; the time of a change cannot be set back."""
+    found = [(path.name, path.stat()) for path in (*_weights(folder), *_others(folder))]
+    told = [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in found]
+    return json.dumps([str(folder.resolve()), told])
+
+
+def _place(folder: Path) -> Path:
+    return _KNOWN / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
+
+
+def _kept(folder: Path, stamp: str) -> tuple[str, str] | None:
+    try:
+        known, weights, others = json.loads(_place(folder).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return None
+    return (weights, others) if known == stamp else None
+
+
+def _keep(folder: Path, stamp: str, found: tuple[str, str]) -> tuple[str, str]:
+    if _KNOWN.parent.is_dir() and _stamp(folder) == stamp:  # not while they are being written
+        place = _place(folder)
+        place.parent.mkdir(exist_ok=True)
+        temporary = place.with_name(f"{place.name}.{os.getpid()}")
+        temporary.write_text(json.dumps([stamp, *found]), encoding="utf-8")
+        temporary.replace(place)
+    return found
+
+
+def _sha256(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+    return digest.hexdigest()
