@@ -193,12 +193,12 @@ def test_a_new_version_of_lamina_is_told_by_the_report(restored: Project) -> Non
 
 
 def test_a_new_family_reruns_nothing(restored: Project) -> None:
-    restored.add("src/lamina/models/families.py", 'FAMILIES["made_up"] = replace(_LLAMA, name="made_up")\n')
+    restored.add("src/lamina/models/families.py", 'FAMILIES["made_up"] = Family(alibi=True)\n')
     assert restored.stale() == []
 
 
 def test_a_familys_own_entry_reruns_what_loads_its_models(restored: Project) -> None:
-    restored.add("src/lamina/models/families.py", 'FAMILIES["llama"] = replace(_LLAMA, mlp=("other",))\n')
+    restored.add("src/lamina/models/families.py", 'FAMILIES["llama"] = Family(alibi=True)\n')
     jobs = restored.stale()
     assert rules(jobs) >= LOADING
     assert not rules(jobs) & {"prepare_model", "prepare_calibration", "prepare_task"}

@@ -4,12 +4,12 @@ import ast
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from lamina.models.families import FAMILIES
+from lamina.models.families import FAMILIES, Family
 from lamina.workflow import digest
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 
@@ -269,7 +269,8 @@ def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() 
 
 def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: family_digest(name) for name in ("llama", "gpt2", "unheard_of", "gemma3", None)}
-    monkeypatch.setitem(FAMILIES, "unheard_of", replace(FAMILIES["llama"], name="unheard_of"))
+    monkeypatch.setitem(FAMILIES, "unheard_of", Family(alibi=True))
+    monkeypatch.setitem(FAMILIES, "gemma3_text", Family(alibi=True))
     after = {name: family_digest(name) for name in before}
     assert {name for name in before if before[name] != after[name]} == {"unheard_of", "gemma3", None}
 

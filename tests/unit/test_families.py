@@ -49,7 +49,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CELLS = [(family, kind, dtype) for family in tiny.FAMILIES for kind in UNITS for dtype in DTYPES]
 
 # Its experts are stacked parameters, which LoRA cannot wrap by the names of linear modules.
-REFUSED = {("mixtral", "healed"): "MLP projections of the model family 'mixtral' are not linear modules"}
+REFUSED = {("mixtral", "healed"): "mlp of the model family 'mixtral' have no linear modules that LoRA can adapt"}
 
 IDS = tiny.tokens(rows=2, length=10, seed=3)
 

@@ -69,6 +69,16 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
     assert describe("mine", ENTRY.model_copy(update={"trust_remote_code": True}), folder)["n_layers"] == 12
 
 
+@pytest.mark.parametrize("model_type", ["bert", "roberta", "big_bird"])
+def test_a_model_that_attends_both_ways_is_refused(folder: Path, model_type: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type}))
+    with pytest.raises(LaminaError, match=f"a '{model_type}' attends to later tokens too.*is_decoder: true"):
+        describe("model", Model(source=str(folder)), folder)
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": model_type, "is_decoder": True}))
+    assert describe("model", Model(source=str(folder)), folder)["family"] == model_type
+
+
 def test_a_wrong_number_of_layers_is_refused(folder: Path) -> None:
     with pytest.raises(LaminaError, match="models.mine.layers: says 32.*Write 12"):
         describe("mine", ENTRY.model_copy(update={"layers": 32}), folder)

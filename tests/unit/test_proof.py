@@ -10,7 +10,9 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
+from lamina.streams.capture import capture
 from lamina.sweep import engine, forking, packing, proof
+from tests.families import configurations
 from tests.unit import tiny
 
 
@@ -128,6 +130,35 @@ def test_numbers_are_the_models_own_where_a_mask_of_ours_is_wrong(
     scores = engine.sweep(model, questions(), ["1"])
     assert "one row per choice" in caplog.text and "off by" in caplog.text
     assert np.allclose(scores.loglikelihood, [loglikelihoods(model), loglikelihoods(model, 1)], atol=1e-4)
+
+
+def test_a_model_that_looks_ahead_gives_no_activations() -> None:
+    with pytest.raises(LaminaError, match="looks ahead"):
+        capture(configurations.model("bert"), [sample.sequence() for sample in questions()])
+
+
+class MixesInItsMLP:
+    """Adds a part of the token before."""
+
+    def forward(self: Any, hidden: torch.Tensor) -> torch.Tensor:
+        before = torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1)
+        return super().forward(hidden) + 0.3 * before  # type: ignore[misc]
+
+
+class AddsBesideItsHalves:
+    def forward(self: Any, hidden: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return super().forward(hidden, *args, **kwargs) + 0.1 * hidden.tanh()  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("unit", ["2.attention", "2.mlp"])
+def test_halves_that_were_not_found_whole_are_refused(unit: str) -> None:
+    model = tiny.model("gpt2")
+    for layer in layers_of(model):
+        layer.mlp.__class__ = type("Mixing", (MixesInItsMLP, type(layer.mlp)), {})
+    with pytest.raises(LaminaError, match="'gpt2' cannot lose .* alone: without attention tokens still see each other"):
+        engine.sweep(model, questions(), [unit])
+    with pytest.raises(LaminaError, match="'llama' cannot lose .* alone: layer 2 without both does not hand its input"):
+        engine.sweep(faulty(tiny.model(), AddsBesideItsHalves), questions(), [unit])
 
 
 def test_a_model_is_proven_once(monkeypatch: pytest.MonkeyPatch) -> None:

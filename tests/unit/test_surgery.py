@@ -8,11 +8,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.families import FAMILIES
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, layers_of, projection_paths
+from lamina.models.structure import family_of, final_norm_of, halves, layers_of, without_halves
 from lamina.models.surgery import NoAttention, remove, runs
 from lamina.models.variant import Patch, share
+from lamina.models.writing import down_projection
+from tests.families import configurations
 from tests.unit import tiny
 
 
@@ -62,13 +63,7 @@ def test_a_removed_sub_layer_adds_nothing_to_the_stream(family: str, component: 
     }
     for number in (0, 3):
         layer = layers_of(silent)[number]
-        holder = (
-            layer
-            if family == "opt" and component == "mlp"
-            else getattr(
-                layer, str(family_of(model).attention) if component == "attention" else family_of(model).mlp[0]
-            )
-        )
+        holder = layer if family == "opt" and component == "mlp" else halves(layer)[component][0].module
         for name, module in holder.named_modules():
             if name.rpartition(".")[2] in output[component] and isinstance(module, torch.nn.Module):
                 for key, parameter in list(module.named_parameters(recurse=False)):
@@ -102,20 +97,46 @@ def test_a_cut_model_saves_and_reloads_to_the_same_logits(family: str, tmp_path:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_the_family_record_names_real_modules(family: str) -> None:
+def test_the_parts_of_a_model_are_found(family: str) -> None:
     model = tiny.model(family)
     known = family_of(model)
     assert known.name == family
     assert model.get_submodule(known.embeddings) is model.get_input_embeddings()
     assert model.get_submodule(known.head) is model.get_output_embeddings()
-    layer = layers_of(model)[0]
-    assert all(hasattr(layer, name) for name in (known.attention, *known.mlp))
-    if known.projections:
-        assert len(projection_paths(model)) == 5 * len(known.projections)
+    attention = {"gpt2": "attn", "gpt_neox": "attention"}.get(family, "self_attn")
+    attention = "self_attention" if family in ("bloom", "falcon") else attention
+    mlp = ["fc1", "fc2"] if family == "opt" else ["mlp"]
+    for layer in layers_of(model):
+        assert [half.name for half in halves(layer)["attention"]] == [attention]
+        assert [half.name for half in halves(layer)["mlp"]] == mlp
+    assert without_halves(model) is None
+    norm = final_norm_of(model)
+    assert norm is not None and "Norm" in type(norm).__name__
 
 
-def test_every_listed_family_is_tried() -> None:
-    assert set(FAMILIES) - {"gemma"} == set(tiny.FAMILIES)
+def test_the_maps_that_write_to_the_stream_are_found_by_what_they_do() -> None:
+    for family, name in {"llama": "down_proj", "gpt2": "c_proj", "bloom": "dense_4h_to_h", "phi3": "down_proj"}.items():
+        model = tiny.model(family)
+        assert down_projection(model, 3) is layers_of(model)[3].mlp.get_submodule(name)
+    for family, reason in {"gemma2": "a norm or a factor between", "mixtral": "has no one linear map"}.items():
+        with pytest.raises(LaminaError, match=reason):
+            down_projection(tiny.model(family), 3)
+
+
+def test_a_family_that_differs_in_names_only_needs_no_line_of_code() -> None:
+    model, ids = tiny.model(), tiny.tokens()
+    units = ["1.attention", "2.mlp", "4"]
+    wanted = logits(materialise(model, {"units": units}), ids)
+    for layer in layers_of(model):
+        kind = type(layer)
+        layer._modules = {f"other_{name}": module for name, module in layer._modules.items()}
+        layer.__class__ = type(
+            "OtherLayer",
+            (kind,),
+            {"__getattr__": lambda self, name, kind=kind: kind.__getattr__(self, self.names.get(name, name))},
+        )
+        layer.names = {name.removeprefix("other_"): name for name in layer._modules}
+    assert torch.equal(logits(materialise(model, {"units": units}), ids), wanted)
 
 
 def test_the_base_model_is_untouched_and_its_weights_are_shared() -> None:
@@ -160,18 +181,18 @@ def test_a_patch_of_another_plan_is_refused() -> None:
 
 def test_both_halves_of_a_layer_are_the_layer() -> None:
     model, ids = tiny.model(), tiny.tokens()
-    halves = remove(share(model), ["2.attention", "2.mlp"])
-    assert len(layers_of(halves)) == 4
-    assert torch.equal(logits(halves, ids), logits(remove(share(model), ["2"]), ids))
+    halved = remove(share(model), ["2.attention", "2.mlp"])
+    assert len(layers_of(halved)) == 4
+    assert torch.equal(logits(halved, ids), logits(remove(share(model), ["2"]), ids))
 
 
 def test_norms_on_the_stream_stay_when_a_layer_loses_both_halves() -> None:
     model, ids = tiny.model("opt", do_layer_norm_before=False), tiny.tokens()
     assert family_of(model).stream_norm and family_of(model).final_norm is None
-    halves = remove(share(model), ["2.attention", "2.mlp"])
-    assert len(layers_of(halves)) == 5
-    _assert_cache_agrees(halves, ids)
-    assert not torch.allclose(logits(halves, ids), logits(remove(share(model), ["2"]), ids), atol=1e-3)
+    halved = remove(share(model), ["2.attention", "2.mlp"])
+    assert len(layers_of(halved)) == 5
+    _assert_cache_agrees(halved, ids)
+    assert not torch.allclose(logits(halved, ids), logits(remove(share(model), ["2"]), ids), atol=1e-3)
     torch.testing.assert_close(logits(remove(share(model), ["2"]), ids), skipping(model, {2}, ids))
     with pytest.raises(LaminaError, match="protect"):
         materialise(model, {"units": ["4"]}, {(4, 5): Patch(torch.zeros(32, 32))})
@@ -191,14 +212,22 @@ def test_units_that_do_not_exist_are_named() -> None:
         remove(tiny.model(), [str(layer) for layer in range(5)])
 
 
-def test_an_unlisted_family_loses_layers_but_no_halves() -> None:
+def test_an_unlisted_family_loses_layers_and_halves() -> None:
     config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
     torch.manual_seed(0)
     model, ids = GPTJForCausalLM(config).eval(), tiny.tokens()
     expected = skipping(model, {1}, ids)
     torch.testing.assert_close(logits(remove(share(model), ["1"]), ids), expected, atol=1e-5, rtol=1e-5)
-    with pytest.raises(LaminaError, match="not known for the model family 'gptj'"):
-        remove(model, ["1.mlp"])
+    cut = remove(share(model), ["1.mlp"])
+    silence = layers_of(model)[1].mlp.register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    torch.testing.assert_close(logits(cut, ids), logits(model, ids), atol=1e-5, rtol=1e-5)
+    silence.remove()
+    assert not torch.allclose(logits(cut, ids), logits(model, ids), atol=1e-4)
+
+
+def test_a_layer_without_an_mlp_of_its_own_loses_no_half() -> None:
+    with pytest.raises(LaminaError, match="'mamba' cannot lose its attention or its MLP alone: layer 0 has no mlp"):
+        remove(configurations.model("mamba"), ["1.attention"])
 
 
 def test_dense_layers_stay_dense_and_heads_that_predict_ahead_are_no_longer_promised(tmp_path: Path) -> None:

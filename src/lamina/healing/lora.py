@@ -17,6 +17,7 @@ from peft import LoraConfig, get_peft_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from lamina.config.healings import Lora
 from lamina.errors import LaminaError
@@ -24,10 +25,9 @@ from lamina.healing import training
 from lamina.healing.objectives import Objective
 from lamina.healing.progress import Progress
 from lamina.healing.training import Source
-from lamina.models.adaptable import paths
+from lamina.models.adaptable import names_as_they_are, paths
 from lamina.models.materialise import ADAPTED, SETTINGS, materialise
 from lamina.models.modeling_lamina import Patched
-from lamina.models.structure import family_of
 from lamina.models.variant import Boundary, Repairing, own
 from lamina.tables import store
 
@@ -96,7 +96,8 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
     config = None if options.train == "patch" else lora_config(variant, options)
     if config is not None:
         # Puts the adapters into the variant's own module tree.
-        get_peft_model(variant, config)
+        with names_as_they_are(variant):
+            get_peft_model(variant, config)
     if options.patches:
         patched = [module for module in variant.modules() if isinstance(module, Patched)]
         if not patched:
@@ -122,13 +123,14 @@ def _make_parameters(module: Any) -> None:
 
 def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
     """PEFT's description of the adapter: every target that the variant still has, named in full."""
+    targets = paths(model, options.targets)
     return LoraConfig(
         r=options.rank,
         # Typed as int, used as the number it is.
         lora_alpha=cast(int, options.alpha),
         lora_dropout=options.dropout,
-        target_modules=paths(model, options.targets),
-        fan_in_fan_out=family_of(model).transposed,
+        target_modules=targets,
+        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
         bias="none",
         task_type="CAUSAL_LM",
     )

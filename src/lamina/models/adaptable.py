@@ -1,36 +1,44 @@
 """The linear modules of a model that low-rank updates can stand beside."""
 
-from torch import nn
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
 
 from lamina.errors import LaminaError
-from lamina.models.structure import family_of, layers_of, projection_paths
+from lamina.models.structure import family_of, linear_maps
 
 
 def paths(model: PreTrainedModel, targets: str) -> list[str]:
     """Full module names of the projections of `mlp`, `attention`, both (`all`) or `none`, of those there are now.
 
+    Experts that are stacked parameters are none of them.
+
     Raises
     ------
     LaminaError
-        If the family has none that are known.
+        If there are none.
     """
-    found = projection_paths(model) if targets in ("mlp", "all") else []
-    return found + (_attention_paths(model) if targets in ("attention", "all") else [])
-
-
-def _attention_paths(model: PreTrainedModel) -> list[str]:
-    family = family_of(model)
-    found = [
-        f"{family.layers}.{number}.{family.attention}.{name}"
-        for number, layer in enumerate(layers_of(model))
-        if family.attention
-        for name, module in layer.get_submodule(family.attention).named_modules()
-        if isinstance(module, (nn.Linear, Conv1D))
-    ]
-    if not found:
+    parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
+    found = [name for part in parts for name in linear_maps(model, part)]
+    if parts and not found:
+        other = "attention" if targets == "mlp" else "mlp"
         raise LaminaError(
-            f"no projections of attention are known in this model of the family '{family.name}'. Write targets: mlp."
+            f"the {' and '.join(parts)} of the model family '{family_of(model).name}' have no linear modules that LoRA "
+            f"can adapt (experts may be stacked parameters). Write targets: {other}, or method: full."
         )
     return found
+
+
+@contextmanager
+def names_as_they_are(model: PreTrainedModel) -> Iterator[None]:
+    """While open, PEFT takes the names of modules as they are.
+
+    It would go by the model's type, and in families with experts take `gate_proj` for the experts that checkpoints had
+    before transformers stacked them.
+    """
+    model.config.__dict__["model_type"] = ""
+    try:
+        yield
+    finally:
+        del model.config.__dict__["model_type"]

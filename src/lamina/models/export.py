@@ -23,7 +23,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina, own_code, proof
 from lamina.models.materialise import materialise
-from lamina.models.structure import family_of, layers_of, text_config
+from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import NUMBERED, kept_layers, parse, runs
 from lamina.models.variant import Boundary, Repairing
 from lamina.variant import EXPORTED_AS, Variant
@@ -227,7 +227,7 @@ def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[
 def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str) -> None:
     depth = len(layers_of(base))
     kept = kept_layers(base, source.plan["units"])
-    halves = _halves(base, source.plan["units"], kept)
+    halved = _halves(base, source.plan["units"], kept)
     facts = export_card.Facts(
         variant=source.variant,
         manifest=source.manifest,
@@ -238,12 +238,12 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         parameters=(_count(base), _count(variant)),
         boundaries=runs(set(range(depth)) - set(kept), depth),
         patched=bool(modeling_lamina.describe(variant)["patches"]),
-        zeroed=form == "stock" and bool(halves),
+        zeroed=form == "stock" and bool(halved),
         base_card=_front_matter(Path(source.manifest["path"])),
         predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
     )
     (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
-    (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halves), encoding="utf-8")
+    (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halved), encoding="utf-8")
     record = {
         "variant": str(source.variant),
         "form": form,
@@ -256,13 +256,12 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
 
 def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:
     """By layer that stays, the sub-module names of its removed halves."""
-    family = family_of(base)
-    names = {"attention": (str(family.attention),), "mlp": family.mlp}
     found: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):
-        if layer in kept and component in names:
-            found.setdefault(layer, []).extend(f"{name}." for name in names[component])
-    return found
+        if layer in kept:
+            removed = halves(layers_of(base)[layer]).get(component, ())
+            found.setdefault(layer, []).extend(f"{half.name}." for half in removed)
+    return {layer: names for layer, names in found.items() if names}
 
 
 def _count(model: PreTrainedModel) -> int:

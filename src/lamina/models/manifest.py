@@ -114,6 +114,12 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     if n_layers is None:
         raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(LAYER_KEYS)}).")
     family = config.get("model_type")
+    if _looks_both_ways(config):
+        raise LaminaError(
+            f"{where}: a '{family}' attends to later tokens too, so it is no decoder whose layers could be judged by "
+            "what it predicts. Choose a causal language model (or, if it was trained as one, write `is_decoder: true` "
+            "in its config.json)."
+        )
     if entry.layers not in (None, n_layers):
         raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
     if entry.family not in (None, family):
@@ -138,6 +144,15 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "chat_template": entry.chat_template,
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
+
+
+def _looks_both_ways(config: dict[str, Any]) -> bool:
+    """Whether a model's configuration says that it is an encoder alone, by itself or as its type does by default."""
+    from transformers import CONFIG_MAPPING
+
+    kind = CONFIG_MAPPING[config["model_type"]] if config.get("model_type") in CONFIG_MAPPING else None
+    told = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
+    return told["is_decoder"] is False and not told["is_encoder_decoder"]
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:

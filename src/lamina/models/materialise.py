@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from lamina import seal
 from lamina.errors import LaminaError
 from lamina.models import donors, modeling_lamina
-from lamina.models.adaptable import paths
+from lamina.models.adaptable import names_as_they_are, paths
 from lamina.models.surgery import kept_layers, remove
 from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, own_all, share
 from lamina.tables import store
@@ -131,11 +131,13 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     config = LoraConfig.from_pretrained(str(folder))
     config.inference_mode = True
     trainable = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
-    adapted = get_peft_model(variant, config)
+    with names_as_they_are(variant):
+        adapted = get_peft_model(variant, config)
     for parameter, flag in trainable:
         # PEFT freezes what it adapts, which here belongs to the base model too.
         parameter.requires_grad_(flag)
-    set_peft_model_state_dict(adapted, state)
+    with names_as_they_are(variant):
+        set_peft_model_state_dict(adapted, state)
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
             own(module.get_base_layer(), "weight")

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig as BaseConfig
 from transformers import LlamaForCausalLM as BaseModel
+from transformers.cache_utils import CacheLayerMixin
 
 MODEL_TYPE = "lamina_llama"
 
@@ -77,37 +78,47 @@ class NoAttention(nn.Module):
     there: positions and masks of the later layers stay right when layer 0 lost its attention.
     """
 
-    def __init__(self, layer_idx: int, residual_inside: bool) -> None:
+    def __init__(self, layer_idx: int, residual_inside: bool, returns: int) -> None:
         super().__init__()
         self.layer_idx = layer_idx
         self.residual_inside = residual_inside
+        self.returns = returns
 
-    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, None]:
-        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What `nothing` gives, in the form that attention had."""
         stream = args[0] if args else kwargs["hidden_states"]
         cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
-        if cache is not None:
+        # Of an encoder and a decoder, the decoder's.
+        cache = getattr(cache, "self_attention_cache", cache)
+        held = [] if cache is None else cache.layers[self.layer_idx : self.layer_idx + 1]
+        # Other kinds of mixers keep a state that has no length.
+        if cache is not None and all(isinstance(layer, CacheLayerMixin) for layer in held):
             mark = stream.new_zeros(stream.shape[0], 1, stream.shape[1], 1)
             cache.update(mark, mark, self.layer_idx)
-        if self.residual_inside:
-            return args[1], None
-        return torch.zeros_like(stream), None
+        return nothing(args, kwargs, self.residual_inside, self.returns)
 
 
 class NoMLP(nn.Module):
     """Stands where an MLP was removed and adds zero to the residual stream."""
 
-    def __init__(self, residual_inside: bool) -> None:
+    def __init__(self, residual_inside: bool, returns: int) -> None:
         super().__init__()
         self.residual_inside = residual_inside
+        self.returns = returns
 
-    def forward(self, stream: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Zero in the shape of the input, or the residual itself in families that add it inside the sub-layer."""
-        return args[0] if self.residual_inside else torch.zeros_like(stream)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What `nothing` gives, in the form that the MLP had."""
+        return nothing(args, kwargs, self.residual_inside, self.returns)
 
 
-class Nothing(nn.Identity):
-    """Stands where the first of a layer's own MLP projections was removed, before a `NoMLP`."""
+def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, returns: int) -> Any:
+    """Zero in the shape of the stream that a sub-layer is called with, or the residual where it adds that itself.
+
+    Alone if `returns` is 0, else the first of so many values.
+    """
+    stream = args[0] if args else next(iter(kwargs.values()))
+    given = kwargs["residual"] if "residual" in kwargs else args[1] if residual_inside else torch.zeros_like(stream)
+    return (given, *[None] * (returns - 1)) if returns else given
 
 
 def describe(model: nn.Module) -> dict[str, Any]:
@@ -115,11 +126,9 @@ def describe(model: nn.Module) -> dict[str, Any]:
     removed: dict[str, Any] = {}
     for path, module in model.named_modules():
         if isinstance(module, NoAttention):
-            removed[path] = {"kind": "attention", "layer": module.layer_idx, "residual_inside": module.residual_inside}
+            removed[path] = {"layer": module.layer_idx, "form": [module.residual_inside, module.returns]}
         elif isinstance(module, NoMLP):
-            removed[path] = {"kind": "mlp", "residual_inside": module.residual_inside}
-        elif isinstance(module, Nothing):
-            removed[path] = {"kind": "nothing"}
+            removed[path] = {"form": [module.residual_inside, module.returns]}
     patches = {
         path: {"bias": module.patch_bias is not None}
         for path, module in model.named_modules()
@@ -132,11 +141,8 @@ def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
     """Give a model of the right depth its special places back, the patches without their values (zeros)."""
     for path, what in described["removed"].items():
         parent, _, name = path.rpartition(".")
-        replacement: nn.Module = Nothing()
-        if what["kind"] == "attention":
-            replacement = NoAttention(what["layer"], what["residual_inside"])
-        elif what["kind"] == "mlp":
-            replacement = NoMLP(what["residual_inside"])
+        is_attention = "layer" in what
+        replacement = NoAttention(what["layer"], *what["form"]) if is_attention else NoMLP(*what["form"])
         setattr(model.get_submodule(parent), name, replacement)
     dtype = patch_dtype(torch.get_default_dtype())
     for path, what in described["patches"].items():

@@ -15,7 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.load import load_folder
-from lamina.models.structure import layers_of, text_config
+from lamina.models.structure import family_of, halves, layers_of, text_config
 from lamina.models.surgery import remove
 from lamina.models.variant import share
 
@@ -23,8 +23,15 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 """How far logits may be apart by dtype of the model, see `distance`; `COARSE` in the others."""
 COARSE = 0.1
 
+_SHORT, _LONG = 16, 64  # tokens
 # Numbers of logits computed at a time: 256 MiB in bfloat16.
 _CHUNK = 1 << 27
+
+
+def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The shortest of some length, or the longest: what a model is held against itself on."""
+    order = sorted(sequences, key=len)
+    return next((ids for ids in order if len(ids) >= _SHORT), order[-1])[:_LONG]
 
 
 @torch.inference_mode()
@@ -137,6 +144,47 @@ def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
             f"{most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its layers depend on their "
             "number, on the depth or on each other."
         )
+
+
+def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
+    """Refuse halves of layers that were not found whole.
+
+    With the attention of every layer gone no token may see another, and a layer without both halves must hand its
+    input on, unless the family is known for a norm on the stream.
+
+    Raises
+    ------
+    LaminaError
+        Saying which of the two, and by how much.
+    """
+    depth, last, dtype, most = len(layers_of(model)), len(ids) // 2, model.dtype, tolerance(model)
+    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
+    changed = [*ids[:-last][::-1], *ids[-last:]]
+    far = distance(logits(tokenwise, changed, last), logits(tokenwise, ids, last), dtype)
+    reason = f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
+    if far <= most and not family_of(model).stream_norm:
+        layer = depth // 2
+        [wanted] = without(model, ids, last, [frozenset({layer})])
+        empty = remove(share(model), [f"{layer}.attention"])
+        for half in halves(layers_of(empty)[layer])["mlp"]:
+            # Called as it is, since what the MLP returns is its own affair.
+            half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
+        far = distance(logits(empty, ids, last), wanted, dtype)
+        reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
+    if far > most:
+        raise LaminaError(
+            f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
+            f"alone: {reason}. Use units: layer."
+        )
+
+
+def _silent(residual: bool) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        first = output if isinstance(output, torch.Tensor) else output[0]
+        nothing = (kwargs["residual"] if "residual" in kwargs else args[1]) if residual else torch.zeros_like(first)
+        return nothing if isinstance(output, torch.Tensor) else (nothing, *output[1:])
+
+    return hook
 
 
 def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:

@@ -4,16 +4,16 @@ Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"
 out: the layer of a donor takes its place (`lamina.models.donors`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
-from lamina.models.families import Family
-from lamina.models.modeling_lamina import NoAttention, NoMLP, Nothing
-from lamina.models.structure import family_of, known_families, layers_of, text_config
+from lamina.models.modeling_lamina import NoAttention, NoMLP
+from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
 from lamina.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
@@ -99,17 +99,24 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
         If a unit does not exist or is named twice, if nothing would be left, or if the family's sub-layers are unknown.
     """
     check(model, units)
-    family, layers, config = family_of(model), layers_of(model), text_config(model)
+    layers, config = layers_of(model), text_config(model)
     depth = len(layers)
     parsed = [parse(unit) for unit in units]
     kept = kept_layers(model, units)
     if not kept:
         raise LaminaError(f"removing all {depth} layers leaves no model. Remove at most {depth - 1}.")
-    for layer, component in parsed:
-        if layer in kept and component == "attention":
-            setattr(layers[layer], str(family.attention), NoAttention(layer, family.residual_inside))
-        elif layer in kept and component == "mlp":
-            _remove_mlp(layers[layer], family)
+    gone = {
+        f"{layer}.{half.name}": half
+        for layer, part in parsed
+        if layer in kept and part in ("attention", "mlp")
+        for half in halves(layers[layer])[part]
+    }
+    returns = _returned(model, {name: half.module for name, half in gone.items()}) if gone else {}
+    for layer, part in parsed:
+        for half in halves(layers[layer]).get(part, ()) if layer in kept else ():
+            form = (half.residual, returns.get(f"{layer}.{half.name}", 0))
+            empty = NoAttention(layer, *form) if part == "attention" else NoMLP(*form)
+            setattr(layers[layer], half.name, empty)
     if len(kept) < depth:
         survivors = [layers[layer] for layer in kept]
         del layers[:]
@@ -131,16 +138,16 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     LaminaError
         If a unit does not exist or is named twice, or if the model or its family cannot lose it.
     """
-    family, depth, config = family_of(model), len(layers_of(model)), text_config(model)
+    depth, config = len(layers_of(model)), text_config(model)
     parsed = [parse(unit) for unit in units]
-    for layer, component in parsed:
+    for layer, _ in parsed:
         if layer >= depth:
             raise LaminaError(f"layer {layer} does not exist: the model has layers 0 … {depth - 1}.")
-        if component in ("attention", "mlp") and (family.attention is None or not family.mlp):
-            raise LaminaError(
-                f"removing the {component} of a layer is not known for the model family '{family.name}'. "
-                f"Use units: layer, or a model of: {', '.join(known_families())}."
-            )
+    if any(component in ("attention", "mlp") for _, component in parsed) and (reason := without_halves(model)):
+        raise LaminaError(
+            f"a layer of the model family '{config.model_type}' cannot lose its attention or its MLP alone: {reason}. "
+            "Use units: layer."
+        )
     if len(set(parsed)) != len(parsed):
         raise LaminaError(f"a unit is named twice among {['.'.join(map(str, unit)) for unit in parsed]}.")
     if getattr(config, "lamina", None):
@@ -161,11 +168,21 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
         )
 
 
-def _remove_mlp(layer: nn.Module, family: Family) -> None:
-    """Put nothing in place of the MLP; where the layer holds its two projections itself, the second gives the zero."""
-    if len(family.mlp) == 1:
-        setattr(layer, family.mlp[0], NoMLP(family.residual_inside))
-        return
-    for name in family.mlp[:-1]:
-        setattr(layer, name, Nothing())
-    setattr(layer, family.mlp[-1], NoMLP(residual_inside=False))
+@torch.inference_mode()
+def _returned(model: PreTrainedModel, halves_of: Mapping[str, nn.Module]) -> dict[str, int]:
+    """How many values each sub-layer returns, 0 for the stream alone, as a pass over two tokens shows."""
+    found: dict[str, int] = {}
+    handles = [
+        module.register_forward_hook(
+            lambda module, args, output, name=name: found.__setitem__(
+                name, 0 if isinstance(output, torch.Tensor) else len(output)
+            )
+        )
+        for name, module in halves_of.items()
+    ]
+    try:
+        model(input_ids=torch.arange(2, device=model.device)[None], use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found

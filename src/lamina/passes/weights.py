@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.models.structure import family_of, layers_of
+from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import parse, remove
 from lamina.models.variant import assert_finite, share
 from lamina.streams.batches import by_length, padded
@@ -135,11 +135,10 @@ def _gradients(
 def _weights(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
     """The parameters that go with a unit: a whole layer's, or those of its attention or MLP without their norms."""
     number, component = parse(unit)
-    layer, family = layers_of(model)[number], family_of(model)
+    layer = layers_of(model)[number]
     if component == "layer":
         return list(layer.parameters())
-    names = [str(family.attention)] if component == "attention" else list(family.mlp)
-    return [weight for name in names for weight in layer.get_submodule(name).parameters()]
+    return [weight for half in halves(layer)[component] for weight in half.module.parameters()]
 
 
 def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:

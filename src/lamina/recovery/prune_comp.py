@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import LinearPatch, PruneComp
-from lamina.models.structure import layers_of, writers
+from lamina.models.structure import layers_of
 from lamina.models.variant import Boundary, Patch, Place, own
+from lamina.models.writing import writers
 from lamina.recovery import linearpatch
 from lamina.recovery.linearpatch import Channels
 from lamina.recovery.protocol import Fit, Tensors

@@ -14,11 +14,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cosine_similarity
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from lamina.config.recoveries import Ghost, ReplaceMe
 from lamina.errors import LaminaError
-from lamina.models.structure import down_projection, family_of, text_config
+from lamina.models.structure import text_config
 from lamina.models.variant import Boundary, Patch, Place, own
+from lamina.models.writing import down_projection
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import moments, taps
@@ -124,7 +126,7 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     module = down_projection(variant, place.position - 1)
     weight = own(module, "weight")
     operator = tensors["operator"].to(weight.device)
-    if family_of(variant).transposed:
+    if isinstance(module, Conv1D):
         weight.add_((weight.float() @ operator).to(weight.dtype))
     else:
         weight.add_((operator.T @ weight.float()).to(weight.dtype))

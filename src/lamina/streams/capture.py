@@ -8,6 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models import proof
 from lamina.models.structure import layers_of, text_config
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
@@ -26,8 +27,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     Raises
     ------
     LaminaError
-        If the streams are not numbers.
+        If the streams are not numbers, or the model is not a causal one whose layers can be cut.
     """
+    proof.check(model, proof.short(sequences))
     count = len(layers_of(model)) + 1
     found = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
     taps.run(model, sequences, range(count), found.add, tokens)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import assert_finite
@@ -63,7 +64,7 @@ def run(
     Raises
     ------
     LaminaError
-        If a stream holds NaN.
+        If a stream holds NaN, or the model has more than one.
     """
     wanted = sorted(set(boundaries))
     body: Any = model.base_model
@@ -77,6 +78,12 @@ def run(
         ):
             ids, real = padded([sequences[number] for number in samples], model.device)
             body(input_ids=ids, attention_mask=real.long(), use_cache=False)
+            if any(stream.dim() != 3 for stream in streams.values()):
+                raise LaminaError(
+                    f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
+                    ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
+                    "perplexity, output_kl."
+                )
             if streams:
                 # All at once, for each look makes a GPU wait.
                 sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])

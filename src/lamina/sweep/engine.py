@@ -229,7 +229,10 @@ class Session:
         if candidate not in self._checked:
             units = sorted(candidate.removed)
             if units:
-                check(self.model, units)
+                with forking.unwrapped(self.model, self.layers, self.head):
+                    check(self.model, units)
+            if any(parse(unit)[1] in ("attention", "mlp") for unit in units):
+                proof.check_halves(self)
             if candidate.patches:
                 check_patches(self.model, units, candidate.patches)
             self._checked.add(candidate)

@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.devices import place_of
-from lamina.models.families import Family
+from lamina.models.families import FAMILIES
 from lamina.models.modeling_lamina import patch_dtype, repair
-from lamina.models.structure import family_of, layers_of, text_config
+from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.variant import Patch
 from lamina.sweep.candidates import Level, Tree
 from lamina.sweep.packing import Batch
@@ -68,20 +68,13 @@ class Streams:
 class ForkingLayer(nn.Module):
     """Stands in for decoder layer `number`: splits, runs, skips, repairs and ends streams as the pass's tree says."""
 
-    def __init__(self, layer: nn.Module, number: int, family: Family) -> None:
+    def __init__(self, layer: nn.Module, number: int) -> None:
         super().__init__()
         self.layer = layer
         self.number = number
         self.place = place_of(layer)
-        # The last module of a sub-layer is the one whose output is its contribution.
-        self.parts: dict[str, nn.Module] = {}
+        self.halves = halves(layer)
         self.donors: dict[str, nn.Module] = {}  # what streams may run through instead, no part of the model
-        if family.attention and family.mlp:
-            self.parts = {
-                "attention": layer.get_submodule(family.attention),
-                "mlp": layer.get_submodule(family.mlp[-1]),
-            }
-        self.residual_inside = family.residual_inside
         self.state: Streams | None = None
         # Learnt when the layer runs outside a pass, on batches of different sizes: how many values it returns (0: the
         # stream alone), and the first size of each tensor that it is given, by its place among the arguments.
@@ -132,7 +125,7 @@ class ForkingLayer(nn.Module):
                 together = list(group)
                 silenced = {
                     part: [i for i, branch in enumerate(together) if part in branch.operation.without]
-                    for part in self.parts
+                    for part in self.halves
                 }
                 streams = state.rows(entering, start, start + len(together))
                 outputs.append(self._run(donor, streams, len(together), silenced, args, kwargs))
@@ -202,9 +195,10 @@ class ForkingLayer(nn.Module):
                 named["attention_mask"] = mask
         state.layer_tokens += hidden.shape[0] * hidden.shape[1]
         handles = [
-            self.parts[component].register_forward_hook(_silencer(numbers, copies, self.residual_inside))
+            half.module.register_forward_hook(_silencer(numbers, copies, half.residual), with_kwargs=True)
             for component, numbers in silenced.items()
             if numbers
+            for half in self.halves[component]
         ]
         try:
             module = self.donors[donor] if donor else self.layer
@@ -251,16 +245,16 @@ def is_parallel(layer: nn.Module) -> bool:
 def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
     """A hook that takes a sub-layer's contribution out of the `numbers`-th of `copies` streams.
 
-    Where the sub-layer adds the residual itself (BLOOM gives it as second argument), the residual is what remains.
+    Where the sub-layer adds the residual itself (BLOOM gives it as an argument), the residual is what remains.
     """
 
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         value = (output[0] if isinstance(output, tuple) else output).clone()
         # OPT flattens lines and tokens before its MLP, so rows are counted in what is there.
         rows = value.shape[0] // copies
         for number in numbers:
             part = slice(number * rows, (number + 1) * rows)
-            value[part] = inputs[1][part] if residual_inside else 0
+            value[part] = (named["residual"] if "residual" in named else inputs[1])[part] if residual_inside else 0
         return (value, *output[1:]) if isinstance(output, tuple) else value
 
     return hook
@@ -292,12 +286,11 @@ class SelectingHead(nn.Module):
 def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], SelectingHead]]:
     """The model with every layer and its head wrapped; unwrapped again at the end, whatever happens."""
     layers = layers_of(model)
-    family = family_of(model)
     originals = list(layers)
     head = model.get_output_embeddings()
     if head is None:
         raise LaminaError(f"{type(model).__name__} has no output embedding, so nothing can be scored with it.")
-    wrapped = [ForkingLayer(layer, number, family) for number, layer in enumerate(originals)]
+    wrapped = [ForkingLayer(layer, number) for number, layer in enumerate(originals)]
     selecting = SelectingHead(head)
     try:
         for number, wrapper in enumerate(wrapped):
@@ -310,6 +303,21 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
         model.set_output_embeddings(head)
 
 
+@contextmanager
+def unwrapped(model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead) -> Iterator[None]:
+    """While open, the model as it was before its layers and its head were wrapped."""
+    layers = layers_of(model)
+    try:
+        for number, wrapper in enumerate(wrapped):
+            layers[number] = wrapper.layer
+        model.set_output_embeddings(head.head)
+        yield
+    finally:
+        for number, wrapper in enumerate(wrapped):
+            layers[number] = wrapper
+        model.set_output_embeddings(head)
+
+
 def windows(model: PreTrainedModel) -> list[int | None] | None:
     """How far back each layer's attention looks, in positions; None for all the way.
 
@@ -318,7 +326,8 @@ def windows(model: PreTrainedModel) -> list[int | None] | None:
     row, which packing would change.
     """
     config = text_config(model)
-    if config.model_type in ("bloom", "mpt") or getattr(config, "alibi", False):
+    told = FAMILIES.get(config.model_type)
+    if (told is not None and told.alibi) or getattr(config, "alibi", False):
         return None
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(layers_of(model))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -18,6 +19,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models import proof
 from lamina.models.structure import layers_of, text_config
+from lamina.models.surgery import remove
+from lamina.models.variant import share
 from lamina.sweep import forking, packing
 from lamina.sweep.candidates import Candidate
 
@@ -32,6 +35,8 @@ _logger = logging.getLogger(__name__)
 
 # By model: how its sessions `share`, by the windows that were shorter than the samples.
 _proven: "WeakKeyDictionary[PreTrainedModel, dict[tuple[int, ...], tuple[bool, bool]]]" = WeakKeyDictionary()
+
+_halved: "WeakKeyDictionary[PreTrainedModel, bool]" = WeakKeyDictionary()
 
 
 class Proof:
@@ -77,7 +82,7 @@ class Proof:
             worked = session.layer_tokens
             try:
                 session.share(contexts, fixed)
-                reason = self._difference(session, contexts)
+                reason = self._difference(session)
             except torch.cuda.OutOfMemoryError:
                 raise
             except Exception as error:  # whatever a family's code raises when it is given streams
@@ -99,16 +104,16 @@ class Proof:
         return str(text_config(self.model).model_type)
 
     @torch.inference_mode()
-    def _difference(self, session: "Session", contexts: bool) -> str | None:
+    def _difference(self, session: "Session") -> str | None:
         """Where the engine differs from the plain model; None where it does not."""
-        [far] = self._far(session, self.samples, contexts, [Candidate()], [torch.cat(self.wanted)])
+        [far] = _far(session, self.samples, [Candidate()], [torch.cat(self.wanted)])
         if far > self.most:
             return f"through the engine, its logits are {self._by(far)}"
         width = max(1, session.tokens // len(self.text.sequence()) - 1)
         for start in range(0, len(self.removals), width):
             removals = self.removals[start : start + width]
             without = [Candidate(frozenset({str(start + number)})) for number in range(len(removals))]
-            fars = self._far(session, [self.text], contexts, without, list(removals))
+            fars = _far(session, [self.text], without, list(removals))
             worst = max(range(len(fars)), key=fars.__getitem__)
             if fars[worst] > self.most:
                 return f"without layer {start + worst}, its logits are {self._by(fars[worst])}"
@@ -118,23 +123,57 @@ class Proof:
         dtype = str(self.model.dtype).removeprefix("torch.")
         return f"off by {far:.2g} of their spread, where rounding in {dtype} explains {self.most:g}"
 
-    def _far(
-        self,
-        session: "Session",
-        samples: Sequence[Sample],
-        contexts: bool,
-        candidates: Sequence[Candidate],
-        wanted: Sequence[torch.Tensor],
-    ) -> list[float]:
-        """The distance of each candidate from what is wanted, at the samples' scored tokens in order."""
-        lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
-        batch = packing.collate(tuple(lines), session.model.device)
-        places = packing.places(lines, torch.zeros(len(samples), dtype=torch.int64).numpy())
-        logits, leaves = session.logits(batch, places, candidates)
-        return [
-            proof.distance(logits[leaf][places.at], given, self.model.dtype)
-            for leaf, given in zip(leaves, wanted, strict=True)
-        ]
+
+def _far(
+    session: "Session", samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
+) -> list[float]:
+    """The distance of each candidate from what is wanted, at the samples' scored tokens in order."""
+    contexts = session.windows is not None
+    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
+    batch = packing.collate(tuple(lines), session.model.device)
+    places = packing.places(lines, np.zeros(len(samples), dtype=np.int64))
+    logits, leaves = session.logits(batch, places, candidates)
+    dtype = session.model.dtype
+    return [proof.distance(logits[leaf][places.at], given, dtype) for leaf, given in zip(leaves, wanted, strict=True)]
+
+
+def check_halves(session: "Session") -> None:
+    """Prove the session on layers that lack their attention or their MLP, once, when somebody asks for one.
+
+    Raises
+    ------
+    LaminaError
+        If halves were not found whole, or their removal in the engine is not that in a cut model.
+    """
+    model = session.model
+    if _halved.get(model):
+        return
+    # The text of the proof, from the same samples.
+    short = _chosen(session.scores.samples, 0)[-1].sequence()[:_LONG]
+    text, depth = Sample(0, "text", 0, (_ending(short),), ""), len(session.layers)
+    units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
+    name = text_config(model).model_type
+    worked = session.layer_tokens
+    try:
+        with forking.unwrapped(model, session.layers, session.head):
+            proof.check_halves(model, short)
+            wanted = proof.logits(remove(share(model), units), short[:-1], len(text.rows[0].continuation))
+        with torch.inference_mode():
+            [far] = _far(session, [text], [Candidate(frozenset(units))], [wanted])
+    except (LaminaError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # whatever a family's code raises
+        raise LaminaError(
+            f"a layer of the model family '{name}' cannot lose its attention or its MLP alone: without one it does "
+            f"not run ({type(error).__name__}: {error}). Use units: layer."
+        ) from error
+    session.layer_tokens = worked
+    if far > proof.tolerance(model):
+        raise LaminaError(
+            f"a layer of the model family '{name}' cannot lose its attention or its MLP alone: without {units[0]} and "
+            f"{units[1]} the logits of engine and cut model are {far:.2g} of their spread apart. Use units: layer."
+        )
+    _halved[model] = True
 
 
 def _length(sample: Sample) -> int:

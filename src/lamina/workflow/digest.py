@@ -103,14 +103,13 @@ def entry_digest(entry: Any) -> str:
 
 
 def family_digest(family: str | None) -> str:
-    """Hash of the registry's entry for a family, so that a new family reruns no job of the others.
+    """Hash of what the registry tells of a family, so that a new entry reruns no job of the others.
 
-    Jobs depend on the whole registry where their entry is not found by name: a hub model whose entry names no family
-    (None), a family that is not listed, and a decoder inside a multimodal model, whose name is another.
+    A decoder inside a multimodal model has that one's name and more (`gemma3`, `gemma3_text`). Jobs depend on the whole
+    registry where nothing tells the family: a hub model whose entry names none (None).
     """
-    if family in FAMILIES:
-        return entry_digest(FAMILIES[family])
-    return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in sorted(FAMILIES)))
+    names = [name for name in sorted(FAMILIES) if family is None or name == family or name.startswith(f"{family}_")]
+    return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in names))
 
 
 def _default(field: Any) -> Any:

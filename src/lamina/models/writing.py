@@ -1,0 +1,162 @@
+"""The linear maps through which layers write to the residual stream, for what repairs fold into weights.
+
+A map is found by what it does: what it gives out is what the sub-layer gives, and what the sub-layer gives is what the
+layer adds to the stream.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from lamina.errors import LaminaError
+from lamina.models.structure import Half, family_of, halves, layers_of, text_config
+
+_CLOSE = 1e-2  # of the largest value, for which rounding in 16 bits is small enough
+
+_Found = dict[tuple[int, str], nn.Module | str]
+_known: "WeakKeyDictionary[PreTrainedModel, _Found]" = WeakKeyDictionary()
+
+
+def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
+    """The linear map of a layer's MLP whose output is added to the residual stream.
+
+    Raises
+    ------
+    LaminaError
+        If the layer has none, or something stands between it and the stream.
+    """
+    return _writer(model, layer, "mlp")
+
+
+def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
+    """Everything that adds to the stream entering layer `before`: embeddings, and both sub-layers of each layer so far.
+
+    Multiplied by a number, with their biases, they multiply that stream by it, up to the epsilon of the norms.
+
+    Raises
+    ------
+    LaminaError
+        If the family has more that does, or a norm that undoes it, or an embedding that is the head as well.
+    """
+    family, config = family_of(model), text_config(model)
+    container = model.get_submodule(family.layers.rpartition(".")[0])
+    final = str(family.final_norm).rpartition(".")[2]
+    if any("norm" in name and name != final for name, _ in container.named_children()):
+        raise _unfoldable(model, "has a norm behind the embedding, which undoes what is folded into it")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if config.tie_word_embeddings or (head is not None and head.weight is embedding.weight):
+        raise _unfoldable(model, "ties the embedding here to the output projection, and one cannot be scaled alone")
+    # Learned positions are the embeddings beside that of the tokens.
+    embeddings = [module for module in container.modules() if isinstance(module, nn.Embedding)]
+    return [*embeddings, *(_writer(model, n, part) for n in range(before) for part in ("attention", "mlp"))]
+
+
+def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
+    if getattr(text_config(model), "quantization_config", None) is not None:
+        raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
+    if family_of(model).stream_norm:
+        raise _unfoldable(model, "has a norm on the stream, which undoes what is folded into weights")
+    if model not in _known:
+        _known[model] = _look(model)
+    found = _known[model].get((layer, part), f"has no {part} in layer {layer}")
+    if isinstance(found, str):
+        raise _unfoldable(model, found)
+    return found
+
+
+@torch.inference_mode()
+def _look(model: PreTrainedModel) -> _Found:
+    """Of each half of each layer, the linear map that writes to the stream, or why there is none."""
+    layers, found = layers_of(model), _Found()
+    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    handles = [
+        layer.register_forward_pre_hook(
+            lambda module, args, kwargs, n=number: calls.__setitem__(n, (args, kwargs)), with_kwargs=True
+        )
+        for number, layer in enumerate(layers)
+    ]
+    try:
+        model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for number, (args, kwargs) in calls.items():
+        for part, there in halves(layers[number]).items():
+            if there:
+                found[number, part] = _map_of(layers[number], part, there, args, kwargs)
+    return found
+
+
+def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
+    # The last of the modules gives what the part gives, if there are several in a row.
+    half = there[-1]
+    maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    with _given([half.module, *maps]) as given:
+        whole = _stream(layer(*args, **kwargs))
+    if half.module not in given:
+        return f"does not run the {part} of a layer"
+    (inputs, named), output = given[half.module]
+    gives = _stream(output)
+    if half.residual:
+        gives = gives - (named["residual"] if "residual" in named else inputs[1])
+    writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
+    if not writing:
+        return f"has no one linear map that leads from {part} to the stream"
+    if part == "attention":
+        return writing[-1]
+    silence = half.module.register_forward_hook(
+        lambda module, inputs, output: (
+            output - gives.view(output.shape)
+            if isinstance(output, torch.Tensor)
+            else (output[0] - gives.view(output[0].shape), *output[1:])
+        )
+    )
+    try:
+        rest = _stream(layer(*args, **kwargs))
+    finally:
+        silence.remove()
+    if not _same(whole - rest, gives):
+        return "has a norm or a factor between the MLP and the stream, which changes what is folded into weights"
+    return writing[-1]
+
+
+@contextmanager
+def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
+    """While open, what each module was called with and gave out."""
+    given: dict[nn.Module, Any] = {}
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        copied = output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
+        given[module] = ((args, kwargs), copied)
+
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield given
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if one.numel() != other.numel():
+        return False
+    far = (one.flatten().float() - other.flatten().float()).abs().max()
+    return bool(far <= _CLOSE * other.float().abs().max())
+
+
+def _stream(output: Any) -> torch.Tensor:
+    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return stream
+
+
+def _unfoldable(model: PreTrainedModel, reason: str) -> LaminaError:
+    return LaminaError(
+        f"the model family '{family_of(model).name}' {reason}. Use a recovery that acts on the stream "
+        "itself: ghost or linearpatch."
+    )
