@@ -66,6 +66,7 @@ test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=10 tests/device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 tests/families
 
 # Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
 check-gpu: .venv/installed

@@ -35,6 +35,8 @@ _RULES: list[tuple[str, int]] = [
      r"max_seq_len|context_length|model_max_length|max_.*_positions", CONTEXT),
     (r"max_window_layers", 1),
     (r"n_groups|mamba_n_?groups|n_group|num_expert_group|topk_group|o_groups|num_limited_groups", 1),
+    # As in use: texts are shorter than what an indexer keeps. Among what it leaves out, ties are broken by the batch.
+    (r"index_topk", VOCABULARY),
     (r"num_experts_per_tok(en)?|moe_(top)?k|.*top_?k.*", 2),
     (r"n_shared_experts|num_shared_experts|moe_num_shared_experts", 1),
     (r"n_routed_experts|num_experts|num_local_experts|moe_num_experts|zero_expert_num", 4),

@@ -82,7 +82,7 @@ def bypassed(
 
     def handing_on(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         stream = args[0] if args else kwargs["hidden_states"]
-        return (stream, *output[1:]) if isinstance(output, tuple) else stream
+        return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
 
     def silent(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
         first = output[0] if isinstance(output, tuple) else output

@@ -152,6 +152,10 @@ def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
     ]
     # A list inside of a layer is part of it.
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
+    if len(outer) > 1:
+        # Of a model with towers for images or sound, those of its decoder.
+        decoder = _name_of(model, model.get_decoder())
+        outer = [name for name in outer if name.rpartition(".")[0] == decoder]
     if len(outer) != 1:
         raise LaminaError(
             f"the layers of the model family '{config.model_type}' are not found: it has {len(outer)} module lists of "

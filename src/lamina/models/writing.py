@@ -19,6 +19,8 @@ from lamina.models.structure import Half, family_of, halves, layers_of, text_con
 
 _CLOSE = 1e-2  # of the largest value, for which rounding in 16 bits is small enough
 
+_SAID = {"attention": "attention", "mlp": "the MLP"}
+
 _Found = dict[tuple[int, str], nn.Module | str]
 _known: "WeakKeyDictionary[PreTrainedModel, _Found]" = WeakKeyDictionary()
 
@@ -45,6 +47,8 @@ def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
         If the family has more that does, or a norm that undoes it, or an embedding that is the head as well.
     """
     family, config = family_of(model), text_config(model)
+    if before:
+        _writer(model, 0, "mlp")
     container = model.get_submodule(family.layers.rpartition(".")[0])
     final = str(family.final_norm).rpartition(".")[2]
     if any("norm" in name and name != final for name, _ in container.named_children()):
@@ -61,7 +65,7 @@ def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
     if family_of(model).stream_norm:
-        raise _unfoldable(model, "has a norm on the stream, which undoes what is folded into weights")
+        raise _unfoldable(model, "has a norm between the MLP and the stream, which undoes what is folded into weights")
     if model not in _known:
         _known[model] = _look(model)
     found = _known[model].get((layer, part), f"has no {part} in layer {layer}")
@@ -107,7 +111,7 @@ def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwarg
         gives = gives - (named["residual"] if "residual" in named else inputs[1])
     writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
     if not writing:
-        return f"has no one linear map that leads from {part} to the stream"
+        return f"has no one linear map that leads from {_SAID[part]} to the stream"
     if part == "attention":
         return writing[-1]
     silence = half.module.register_forward_hook(
@@ -122,7 +126,7 @@ def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwarg
     finally:
         silence.remove()
     if not _same(whole - rest, gives):
-        return "has a norm or a factor between the MLP and the stream, which changes what is folded into weights"
+        return "has a norm between the MLP and the stream, or a factor, which changes what is folded into weights"
     return writing[-1]
 
 
