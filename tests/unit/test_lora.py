@@ -133,7 +133,7 @@ def test_validation_keeps_to_its_memory_bound_and_to_its_loss(monkeypatch: pytes
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
     assert widths[0] > 300 and max(widths[1:-48]) <= 30 and max(widths[-48:]) <= 9
     widths.clear()
-    monkeypatch.setattr(training, "positions", lambda objective: 40)
+    monkeypatch.setattr(training, "positions", lambda *given: 40)
     lora.heal(model, PLAN, None, [Source(samples())], Lora(**{**FAST, "epochs": 1}))
     assert widths and max(widths) <= 40
 
