@@ -77,8 +77,8 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
             variant = materialise(model, plan, None if weight is None else {run: patches[run] for run in runs})
             losses[removed][weight] = -float(naive(variant, held, []).mean())
 
-    # A tolerance that only larger weights than 0 reach.
-    tolerance = losses[2][0.03] - losses[2][None] + 1e-4
+    # A tolerance that one run reaches with weight 0, and two runs with a larger one alone.
+    tolerance = losses[1][0.0] - losses[1][None] + 1e-4
     file, open_ = paths.calibration("tiny", "general", results), {"own": 1, "general": "auto"}
     settings = {"method": "ghost", "ridge": 1e-7}
     rows = fitted(results, "auto", [f"general={file}"], **settings, data=open_, tolerance=tolerance)
@@ -90,7 +90,7 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
         assert row["general_loss"] == pytest.approx(losses[removed][weight], abs=1e-4)
         assert row["general_loss_before"] == pytest.approx(losses[removed][None], abs=1e-4)
         assert row["n_general"] == 8 and row["n_samples"] == (45 if weight else 5)
-    assert rows[1]["auto_weight"] == 0.03 and not rows[0]["auto_weight"]
+    assert rows[1]["auto_weight"] > 0 and not rows[0]["auto_weight"]
 
     # What is kept is what that weight gives, errors included.
     for size, row in ((1, rows[0]), (2, rows[2])):
