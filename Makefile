@@ -42,7 +42,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long check-gpu test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-families check-gpu test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -65,7 +65,9 @@ test-pipeline: .venv/installed
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=10 tests/device
+
+# Every type of transformers at tiny size: whether its sweeps are right or refused.
+test-families: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 tests/families
 
 # Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
