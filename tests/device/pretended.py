@@ -458,6 +458,19 @@ class _Operations(TorchDispatchMode):
         return _run(function, args, kwargs or {})
 
 
+class _Moved(torch.autograd.Function):
+    """A copy to another place, whose gradient goes back: C++ would not know where the tensor came from."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, end: torch.device, dtype: Any) -> torch.Tensor:
+        ctx.start, ctx.dtype = _place(tensor), tensor.dtype
+        return tensor.to(end, dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0].to(ctx.start, ctx.dtype), None, None
+
+
 def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`Tensor.to`, for which C++ would ask whether a tensor is where it is to go already."""
     copy = kwargs.pop("copy", False)
@@ -469,6 +482,8 @@ def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     end = _place(self) if device is None else _numbered(device)
     if end == _place(self) and dtype in (None, self.dtype) and not copy:
         return self
+    if end != _place(self) and isinstance(self, Placed) and self.requires_grad and torch.is_grad_enabled():
+        return _Moved.apply(self, end, dtype)  # type: ignore[no-any-return]
     options = {"dtype": dtype, "device": end, "non_blocking": quietly, "memory_format": form}
     return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
         self, **{key: value for key, value in options.items() if value is not None}

@@ -95,6 +95,13 @@ def alone(layer: nn.Module, on: torch.device) -> nn.Module:
     return copied.to(on)
 
 
+def moved(value: Any, place: torch.device) -> Any:
+    """A tensor, those of a tuple or a list, or anything else as it is, on a device."""
+    if isinstance(value, torch.Tensor):
+        return value.to(place)
+    return type(value)(moved(each, place) for each in value) if type(value) in (tuple, list) else value
+
+
 def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
     """A layer where another one computes: a copy there, if the other's model is over several devices."""
     place = other.__dict__.get("runs_on")
@@ -146,12 +153,6 @@ def _run_on(module: nn.Module, place: torch.device, streamed: bool) -> None:
 
 def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     place = module.__dict__["runs_on"]
-
-    def moved(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return value.to(place)
-        return type(value)(map(moved, value)) if type(value) in (tuple, list) else value
-
     brought = module.__dict__.get("brought")
     if brought is not None:
         if torch.is_grad_enabled():
@@ -167,7 +168,7 @@ def _enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
                         copied = tensor.detach().to(place, copy=True)
                         is_weight = isinstance(tensor, nn.Parameter)
                         tensors[name] = nn.Parameter(copied, requires_grad=False) if is_weight else copied  # type: ignore[assignment]
-    return tuple(map(moved, args)), {name: moved(value) for name, value in kwargs.items()}
+    return moved(args, place), {name: moved(value, place) for name, value in kwargs.items()}
 
 
 def _leave(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
+from lamina.models.devices import moved
 from lamina.models.structure import layers_of, text_config
 from lamina.models.variant import assert_finite
 from lamina.streams.batches import by_length, padded
@@ -159,7 +160,13 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             streams[boundary] = (args[0] if args else kwargs["hidden_states"]).to(on)
             others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
-            called[boundary] = lambda layer, stream: _stream(layer(stream, *args[1:], **others))
+
+            def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
+                # What came with the stream stands where the model's own layer does.
+                rest, named = moved(args[1:], stream.device), moved(list(others.values()), stream.device)
+                return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
+
+            called[boundary] = call
 
         return hook
 
