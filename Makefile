@@ -5,6 +5,7 @@
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside busy processes
+# make test-families    every decoder of transformers at tiny size: sweeps right, or refused
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
