@@ -30,4 +30,5 @@ class PlotFigure(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return (f"lamina.figures.{self.figure}",)
+        scored = declared("lamina.figures", "METRICS").get(self.figure, ())  # scores that the figure computes anew
+        return (f"lamina.figures.{self.figure}", *(f"lamina.relevance.{metric}" for metric in scored))
