@@ -17,6 +17,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import corpus_file, read_documents
 from lamina.data.text import text_samples
 from lamina.evaluation import perplexity
+from lamina.jobs.changes import IN_LOOP
 from lamina.streams.sources import Source
 from lamina.sweep import engine
 
@@ -61,7 +62,7 @@ class Case:
         """What a recovery is fitted on."""
         return [
             Source([sample.sequence() for sample in self.samples(name)], weight)
-            for name, weight in options.weights("own").items()
+            for name, weight in options.weights("own", IN_LOOP).items()
         ]
 
 

@@ -201,9 +201,9 @@ class Stages:
         samples, gone = self.texts(), range(self.preset.layers // 2, self.preset.layers * 3 // 4)
         options = Lora(objective="distill", rank=8, batch=4, epochs=1, max_steps=1)
         plan = {"units": [str(layer) for layer in gone]}
-        trained, held = training.split(samples, options.seed)
-        (step,) = next(training._steps([training.Source(trained)], options)).groups
-        left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held)
+        (trained,), (held,) = training.split([training.Source(samples)], options.seed)
+        (step,) = next(training._steps([trained], options)).groups
+        left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
         both = left + self.preset.layers
         layers = seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
         scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream

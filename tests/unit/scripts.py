@@ -8,7 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lamina import modules
+from lamina import errors, modules
 from lamina.config.configuration import Configuration
 from lamina.jobs.described import Place
 from lamina.jobs.job import Job
@@ -47,6 +47,7 @@ def run(job: Job, folder: Path = ROOT) -> None:
         told.write_text(json.dumps({"job": job._plain()}))
         sys.argv = [job.rule(), str(told)]
         os.chdir(folder)
+        errors._checks.clear()  # of what a test did before, outside a job
         try:
             runpy.run_path(str(file(job)), run_name="__main__")
         finally:

@@ -305,7 +305,11 @@ SELECTOR_MISMATCHES = [
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
         {"metric": "perplexity", "budget": "race"},
-        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
+        [
+            "budget: 'race'",
+            "'perplexity'",
+            "acceptance, accuracy, agreement, expected_accuracy, output_cosine or output_js",
+        ],
     ),
     ({"metric": "shapley", "budget": "race"}, ["budget: 'race'", "metric 'shapley'", "Write budget: full"]),
     ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),

@@ -349,7 +349,7 @@ def test_only_the_named_tables_are_opened(study):
 
 
 def test_a_named_table_without_a_file_is_an_error(tmp_path):
-    with pytest.raises(duckdb.IOException, match="models.parquet"):
+    with pytest.raises(FileNotFoundError, match="models.parquet"):
         database.connect(VIEWS, [tmp_path / "models.parquet"])
     with pytest.raises(LaminaError, match="no table 'modles'"):
         database.connect(VIEWS, [tmp_path / "modles.parquet"])
