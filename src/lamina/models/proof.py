@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -26,6 +27,8 @@ COARSE = 0.1
 _SHORT, _LONG = 16, 64  # tokens
 # Numbers of logits computed at a time: 256 MiB in bfloat16.
 _CHUNK = 1 << 27
+
+_checked: "WeakSet[PreTrainedModel]" = WeakSet()
 
 
 def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
@@ -109,11 +112,15 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
 def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
     """Refuse a model that a later token changes earlier, or that cut layers do not leave as layers that are passed by.
 
+    A process checks a model once.
+
     Raises
     ------
     LaminaError
         Saying which of the two, and by how much.
     """
+    if model in _checked:
+        return
     name, most, last = text_config(model).model_type, tolerance(model), len(ids) // 2
     whole = logits(model, ids, len(ids))
     changed = [*ids[:-last], *reversed(ids[:last])]
@@ -125,6 +132,7 @@ def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
         )
     depth = len(layers_of(model))
     if depth < 3:
+        _checked.add(model)
         return
     gone = [depth // 3, depth - 1]
     [wanted] = without(model, ids, last, [frozenset(gone)])
@@ -144,6 +152,7 @@ def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
             f"{most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its layers depend on their "
             "number, on the depth or on each other."
         )
+    _checked.add(model)
 
 
 def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
