@@ -152,6 +152,14 @@ def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> Non
     assert found.pearson is found.spearman is found.variance_ratio is None
 
 
+@pytest.mark.parametrize("noise", [0, 1e-14])
+def test_scores_that_only_rounding_tells_apart_have_no_correlation(noise: float) -> None:
+    scores = drawn(3, 1, 6)[0]
+    alike = 0.01 + noise * np.arange(6) + 1e-16 * scores
+    found = comparison.compare([scores], [alike], 50)
+    assert found.pearson is None and found.spearman is None
+
+
 @pytest.mark.parametrize("score", ["acc", "acc_norm"])
 def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) -> None:
     """Answers by `acc` fall with the depth, by `acc_norm` they rise: every table of a run follows the calibration."""

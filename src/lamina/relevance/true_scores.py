@@ -41,7 +41,8 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
     Spearman's leaves out the extreme 2.5 % only.
     """
     means = [scores[0] - scores[0].mean() for scores in (first, second)]
-    if any(np.ptp(scores[0]) <= 1e-12 * np.abs(scores[0]).max() for scores in (first, second)):
+    # Twelve digits count, as in ranks.
+    if any(np.ptp(scores[0]) <= 1e-12 * max(np.abs(scores[0]).max(), 1) for scores in (first, second)):
         return None
     if np.allclose(correlation(first, second), 1, atol=1e-12):  # one and the same scores
         return 1.0, 1.0, 1.0
