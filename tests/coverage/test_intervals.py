@@ -96,6 +96,22 @@ def test_share_of_changed_tokens(n: int, p: float) -> None:
     assert enough(share(low, high, truth), 4000, most=1.0)
 
 
+@pytest.mark.parametrize("n", [20, 100, 600])
+@pytest.mark.parametrize("p", [0.002, 0.02, 0.2])
+def test_share_of_changed_tokens_of_long_answers(n: int, p: float) -> None:
+    """Six tokens a sample, of which some change together: as often as the sample is one of those where any does."""
+    rng = np.random.default_rng(n)
+    hit = rng.random((1000, n)) < 2 * p
+    flips = np.where(hit, rng.binomial(6, 0.5, (1000, n)) / 6, 0.0)
+    columns = Columns(tuple(map(str, range(1000))), {"output_flips": np.vstack([np.zeros(n), flips])}, np.full(1001, n))
+    own = agreement.interval(columns, Context())
+    weights = bootstrap_weights(n, 0)
+    other = studentised(ratio(weights, flips), ratio_errors(weights, flips), np.full(1000, n))
+    low, high = (np.where(np.isnan(mine), theirs, mine) for mine, theirs in zip(own, other, strict=True))
+    assert enough(share(low, high, p), 1000, 0.91, most=1.0)
+    assert (high < 1).all(), "a few changes are no reason for an end beyond what is possible"
+
+
 def planted(
     rng: np.random.Generator, truth: float, tasks: int, n: int, noise: tuple[float, float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -8,13 +8,25 @@ import numpy as np
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.statistics import share_interval
 
+# So many samples with a changed token are enough for a bootstrap.
+_ENOUGH = 30
+
 
 def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """95 % interval where each sample has one position, or no token changed at all, (units,); NaN elsewhere.
+    """95 % interval where each sample has one position, or few samples have a changed token, (units,); NaN elsewhere.
 
-    There the score is a proportion, of which none in n samples is no proof of none.
+    There the score is a proportion, of which none in n samples is no proof of none. Samples of several positions count
+    as as many as would give the proportion the same error [Korn and Graubard 1998].
     """
     flips = columns.values["output_flips"][1:]
-    whole = (np.isnan(flips) | (flips == 0) | (flips == 1)).all(axis=1)
-    low, high = share_interval(np.nansum(flips, axis=1), (~np.isnan(flips)).sum(axis=1))
-    return np.where(whole, low, np.nan), np.where(whole, high, np.nan)
+    there = ~np.isnan(flips)
+    count, flips = there.sum(axis=1), np.where(there, flips, 0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = flips.sum(axis=1) / count
+        variance = (np.where(there, flips - share[:, None], 0.0) ** 2).sum(axis=1) / count**2
+        alike = share * (1 - share) / variance
+    # Of samples that are all alike, nothing says how many tokens are as good as one.
+    size = np.where(np.isfinite(alike), np.maximum(alike, count), count)
+    low, high = share_interval(share * size, size)
+    counted = ((flips == 0) | (flips == 1)).all(axis=1) | ((flips > 0).sum(axis=1) < _ENOUGH)
+    return np.where(counted, low, np.nan), np.where(counted, high, np.nan)

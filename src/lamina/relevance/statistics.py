@@ -55,7 +55,8 @@ def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) ->
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         off = (draws[1:] - draws[0]) / errors[1:]
-    off = np.where(np.isfinite(off), off, np.nan)
+    # Draws of samples that are all alike tell no error but that of rounding.
+    off = np.where(np.isfinite(off) & (errors[1:] > 1e-6 * errors[0]), off, np.nan)
     off = np.where(np.isnan(off).all(axis=0), 0.0, off)  # all samples are alike
     low, high = np.nanpercentile(off, [100 * TAIL, 100 - 100 * TAIL], axis=0)
     least = np.where(n_samples < 20, -stdtrit(np.maximum(n_samples - 1, 1), TAIL), 0.0)
