@@ -26,7 +26,7 @@ from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.score import ranking, was_measured
 from lamina.tables import store
 
-METRICS = ("accuracy", "expected_accuracy", "margin", "perplexity", "output_kl", "cosine")
+METRICS = ("accuracy", "expected_accuracy", "shrunk_accuracy", "margin", "perplexity", "output_kl", "cosine")
 
 
 def power(

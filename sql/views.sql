@@ -491,6 +491,7 @@ WITH wide AS (
         max(score) FILTER (metric = 'output_js') AS output_js,
         max(score) FILTER (metric = 'output_kl') AS output_kl,
         max(score) FILTER (metric = 'expected_accuracy') AS expected_accuracy,
+        max(score) FILTER (metric = 'shrunk_accuracy') AS shrunk_accuracy,
         max(score) FILTER (metric = 'margin') AS margin,
         max(score) FILTER (metric = 'agreement') AS agreement,
         max(score) FILTER (metric = 'acceptance') AS acceptance,
@@ -528,6 +529,7 @@ COMMENT ON COLUMN relevance_wide.output_norm IS 'Euclidean distance of the logit
 COMMENT ON COLUMN relevance_wide.output_js IS 'Jensen-Shannon divergence of the outputs, in nats.';
 COMMENT ON COLUMN relevance_wide.output_kl IS 'KL divergence of the outputs from the base model, in nats.';
 COMMENT ON COLUMN relevance_wide.expected_accuracy IS 'Share of the mean probability of right choices above chance that is lost, 1 = all.';
+COMMENT ON COLUMN relevance_wide.shrunk_accuracy IS 'Share of the accuracy above chance that is lost, shrunk to what the sureness of right answers predicts.';
 COMMENT ON COLUMN relevance_wide.margin IS 'Fall of the right choice''s lead over the best other one, in nats (per character for acc_norm).';
 COMMENT ON COLUMN relevance_wide.agreement IS 'Share of scored positions where the likeliest token is not the base model''s.';
 COMMENT ON COLUMN relevance_wide.acceptance IS 'Total variation distance of the outputs: how often a draft would be rejected.';

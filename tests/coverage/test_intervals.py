@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 from lamina.evaluation import comparisons
 from lamina.evaluation.comparisons import ratio_interval
 from lamina.evaluation.efficiency import _mean_ratio
-from lamina.relevance import accuracy, agreement
+from lamina.relevance import accuracy, agreement, shrunk_accuracy
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
 from lamina.relevance.comparison import compare
 from lamina.relevance.statistics import bootstrap_weights, studentised
@@ -82,6 +82,29 @@ def test_accuracy_relevance(n: int, lost: float, won: float) -> None:
         low, high = accuracy.interval(few, Context(chance, "acc", seed=study))
         held.append(share(low, high, truth))
     assert enough(float(np.mean(held)), 400, most=1.0)
+
+
+@pytest.mark.parametrize("n", [50, 150, 600])
+@pytest.mark.parametrize("own", [0.0, 0.05])
+def test_shrunk_accuracy(n: int, own: float) -> None:
+    """Thirty units that lose as many answers as their sureness says, but for a part of their own."""
+    rng, held = np.random.default_rng(n), []
+    for study in range(60):
+        falls = rng.uniform(0, 0.3, 30)
+        truth = np.clip(falls + own * rng.normal(size=30), 0.0, 0.6)
+        right = rng.random(n) < 0.7
+        lost = (rng.random((30, n)) < truth[:, None] / 0.7) & right
+        # Scores of two choices whose softmax is .7 and falls.
+        sure = np.clip(0.7 - falls[:, None] + 0.2 * rng.normal(size=(30, n)), 0.02, 0.98)
+        sure = np.vstack([np.clip(0.7 + 0.2 * rng.normal(size=n), 0.02, 0.98), sure])
+        scores = np.stack([np.log(sure), np.log(1 - sure)], axis=-1)
+        answers = np.vstack([right, right & ~lost]).astype(float)
+        values = {"correct": answers, "correct_norm": answers, "choice_scores": scores, "nll": -scores[..., 0]}
+        values["choice_lengths"] = np.ones_like(scores)
+        columns = Columns(tuple(map(str, range(30))), values, np.full(31, n))
+        low, high = shrunk_accuracy.interval(columns, Context(0.0, "acc", seed=study))
+        held.append(share(low, high, truth / 0.7))
+    assert enough(float(np.mean(held)), 1800, 0.92, 0.98)
 
 
 @pytest.mark.parametrize("n", [20, 100, 600])

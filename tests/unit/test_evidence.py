@@ -54,7 +54,9 @@ def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, sc
             refused, step = read_step(sweep, metric, context, "c")
             if None in expected.values():
                 assert (
-                    metric in ("accuracy", "expected_accuracy", "margin") and refused and "calibration 'c'" in refused
+                    metric in ("accuracy", "expected_accuracy", "shrunk_accuracy", "margin")
+                    and refused
+                    and "calibration 'c'" in refused
                 )
                 continue
             assert refused is None

@@ -20,7 +20,8 @@ class Metric:
 
     `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), `signed`
     whether that loss may be below 0, which `exact` cannot have, `runs` whether a whole run of layers has a value, which
-    `block` needs, and `halves` whether half a layer has one.
+    `block` needs, and `halves` whether half a layer has one. `pooled` is a metric whose score of a unit leans on those
+    of the others.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Metric:
     signed: bool = False
     runs: bool = False
     halves: bool = True
+    pooled: bool = False
+
+    @property
+    def losing(self) -> bool:
+        """Whether every sample has a loss, whose mean ranks what is removed: what budgets and searches compare."""
+        return self.pass_ == "removal" and not self.pooled
 
 
 # The modules of passes that are not worth sharing between jobs; those that evaluate candidates go through the engine.
@@ -52,6 +59,14 @@ METRICS = {
             "choice_scores",
             "share of the sureness of right answers above chance that is lost: accuracy without its 0/1 noise",
             bound=1.0,
+        ),
+        Metric(
+            "shrunk_accuracy",
+            "removal",
+            "choice_scores",
+            "accuracy where samples tell it, else what the sureness of right answers predicts",
+            signed=True,
+            pooled=True,
         ),
         Metric("cosine", "stream", "cosine", "how much the unit turns the residual stream", runs=True),
         Metric("angular", "stream", "angular_last", "how much it turns the stream at the last token", runs=True),
@@ -91,7 +106,7 @@ def _known(name: str) -> str:
 
 
 def _removing(name: str) -> str:
-    if name not in METRICS or METRICS[name].pass_ != "removal":
+    if name not in METRICS or not METRICS[name].losing:
         raise ValueError
     return name
 
@@ -102,7 +117,7 @@ MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"en
 RemovalMetric = Annotated[
     str,
     AfterValidator(_removing),
-    Field(json_schema_extra={"enum": [metric.name for metric in METRICS.values() if metric.pass_ == "removal"]}),
+    Field(json_schema_extra={"enum": [metric.name for metric in METRICS.values() if metric.losing]}),
 ]
 
 

@@ -175,10 +175,10 @@ class Selector(ByValue):
                 " Write units: layer, or leave `recovery` out.",
                 "recovery",
             )
-        if self.metric and METRICS[self.metric].pass_ != "removal":
+        if self.metric and not METRICS[self.metric].losing:
             raise wrong(
                 f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or leave `recovery` out.",
+                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `recovery` out.",
                 "recovery",
             )
         return self
@@ -209,10 +209,10 @@ class Selector(ByValue):
                 "`donors` out.",
                 "donors",
             )
-        if self.metric and METRICS[self.metric].pass_ != "removal":
+        if self.metric and not METRICS[self.metric].losing:
             raise wrong(
                 f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                f"{those(lambda metric: metric.pass_ == 'removal')}, or leave `donors` out.",
+                f"{those(lambda metric: metric.losing)}, or leave `donors` out.",
                 "metric",
             )
         if self.budget != "full":
@@ -225,10 +225,10 @@ class Selector(ByValue):
 
     @model_validator(mode="after")
     def _check_searched(self) -> Self:
-        if self.SEARCHES and METRICS[self.metric or ""].pass_ != "removal":
+        if self.SEARCHES and not METRICS[self.metric or ""].losing:
             raise wrong(
                 f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
-                f"Write metric: {those(lambda metric: metric.pass_ == 'removal')}, or strategy: iterative.",
+                f"Write metric: {those(lambda metric: metric.losing)}, or strategy: iterative.",
                 "metric",
             )
         return self

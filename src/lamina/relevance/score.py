@@ -142,7 +142,7 @@ def _rows(metric: str, columns: Columns, context: Context, found: Ranking, weigh
             low, high = _interval(metric, columns, context, found, weights)
             low, high = np.minimum(low, point), np.maximum(high, point)
     # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
-    column = "nll" if metric in ("accuracy", "expected_accuracy") else METRICS[metric].column
+    column = "nll" if metric in ("accuracy", "expected_accuracy", "shrunk_accuracy") else METRICS[metric].column
     not_finite = np.isinf(columns.values[column][1:]).sum(axis=1)
     rows = []
     for i, unit in enumerate(columns.units):

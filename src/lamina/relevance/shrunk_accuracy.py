@@ -1,0 +1,112 @@
+"""Accuracy relevance as small-area estimation: the measured drop where samples tell it, else what sureness predicts.
+
+The drops of accuracy y of all units have a known sampling covariance D. They are taken as Xβ + v + e: a row of X is (1,
+the drop of the probability of right answers), v ~ N(0, A I) what each unit has of its own, e ~ N(0, D). The best linear
+unbiased prediction is Xβ̂ + A (A I + D)⁻¹ (y - Xβ̂), A where its restricted likelihood is greatest [Fay and Herriot 1979,
+where D is diagonal; here the units answer the same samples]. This use of it is lamina's own.
+"""
+
+import numpy as np
+
+from lamina.relevance import expected_accuracy
+from lamina.relevance.accuracy import hits
+from lamina.relevance.columns import Columns, Context, weighted_mean
+from lamina.relevance.expected_accuracy import probabilities
+from lamina.relevance.statistics import TAIL
+
+REMEDY = expected_accuracy.REMEDY
+# Values of A that are tried: 0, and steps of a third of a power of two about the mean of D.
+_TRIED = np.concatenate([[0.0], 2.0 ** np.arange(-8, 8.1, 1 / 3)])
+# A line and what units are beside it.
+_FEWEST = 4
+
+
+def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+    """The predicted drop as a share of the accuracy above chance, (draws, units).
+
+    Parameters
+    ----------
+    weights
+        (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the mean).
+    """
+    y, x, before = _drops(columns, weights, context)
+    predicted, _, likelihood = _predicted(y, x, _covariance(columns, context))
+    best = likelihood.argmax(axis=0)
+    found = np.take_along_axis(predicted, best[None, :, None], axis=0)[0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(found / np.maximum(before - context.chance, 0)[:, None])
+
+
+def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
+    """As for expected accuracy; and of fewer units than four nothing can be said of how they differ."""
+    if (found := expected_accuracy.undefined(columns, context)) is not None:
+        return found
+    if columns.has("choice_scores") and len(columns.units) < _FEWEST:
+        return f"{len(columns.units)} units are too few to say how units differ from what sureness predicts", None
+    return None
+
+
+def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """95 % posterior interval of the score, (units,), under a flat prior on β and A: A's own error is in it."""
+    weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
+    y, x, before = _drops(columns, weights, context)
+    predicted, errors, likelihood = (each[:, 0] for each in _predicted(y, x, _covariance(columns, context)))
+    # A flat prior of A is one that grows with A where the steps of A do.
+    chance = np.exp(likelihood - likelihood.max()) * np.gradient(_TRIED)
+    chance /= chance.sum()
+    normal = np.random.default_rng([context.seed, 5]).standard_normal((4000, 1))
+    at = np.random.default_rng([context.seed, 6]).choice(len(_TRIED), 4000, p=chance)
+    drawn = predicted[at] + errors[at] * normal
+    low, high = np.quantile(drawn, [TAIL, 1 - TAIL], axis=0) / max(before[0] - context.chance, 0)
+    return low, high
+
+
+def _drops(columns: Columns, weights: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Measured drops of accuracy and of the probability of right answers, (draws, units), and accuracy before."""
+    right, sure = hits(columns, context.score), probabilities(columns, context.score)
+    y, x = (weighted_mean(weights, each[:1] - each[1:]) for each in (right, sure))
+    return y, x, weighted_mean(weights, right[:1])[:, 0]
+
+
+def _covariance(columns: Columns, context: Context) -> np.ndarray:
+    """Of the sampling errors of all drops, (units, units), since all units answer the same samples.
+
+    The variances are paired, of answers lost, won or neither with half an answer of each kind added: otherwise a unit
+    without a changed answer would be certain. A tenth of each is a unit's own, so that the matrix can be inverted.
+    """
+    right = hits(columns, context.score)
+    changed = right[:1] - right[1:]
+    there = np.isfinite(changed)
+    lost, won = ((changed == sign).sum(axis=1) for sign in (1, -1))
+    count = columns.seen[1:] + 1.5
+    variances = ((lost + won + 1) / count - ((lost - won) / count) ** 2) / count
+    off = np.where(there, changed - np.nanmean(changed, axis=1, keepdims=True), 0.0)
+    found = 0.9 * off @ off.T / np.outer(columns.seen[1:], columns.seen[1:])
+    found[np.diag_indices_from(found)] = np.maximum(variances, np.diag(found) / 0.9)
+    return np.asarray(found)
+
+
+def _predicted(y: np.ndarray, x: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For every A that is tried: predictions and their errors given A, (A, draws, units), and log-likelihoods.
+
+    β is by generalised least squares; its error is in those of the predictions.
+    """
+    predicted, deviations, likelihood = [], [], []
+    for a in _TRIED * np.diag(covariance).mean():
+        whole = a * np.eye(len(covariance)) + covariance
+        inverse = np.linalg.inv(whole)
+        design = np.stack([np.ones_like(x), x], axis=-1)  # (draws, units, 2)
+        weighed = inverse @ design
+        information = design.swapaxes(1, 2) @ weighed
+        # Where all units are as sure as each other there is no slope.
+        known = np.linalg.pinv(information, rcond=1e-10, hermitian=True)
+        beta = np.einsum("kij,kuj,ku->ki", known, weighed, y)
+        line = np.einsum("kui,ki->ku", design, beta)
+        predicted.append(line + a * (y - line) @ inverse)
+        rest = design - a * weighed
+        own = a - a**2 * np.diag(inverse)
+        deviations.append(np.sqrt(np.maximum(own + np.einsum("kui,kij,kuj->ku", rest, known, rest), 0)))
+        off = np.einsum("ku,uv,kv->k", y - line, inverse, y - line)
+        spread = np.linalg.slogdet(whole)[1] - np.linalg.slogdet(known + 1e-300 * np.eye(2))[1]
+        likelihood.append(-0.5 * (off + spread))
+    return np.array(predicted), np.array(deviations), np.array(likelihood)

@@ -1,0 +1,94 @@
+"""Accuracy shrunk to its regression: against whole matrices of a mixed model, and on planted truths."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.stats import spearmanr
+
+from lamina.config.metrics import METRICS
+from lamina.relevance import shrunk_accuracy
+from lamina.relevance.accuracy import hits
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.expected_accuracy import probabilities
+from lamina.relevance.score import ranking, relevance
+from tests.unit.test_expected_accuracy import drawn, table
+
+CONTEXT = Context(0.25, "acc")
+
+
+def layers(seed: int, units: int, samples: int) -> np.ndarray:
+    """Scores of choices, the gold one first, which falls by as much as a unit is worth, and by as much more or less."""
+    draw, scores = np.random.default_rng(seed), drawn(seed, 0, samples)
+    falls = draw.uniform(0, 3, (units, 1)) + draw.normal(size=(units, samples))
+    without = np.repeat(scores, units, axis=0)
+    without[..., 0] -= falls
+    return np.concatenate([scores, without])
+
+
+def test_predictions_are_those_of_mixed_linear_models() -> None:
+    """The same by generalised least squares with whole matrices, and a search for the variance."""
+    scores = layers(0, 12, 60)
+    columns = from_table(table(scores))
+    right, sure = hits(columns, "acc"), probabilities(columns, "acc")
+    y, x = ((each[:1] - each[1:]).mean(axis=1) for each in (right, sure))
+    changed = right[:1] - right[1:]
+    lost, won = ((changed == sign).sum(axis=1) for sign in (1, -1))
+    shares = np.stack([lost + 0.5, won + 0.5]) / 61.5
+    d = 0.9 * np.cov(changed, ddof=0) / 60
+    np.fill_diagonal(d, (shares.sum(axis=0) - (shares[0] - shares[1]) ** 2) / 61.5)
+    design = np.stack([np.ones(12), x], axis=1)
+
+    def left(a: float) -> float:
+        inverse = np.linalg.inv(a * np.eye(12) + d)
+        information = design.T @ inverse @ design
+        beta = np.linalg.solve(information, design.T @ inverse @ y)
+        off = y - design @ beta
+        return float(off @ inverse @ off - np.linalg.slogdet(inverse)[1] + np.linalg.slogdet(information)[1])
+
+    a = minimize_scalar(left, bounds=(0, 300 * np.diag(d).mean()), method="bounded", options={"xatol": 1e-12}).x
+    a = 0.0 if left(0.0) <= left(a) else a
+    inverse = np.linalg.inv(a * np.eye(12) + d)
+    beta = np.linalg.solve(design.T @ inverse @ design, design.T @ inverse @ y)
+    wanted = design @ beta + a * inverse @ (y - design @ beta)
+    found = ranking(columns, "shrunk_accuracy", CONTEXT).draws[0]
+    # The variance is searched for in steps.
+    assert found == pytest.approx(wanted / (right[0].mean() - 0.25), abs=0.02)
+
+
+def test_few_samples_lean_on_sureness_and_many_on_answers() -> None:
+    scores, away = layers(1, 16, 4000), {}
+    for count in (40, 4000):
+        columns = from_table(table(scores[:, :count]))
+        found = {name: ranking(columns, name, CONTEXT).draws[0] for name in ("accuracy", "shrunk_accuracy")}
+        away[count] = abs(found["accuracy"] - found["shrunk_accuracy"]).max()
+    assert away[4000] < 0.5 * away[40]
+
+
+def test_it_ranks_truly_better_than_accuracy_from_few_samples() -> None:
+    gains = []
+    for seed in range(20):
+        scores = layers(seed, 16, 2000)
+        truth = ranking(from_table(table(scores)), "accuracy", CONTEXT).draws[0]
+        few = from_table(table(scores[:, :40]))
+        ranks = {
+            name: spearmanr(ranking(few, name, CONTEXT).draws[0], truth).statistic
+            for name in ("accuracy", "shrunk_accuracy")
+        }
+        gains.append(ranks["shrunk_accuracy"] - ranks["accuracy"])
+    # Of some draws the model is not surely above chance.
+    gains = [gain for gain in gains if np.isfinite(gain)]
+    assert len(gains) > 15
+    assert np.mean(gains) > 2 * np.std(gains) / len(gains) ** 0.5
+
+
+def test_rows_have_intervals_and_few_units_have_a_reason() -> None:
+    rows = relevance(table(layers(2, 6, 50)), ["shrunk_accuracy"], CONTEXT, 0)
+    assert len(rows) == 6 and sorted(row["rank"] for row in rows) == list(range(1, 7))
+    assert all(row["ci_low"] < row["score"] < row["ci_high"] for row in rows)
+    [reason] = {row["reason"] for row in relevance(table(layers(2, 3, 50)), ["shrunk_accuracy"], CONTEXT, 0)}
+    assert "3 units are too few" in reason
+
+
+def test_no_sample_has_a_loss_that_budgets_and_searches_could_use() -> None:
+    assert not METRICS["shrunk_accuracy"].losing and METRICS["expected_accuracy"].losing
+    assert shrunk_accuracy.REMEDY
