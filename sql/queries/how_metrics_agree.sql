@@ -20,5 +20,5 @@ SELECT model, component, metric,
     any_value(value) FILTER (statistic = 'variance_ratio') AS variance_ratio,
     any_value(p_value) FILTER (statistic = 'variance_ratio') AS wilcoxon_p,
     any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations, any_value(n_samples) AS n_samples
-FROM agreements GROUP BY model, component, metric
+FROM agreements WHERE statistic <> 'reliability' GROUP BY model, component, metric
 ORDER BY model, component, spearman DESC NULLS LAST, metric;

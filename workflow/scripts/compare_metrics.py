@@ -1,4 +1,4 @@
-"""Compare every metric with accuracy relevance, over the units of unpruned models and their calibrations."""
+"""Compare every metric with accuracy relevance and with itself, over the units of unpruned models."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +8,7 @@ from pyarrow import dataset
 
 from lamina.errors import explained
 from lamina.jobs.compare_metrics import CompareMetrics
-from lamina.relevance.comparison import comparisons
+from lamina.relevance.comparison import comparisons, reliabilities
 from lamina.tables import store
 
 
@@ -32,6 +32,11 @@ def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> I
                 told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
                 told["p_value"] = found.p_value if statistic == "variance_ratio" else None
                 yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | told | counts
+    for row, kind, metric, units, interval in reliabilities(described, sweeps, sorted(measured)):
+        told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+        counts = {"calibrations": row["calibration"], "n_calibrations": 1, "n_samples": row["n_samples"]}
+        key = {"model": row["model"], "component": kind, "metric": metric, "statistic": "reliability"}
+        yield key | told | counts | {"n_units": units}
 
 
 if __name__ == "__main__":

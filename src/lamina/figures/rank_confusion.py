@@ -28,7 +28,7 @@ WITH told AS (
         max(value) FILTER (statistic = 'misranked') AS misranked,
         max(ci_low) FILTER (statistic = 'misranked') AS misranked_low,
         max(ci_high) FILTER (statistic = 'misranked') AS misranked_high
-    FROM agreements GROUP BY ALL
+    FROM agreements WHERE statistic <> 'reliability' GROUP BY ALL
 ),
 scored AS (
     SELECT model, component, calibration, metric, unit, rank,

@@ -33,6 +33,7 @@ from scipy.stats import rankdata, wilcoxon
 from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Context, from_table
+from lamina.relevance.power import reliability
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import Interval, true_correlation, true_variance_ratio
@@ -199,6 +200,17 @@ def comparisons(
         agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()], least)
         if agreement.pearson:
             yield model, kind, metric, list(pairs), agreement
+
+
+def reliabilities(
+    calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, metrics: Sequence[str]
+) -> Iterator[tuple[Mapping[str, Any], str, str, int, Interval]]:
+    """(row of a calibration, kind of unit, metric, number of units, reliability) of every metric measured there."""
+    for row, kind, table in base_sweeps(calibrations, sweeps):
+        for metric in metrics:
+            measured = draws_of(table, metric, Context.of(row), row["n_samples"])
+            if measured and (value := reliability(measured[1], row["n_samples"])):
+                yield row, kind, metric, len(measured[0]), value
 
 
 def base_sweeps(

@@ -1,11 +1,13 @@
 """What came out of a run, in the few sentences that its report calls "In short"; each is computed from the tables."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import duckdb
 
 from lamina.figures.style import Z95
+from lamina.relevance.power import ENOUGH, samples_for
 from lamina.tables.answers import rows
 
 
@@ -16,6 +18,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
         for sentence in (
             *free_layers(connection),
             *agreement(connection),
+            *power(connection),
             *contests(connection, take),
             *repairs(connection),
             *text_repairs(connection),
@@ -68,6 +71,39 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
         f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
         for row in found
     ]
+
+
+def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """On how many calibrations accuracy ranks layers surely, what the others would take, and which metric does there."""
+    found = rows(
+        connection,
+        """SELECT model, calibrations AS calibration, n_samples, n_units, value, ci_low, ci_high,
+            (SELECT arg_max((metric, value), value) FROM agreements AS o
+                WHERE o.statistic = 'reliability' AND o.component = 'layer' AND o.model = a.model
+                    AND o.calibrations = a.calibrations AND metric IN (SELECT metric FROM agreements AS k
+                        WHERE k.model = a.model AND k.statistic = 'spearman' AND k.component = 'layer'
+                            AND k.value >= $wanted)) AS other
+        FROM agreements AS a WHERE statistic = 'reliability' AND component = 'layer' AND metric = 'accuracy'
+        ORDER BY model, value""",
+        {"wanted": ENOUGH},
+    )
+    sentences = []
+    for model in dict.fromkeys(row["model"] for row in found):
+        mine = [row for row in found if row["model"] == model]
+        least = mine[0]
+        sure = sum(row["value"] >= ENOUGH for row in mine)
+        told = (
+            f"{model}: a ranking of layers by accuracy is sure (it would agree by {ENOUGH:.2f} or more with one from "
+            f"other samples) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
+            f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
+        )
+        if least["value"] < ENOUGH:
+            needed = samples_for(ENOUGH, least["value"], least["n_samples"])
+            told += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
+        if least["other"] and least["other"][1] > least["value"]:
+            told += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+        sentences.append(f"{told}.")
+    return sentences
 
 
 def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -1,0 +1,40 @@
+"""How sure a ranking of units is: how well it would agree with one from as many other samples.
+
+The scores of U units have the variance V, of which the samples' noise explains N. Reliability is 1 - N / V: the
+correlation that scores from other samples would have with these [Lord and Novick 1968]. With k times the samples the
+noise is N / k, so that a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown 1910].
+"""
+
+import numpy as np
+from scipy.stats import chi2
+
+from lamina.relevance.statistics import TAIL
+from lamina.relevance.true_scores import Interval
+
+ENOUGH = 0.8
+"""Reliability from which a ranking is called sure."""
+
+
+def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
+    """Of scores (1 + draws, units), the first row being the estimate; None where it has fewer than three units.
+
+    The interval takes units as drawn from a normal distribution, and the noise as known. Its ends are 0 at least.
+    """
+    count = draws.shape[1]
+    seen = float(draws[0].var(ddof=1)) if count > 2 else 0.0
+    if seen <= 1e-24 or n_samples < 2:
+        return None
+    noise = draws[1:] - draws[0]
+    # What all units share moves no rank.
+    noise = noise - noise.mean(axis=1, keepdims=True)
+    explained = float((noise**2).mean()) * n_samples / (n_samples - 1) * count / (count - 1) / seen
+    ends = chi2.ppf([1 - TAIL, TAIL], count - 1) / (count - 1)
+    value, low, high = (max(0.0, 1 - explained * wide) for wide in (1.0, *ends))
+    return value, low, high
+
+
+def samples_for(wanted: float, found: float, n_samples: int) -> float:
+    """How many samples have the reliability `wanted`, where so many have `found`; infinite where those say nothing."""
+    if found <= 0:
+        return float("inf")
+    return n_samples * wanted * (1 - found) / (found * (1 - wanted)) if found < 1 else 1.0
