@@ -74,7 +74,7 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """On how many calibrations accuracy ranks layers surely, what the others would take, and which metric does there."""
+    """On how many calibrations accuracy ranks layers surely, and what the least sure one would take."""
     found = rows(
         connection,
         """SELECT model, calibrations AS calibration, n_samples, n_units, value, ci_low, ci_high,
