@@ -28,9 +28,9 @@ from lamina.data.documents import read_documents
 from lamina.data.text import text_samples
 from lamina.evaluation import drafts, speculation
 from lamina.figures.style import Z95
+from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
-from lamina.models.variant import Boundary
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table

@@ -19,7 +19,7 @@ from cases import peak_of
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from lamina.config.recoveries import Ghost
-from lamina.recovery import check, ghost, report
+from lamina.recovery import check, fit_rows, ghost
 from lamina.streams import taps
 from lamina.streams.sources import Source
 
@@ -49,7 +49,7 @@ def main(channels: int, layers: int, tokens: int, repeats: int) -> dict[str, flo
         times.append(time.process_time())
         found = ghost.fit(sums, Ghost())
         del sums
-        report.shape(ghost.as_patch(found.tensors))
+        fit_rows.shape(ghost.as_patch(found.tensors))
         times.append(time.process_time())
         check.measure(model, [source], {run: ghost.as_patch(found.validated)}, 0)
         times.append(time.process_time())

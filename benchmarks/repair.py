@@ -33,7 +33,7 @@ from lamina.config import metrics, recoveries
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import chance_accuracy
 from lamina.errors import LaminaError
-from lamina.models.variant import Boundary
+from lamina.models.boundary import Boundary
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import block, exact, looped

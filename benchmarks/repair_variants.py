@@ -12,10 +12,10 @@ from lamina.config import healings, recoveries
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.training import Source
+from lamina.models.boundary import Boundary, Patch, Repairing, share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
-from lamina.models.variant import Boundary, Patch, Repairing, share
 from lamina.recovery import protocol, refit
 from lamina.recovery.protocol import Fitted
 from lamina.sweep import engine

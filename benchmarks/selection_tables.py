@@ -11,7 +11,7 @@ from repair_tables import Difference, difference
 
 from lamina.config.metrics import METRICS
 from lamina.relevance.columns import Context
-from lamina.relevance.comparison import Agreement, compare, comparisons, draws_of
+from lamina.relevance.metric_agreement import Agreement, compare, comparisons, draws_of
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.tables import store
 

@@ -26,8 +26,8 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
 from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.models.boundary import share
 from lamina.models.surgery import remove
-from lamina.models.variant import share
 from lamina.search import exact, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of

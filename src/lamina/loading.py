@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from lamina import paths, seal
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
-from lamina.evaluation import variants
+from lamina.evaluation import assembly
 from lamina.models import export, own_code
 from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
 from lamina.models.materialise import materialise
@@ -85,7 +85,7 @@ def load(
     on = torch.device("cpu") if options else on_device(device)
     model = base = load_model(manifest, on)
     if variant is not None:
-        parts = variants.read(variant, results)
+        parts = assembly.read(variant, results)
         for record in (parts.plan or {}).get("donors", {}).values():
             record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
         model = materialise(model, parts.plan, parts.patches, parts.adapter)

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata
 
-from lamina.evaluation import comparisons
-from lamina.evaluation.comparisons import ratio_interval
+from lamina.evaluation import paired_tests
 from lamina.evaluation.efficiency import _mean_ratio
+from lamina.evaluation.paired_tests import ratio_interval
 from lamina.relevance import accuracy, agreement, shrunk_accuracy
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
-from lamina.relevance.comparison import compare
+from lamina.relevance.metric_agreement import compare
 from lamina.relevance.statistics import bootstrap_weights, studentised
 from lamina.relevance.true_scores import true_correlation, true_variance_ratio
 
@@ -254,6 +254,6 @@ def test_paired_difference_of_answers(n: int, lost: float, won: float) -> None:
     rng, held = np.random.default_rng(n), []
     for _ in range(1000):
         luck = rng.random(n)
-        found = comparisons.tested([np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))])
+        found = paired_tests.tested([np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))])
         held.append(found["ci_low"] <= won - lost <= found["ci_high"])
     assert enough(float(np.mean(held)), 1000, 0.92, 1.0)

@@ -25,10 +25,10 @@ from lamina.healing import full, lora
 from lamina.healing.progress import Progress
 from lamina.healing.training import Source as Training
 from lamina.models import donors, export
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from lamina.passes import coalitions, residuals, weights
-from lamina.recovery import check, patch, protocol, refit, report, weighing
+from lamina.recovery import check, fit_rows, patch, protocol, refit, weighing
 from lamina.recovery.protocol import Fitted, Source
 from lamina.search import contest, exact, looped, race
 from lamina.search.evaluator import Evaluator
@@ -171,7 +171,7 @@ def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> 
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
     linear = {at: found for at, found in maps.items() if found is not None}
     checked = check.measure(model, sources, linear, 0) if linear else {}
-    facts = [fits[at].facts | report.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
+    facts = [fits[at].facts | fit_rows.shape(method.as_patch(fits[at].tensors)) | checked.get(at, {}) for at in RUNS]
     return {at: Fitted(options.method, fits[at].tensors) for at in RUNS}, facts
 
 

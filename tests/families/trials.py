@@ -18,8 +18,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models import export
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from lamina.sweep import engine
 from lamina.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY, WIDTH

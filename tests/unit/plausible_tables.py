@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lamina.evaluation.comparisons import compared
+from lamina.evaluation.paired_tests import compared
 from lamina.reporting import database
 from lamina.tables import store
 

@@ -10,10 +10,10 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
-from lamina.models.variant import Patch
 from lamina.sweep import candidates, engine
 from lamina.sweep.candidates import Candidate, grow
 from tests.unit import tiny

@@ -16,8 +16,8 @@ from lamina.models import donors, unchanged
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.preflight.load import load
-from lamina.recovery import report
-from lamina.search import donors as steps
+from lamina.recovery import fit_rows
+from lamina.search import replacements as steps
 from lamina.search.plans import Plan, Request, Step
 from lamina.search.trials import Search, Trials
 from lamina.sweep import engine
@@ -142,7 +142,7 @@ def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_th
 
 def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:
     plan = {"selector": "s", "units": ["2", "3.@math", "4"]}
-    assert report.boundaries(plan, 6) == [(2, 3), (4, 5)]
+    assert fit_rows.boundaries(plan, 6) == [(2, 3), (4, 5)]
 
 
 def test_the_configuration_names_what_is_wrong_with_donors() -> None:

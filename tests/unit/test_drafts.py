@@ -12,8 +12,8 @@ from lamina.evaluation import drafts
 from lamina.evaluation.speculation import Decoding, written
 from lamina.jobs.benchmark_drafts import BenchmarkDrafts
 from lamina.jobs.gather_table import parts
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from lamina.preflight.load import load
 from lamina.tables import store
 from lamina.variant import Variant

@@ -143,7 +143,7 @@ SCALES = {
     "cross_task": (cross_task.COLOURS, cross_task.SCALE),
     "dissociations": (dissociations.COLOURS, dissociations.SCALE),
 }
-COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/unit/test_comparison.py repeats them
+COMPUTED = {"calibration_size"}  # draws that no SQL repeats: tests/unit/test_metric_agreement.py repeats them
 # Rows that are single measurements, of which the figure draws the mean and its interval, or one fit each.
 WITHOUT_INTERVAL = {"cost_of_metrics", "training_curves", "fit_spectrum"}
 

@@ -18,11 +18,11 @@ from lamina import paths
 from lamina.config.benchmarks import Efficiency
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
-from lamina.evaluation import efficiency, perplexity, variants
+from lamina.evaluation import assembly, efficiency, perplexity
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant
@@ -271,12 +271,12 @@ def test_variants_are_read_in_turn_and_refused_plans_left_out(tmp_path: Path) ->
     named = patch.tensors(1, {(2, 3): {"operator": torch.ones(32, 32)}})
     patch.save(paths.patch(ghost.key, "ghost", tmp_path), "ghost", named)
     wanted = [Variant.base("m"), pruned, ghost, written(tmp_path, "s", [], 2)]
-    found = list(variants.in_turn(base, [Variant.parse(str(variant)) for variant in wanted], tmp_path))
+    found = list(assembly.in_turn(base, [Variant.parse(str(variant)) for variant in wanted], tmp_path))
     assert [variant for variant, _ in found] == wanted[:3]
     assert [len(layers_of(model)) for _, model in found] == [5, 4, 4]
     assert (
-        variants.title(wanted[0]) == "the model 'm'"
-        and variants.title(ghost) == "the variant m/c/s/removed=1/ghost/none"
+        assembly.title(wanted[0]) == "the model 'm'"
+        and assembly.title(ghost) == "the variant m/c/s/removed=1/ghost/none"
     )
     assert hasattr(layers_of(found[2][1])[2], "patch_operator")
 
@@ -289,7 +289,7 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
     wanted = [Variant.base("m")]
     for variant in (together, apart, elsewhere, refused, halves):
         wanted += [variant, replace(variant, recovery="ghost"), replace(variant, recovery="ghost", healing="lora")]
-    chosen = efficiency.one_per_cost({variant: variants.plan(variant, tmp_path) for variant in wanted})
+    chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
     assert chosen == {
         wanted[0]: 0,
         together: 1,

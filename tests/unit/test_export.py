@@ -25,11 +25,11 @@ from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
 from lamina.models import export, modeling_lamina, own_code, unchanged
+from lamina.models.boundary import Patch, share
 from lamina.models.load import load_folder, load_model, load_tokenizer
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
-from lamina.models.variant import Patch, share
 from lamina.recovery import patch
 from lamina.tables import store
 from lamina.variant import Variant

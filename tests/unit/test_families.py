@@ -25,8 +25,8 @@ from lamina.config.healings import Lora
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models import export
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from lamina.variant import Variant
 from tests.unit import tiny
 

@@ -8,9 +8,9 @@ from lamina.config.diagnoses import Fit
 from lamina.config.recoveries import Ghost
 from lamina.diagnosis import fit as diagnosis
 from lamina.errors import LaminaError
-from lamina.models.variant import Patch
+from lamina.models.boundary import Patch
 from lamina.recovery import check, ghost
-from lamina.recovery.report import shape
+from lamina.recovery.fit_rows import shape
 from lamina.streams import moments
 from lamina.streams.sources import Source, split
 from lamina.tables import store

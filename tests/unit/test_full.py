@@ -11,8 +11,8 @@ from lamina.config.healings import Full
 from lamina.errors import LaminaError
 from lamina.healing import full
 from lamina.healing.training import Masters, Source
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from tests.unit import tiny
 
 PLAN = {"units": ["1", "3"]}

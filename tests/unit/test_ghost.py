@@ -12,7 +12,7 @@ from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.recovery import check, ghost, patch
-from lamina.recovery.report import antisymmetric_share, boundaries, row, shape
+from lamina.recovery.fit_rows import antisymmetric_share, boundaries, row, shape
 from lamina.streams import moments
 from lamina.streams.sources import Source, split
 from lamina.tables import store

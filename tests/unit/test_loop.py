@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 from lamina.config import recoveries
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.errors import LaminaError
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch
 from lamina.recovery import ghost, protocol
 from lamina.recovery.protocol import Fitted
 from lamina.search import exact, looped, race

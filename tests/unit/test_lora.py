@@ -15,9 +15,9 @@ from lamina.errors import LaminaError
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective, tokens
 from lamina.healing.training import Source
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch
 from lamina.tables import store
 from tests.unit import tiny
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
-from lamina.models.variant import Patch
+from lamina.models.boundary import Patch
 from lamina.passes import weights
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance

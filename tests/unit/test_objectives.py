@@ -7,9 +7,9 @@ import torch
 from lamina.data.calibrations import Sample
 from lamina.healing import training
 from lamina.healing.objectives import Divergence, Objective
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Patch
 from tests.unit import tiny
 from tests.unit.test_lora import PLAN, samples
 

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lamina.config.recoveries import LinearPatch, PruneComp, ReplaceMe, Streamline
 from lamina.errors import LaminaError
 from lamina.models import export
+from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Boundary
 from lamina.recovery import linearpatch, protocol
 from lamina.recovery.protocol import Fit, Fitted
 from lamina.streams import sources as over

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.config.recoveries import Ghost
 from lamina.models import export
+from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Boundary
 from lamina.recovery import check, ghost, refit
 from lamina.recovery.protocol import Fitted
 from lamina.streams import sources as over

@@ -10,7 +10,7 @@ import torch
 from lamina import paths
 from lamina.config import healings
 from lamina.errors import LaminaError
-from lamina.evaluation import variants
+from lamina.evaluation import assembly
 from lamina.jobs.check_refusals import CheckRefusals
 from lamina.jobs.heal_variant import HealVariant
 from lamina.recovery import patch
@@ -57,11 +57,11 @@ def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
             torch.testing.assert_close(found[boundary].tensors[name], tensor, atol=1e-6, rtol=1e-5)
 
     # Nothing is measured, trained or exported of the refused one.
-    assert variants.refused(variant(1), results) is None and variants.refused(variant(2), results) == reason
-    turn = [each for each, _ in variants.in_turn(tiny.model(), [variant(2), variant(1)], results)]
+    assert assembly.refused(variant(1), results) is None and assembly.refused(variant(2), results) == reason
+    turn = [each for each, _ in assembly.in_turn(tiny.model(), [variant(2), variant(1)], results)]
     assert turn == [variant(1)]
     with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
-        variants.read(variant(2), results)
+        assembly.read(variant(2), results)
     run(
         HealVariant(
             variant=str(variant(2, "lora")),
@@ -95,10 +95,10 @@ def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results
     plan(results, 2, ["0", "1"])
     rows = fitted(results, "mine", method="replaceme")
     assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(row["refused"] for row in rows)
-    assert all(variants.refused(variant(size), results) for size in (1, 2))
+    assert all(assembly.refused(variant(size), results) for size in (1, 2))
 
 
 def test_methods_that_repair_any_run_are_not_refused(results: Path) -> None:
     plan(results, 1, ["0"])
     assert all(row["refused"] is None for row in fitted(results, "mine", method="ghost"))
-    assert variants.refused(variant(1), results) is None
+    assert assembly.refused(variant(1), results) is None

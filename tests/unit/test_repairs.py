@@ -18,14 +18,14 @@ from lamina.config import recoveries
 from lamina.config.entry import option
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
-from lamina.evaluation import variants
+from lamina.evaluation import assembly
 from lamina.jobs.changes import IN_LOOP, weighed
 from lamina.jobs.export_variant import ExportVariant
 from lamina.jobs.fit_patch import FitPatch
 from lamina.models import modeling_lamina, unchanged
+from lamina.models.boundary import share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import share
 from lamina.recovery import ghost, protocol
 from lamina.streams import moments
 from lamina.streams.sources import Source
@@ -42,7 +42,7 @@ SCALED = Variant("tiny", "words", "cosine", 1, "mine")
 MODULE = """
 import torch
 from lamina.models.structure import layers_of
-from lamina.models.variant import own
+from lamina.models.boundary import own
 from lamina.recovery.protocol import Fit
 from lamina.streams import moments
 
@@ -138,7 +138,7 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
 
     base = tiny.model()
     before = logits(base)
-    parts = variants.read(SCALED, results)
+    parts = assembly.read(SCALED, results)
     variant = materialise(base, parts.plan, parts.patches)
     assert torch.equal(logits(base), before)
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
 
 def test_two_runs_are_repaired_at_their_places_in_the_cut_model(results: Path, scaled: None) -> None:
     fitted(results, "mine", method="scaled")
-    parts = variants.read(Variant("tiny", "words", "cosine", 2, "mine"), results)
+    parts = assembly.read(Variant("tiny", "words", "cosine", 2, "mine"), results)
     variant, base = materialise(tiny.model(), parts.plan, parts.patches), tiny.model()
     # Layers 0, 1 and 3 are left; those before the runs at 2 and 4 are 1 and 3.
     ratios = [
@@ -189,7 +189,7 @@ def test_ghost_is_a_repair_like_any_other_and_its_patch_is_what_it_does(results:
     assert protocol.method("ghost") is found
     rows = fitted(results, "ghost", method="ghost")
     assert all(row["mae_after"] < row["mae_before"] and row["parameters"] == 32 * 32 for row in rows)
-    base, parts = tiny.model(), variants.read(Variant("tiny", "words", "cosine", 2, "ghost"), results)
+    base, parts = tiny.model(), assembly.read(Variant("tiny", "words", "cosine", 2, "ghost"), results)
     applied = materialise(base, parts.plan, parts.patches)
     as_patches = {boundary: fit.as_patch() for boundary, fit in parts.patches.items()}
     assert torch.equal(logits(applied), logits(materialise(base, parts.plan, as_patches)))
@@ -208,7 +208,7 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
     ((_, statistics),) = moments.collect(tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0)
     operator = ghost.fit(statistics, recoveries.Ghost()).tensors["operator"]
-    kept = variants.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
+    kept = assembly.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
     assert kept is not None
     torch.testing.assert_close(kept[2, 3].tensors["operator"], operator, atol=1e-5, rtol=1e-4)
     # As a variant of that calibration itself, whose samples then count once, with both weights.
@@ -218,7 +218,7 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
 
 def test_what_a_repair_changes_is_its_own_copy(results: Path, scaled: None) -> None:
     fitted(results, "mine", method="scaled")
-    base, parts = tiny.model(), variants.read(SCALED, results)
+    base, parts = tiny.model(), assembly.read(SCALED, results)
     variant = materialise(share(base), parts.plan, parts.patches)
     held = {parameter.data_ptr() for parameter in base.parameters()}
     fresh = [name for name, parameter in variant.named_parameters() if parameter.data_ptr() not in held]

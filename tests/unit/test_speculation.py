@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from lamina.evaluation import speculation
 from lamina.evaluation.speculation import Decoding, written
+from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Patch
 from tests.unit import tiny
 
 PROMPTS = [row.tolist() for row in tiny.tokens(20, 7)]

@@ -14,7 +14,7 @@ from lamina.data.splitting import documents, parts
 from lamina.diagnosis import fit, probe, variance
 from lamina.errors import LaminaError
 from lamina.healing import training
-from lamina.models.variant import Patch
+from lamina.models.boundary import Patch
 from lamina.recovery import check
 from lamina.search import looped, trials
 from lamina.streams import sources

@@ -9,9 +9,9 @@ import torch
 
 from lamina.config.recoveries import Streamline
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.models.variant import Boundary
 from lamina.recovery import protocol, streamline
 from lamina.recovery.protocol import Fit, Fitted
 from lamina.streams import sources as over

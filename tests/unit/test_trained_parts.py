@@ -12,10 +12,10 @@ from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models import export
+from lamina.models.boundary import Patch
 from lamina.models.load import load_folder, load_quantised
 from lamina.models.materialise import materialise
 from lamina.models.modeling_lamina import Patched
-from lamina.models.variant import Patch
 from lamina.recovery.protocol import Fitted
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, source_of

@@ -5,7 +5,7 @@ from pathlib import Path
 from lamina import seal
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
-from lamina.evaluation import drafts, variants
+from lamina.evaluation import assembly, drafts
 from lamina.jobs.benchmark_drafts import BenchmarkDrafts
 from lamina.models.load import load_model, load_tokenizer
 from lamina.tables import store
@@ -18,6 +18,6 @@ if __name__ == "__main__":
         base = load_model(manifest)
         documents = read_documents(corpus_file(job.text.text, job.text.split, Path.cwd()), job.text.documents)
         asked = drafts.prompts(documents, load_tokenizer(manifest), job.drafts)
-        built = variants.in_turn(base, [Variant.parse(text) for text in job.variants])
+        built = assembly.in_turn(base, [Variant.parse(text) for text in job.variants])
         rows = drafts.measure(base, ((variant.row(), model) for variant, model in built), asked, job.drafts)
         store.write(job.output, store.from_rows("drafts", rows), job.provenance)

@@ -2,7 +2,7 @@
 
 from lamina import seal
 from lamina.errors import explained
-from lamina.evaluation import efficiency, variants
+from lamina.evaluation import assembly, efficiency
 from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
 from lamina.models.load import load_model
 from lamina.tables import store
@@ -14,11 +14,11 @@ if __name__ == "__main__":
         listed, rows = [Variant.parse(text) for text in job.variants], []
         if listed:
             base = load_model(seal.read_json(job.manifest))
-            made = [variant for variant in listed if not variants.refused(variant)]
-            chosen = efficiency.one_per_cost({variant: variants.plan(variant) for variant in made})
+            made = [variant for variant in listed if not assembly.refused(variant)]
+            chosen = efficiency.one_per_cost({variant: assembly.plan(variant) for variant in made})
             pairs = (
                 (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
-                for variant, model in variants.in_turn(base, list(chosen))
+                for variant, model in assembly.in_turn(base, list(chosen))
             )
             rows = efficiency.measure(base, pairs, job.efficiency)
         store.write(job.output, store.from_rows("efficiency", rows), job.provenance)

@@ -8,7 +8,7 @@ from pyarrow import dataset
 
 from lamina.errors import explained
 from lamina.jobs.compare_metrics import CompareMetrics
-from lamina.relevance.comparison import comparisons, reliabilities
+from lamina.relevance.metric_agreement import comparisons, reliabilities
 from lamina.tables import store
 
 

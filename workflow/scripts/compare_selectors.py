@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.evaluation.comparisons import compared
+from lamina.evaluation.paired_tests import compared
 from lamina.jobs.compare_selectors import CompareSelectors
 from lamina.reporting import database
 from lamina.tables import store

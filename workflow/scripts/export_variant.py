@@ -6,7 +6,7 @@ import torch
 
 from lamina import seal
 from lamina.errors import LaminaError, explained
-from lamina.evaluation import variants
+from lamina.evaluation import assembly
 from lamina.jobs.export_variant import ExportVariant
 from lamina.models.export import Source, export
 from lamina.models.export_card import ONWARD
@@ -18,7 +18,7 @@ if __name__ == "__main__":
     with explained():
         job = ExportVariant.read()
         variant, folder = Variant.parse(job.variant), Path(job.output)
-        parts = variants.read(variant)
+        parts = assembly.read(variant)
         if parts.plan is None:
             raise LaminaError(f"{variant} is the unpruned model, which is its own checkpoint. Name a variant.")
         manifest = seal.read_json(job.manifest)

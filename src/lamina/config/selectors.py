@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from lamina.config.entry import Filled, option, seed_option
 from lamina.config.explain import wrong
 from lamina.config.metrics import METRICS, MetricName, those
-from lamina.config.selector import (
+from lamina.config.strategy import (
     Combine,
     Selector,
     Weights,

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lamina.config.entry import ByKey, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
-from lamina.config.selector import Units, check_halves, units_option
+from lamina.config.strategy import Units, check_halves, units_option
 from lamina.errors import LaminaError
 
 

@@ -19,8 +19,8 @@ from lamina.config.recoveries import Ghost
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import parts
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of, text_config
-from lamina.models.variant import Boundary
 from lamina.recovery.ghost import GRID, Regression
 from lamina.streams import moments, taps
 from lamina.streams.moments import Moments

@@ -17,8 +17,8 @@ from lamina.errors import LaminaError
 from lamina.evaluation import speculation
 from lamina.evaluation.efficiency import kv_bytes_per_token
 from lamina.evaluation.speculation import Decoding, Writer, overlap, written
+from lamina.models.boundary import assert_finite
 from lamina.models.context import check_fits, context
-from lamina.models.variant import assert_finite
 
 # A pass takes milliseconds, so it is the fastest of a few: whatever else ran can only have added time.
 _PASSES = 5

@@ -22,7 +22,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.config.benchmarks import Generate
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
-from lamina.models.variant import assert_finite
+from lamina.models.boundary import assert_finite
 
 WRITTEN = "exact_match,written"
 _MAX_TOKENS = 32

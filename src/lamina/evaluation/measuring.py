@@ -6,7 +6,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina import seal
-from lamina.evaluation import variants
+from lamina.evaluation import assembly
 from lamina.jobs.benchmark_generation import BenchmarkGeneration
 from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.jobs.benchmark_task import BenchmarkTask
@@ -28,8 +28,8 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
         manifest = seal.read_json(job.manifest)
         base = load_model(manifest)
         score = prepare(manifest, base)
-        for variant, model in variants.in_turn(base, [Variant.parse(text) for text in job.variants]):
-            measured, documents = score(model, variants.title(variant))
+        for variant, model in assembly.in_turn(base, [Variant.parse(text) for text in job.variants]):
+            measured, documents = score(model, assembly.title(variant))
             rows += [variant.row() | row for row in measured]
             samples += [variant.row() | row for row in documents]
     store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.text import encode
 from lamina.errors import LaminaError
+from lamina.models.boundary import assert_finite
 from lamina.models.structure import text_config
-from lamina.models.variant import assert_finite
 from lamina.streams.batches import by_length, logit_positions, padded
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")

@@ -20,7 +20,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
-from lamina.models.variant import assert_finite
+from lamina.models.boundary import assert_finite
 from lamina.streams.batches import logit_positions
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.evaluation.comparisons import ratio_interval
+from lamina.evaluation.paired_tests import ratio_interval
 from lamina.figures import style
 from lamina.figures.repair_bars import repair_name
 

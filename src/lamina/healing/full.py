@@ -19,9 +19,9 @@ from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.progress import Progress
 from lamina.healing.training import Source
+from lamina.models.boundary import Boundary, Repairing, own_all
 from lamina.models.materialise import EVERYTHING, materialise
 from lamina.models.modeling_lamina import describe
-from lamina.models.variant import Boundary, Repairing, own_all
 
 save_empty = lora.save_empty
 

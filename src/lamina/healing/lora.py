@@ -26,9 +26,9 @@ from lamina.healing.objectives import Objective
 from lamina.healing.progress import Progress
 from lamina.healing.training import Source
 from lamina.models.adaptable import names_as_they_are, paths
+from lamina.models.boundary import Boundary, Repairing, own
 from lamina.models.materialise import ADAPTED, SETTINGS, materialise
 from lamina.models.modeling_lamina import Patched
-from lamina.models.variant import Boundary, Repairing, own
 from lamina.tables import store
 
 NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None}

@@ -81,8 +81,9 @@ class PruneStep(Job):
     @property
     def modules(self) -> tuple[str, ...]:
         metric = [f"lamina.relevance.{self.selector.metric}"] if self.sweep else []
-        mixture = ["lamina.search.mixture"] if self.also else []
-        return ("lamina.search.donors" if self.donors else f"lamina.search.{self.selector.strategy}", *metric, *mixture)
+        combined = ["lamina.search.combined"] if self.also else []
+        strategy = "replacements" if self.donors else self.selector.strategy
+        return (f"lamina.search.{strategy}", *metric, *combined)
 
 
 def _gone(config: Configuration, w: Any) -> int:

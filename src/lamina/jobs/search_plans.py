@@ -56,7 +56,7 @@ class SearchPlans(OnModel):
     def modules(self) -> tuple[str, ...]:
         found = [f"lamina.search.{self.selector.strategy}", f"lamina.relevance.{self.selector.metric}"]
         found += ["lamina.search.looped", "lamina.search.growing", self.loop.module] if self.loop else []
-        return (*found, *(["lamina.search.donors", "lamina.models.donors"] if self.donors else []))
+        return (*found, *(["lamina.search.replacements", "lamina.models.donors"] if self.donors else []))
 
     def minutes(self, attempt: int) -> int:
         """It tries some hundred sets."""

@@ -81,7 +81,7 @@ class SweepUnits(OnModel):
         if self.pass_ in MODULES:
             return (MODULES[self.pass_], *([f"lamina.relevance.{self.pass_}"] if self.drawn else []))
         found = [f"lamina.search.{self.budget['budget']}"] if self.budget else []
-        found += ["lamina.search.donors", "lamina.models.donors"] if self.donors else []
+        found += ["lamina.search.replacements", "lamina.models.donors"] if self.donors else []
         return (*found, *(["lamina.search.looped", self.loop.module] if self.loop else []))
 
     def minutes(self, attempt: int) -> int:

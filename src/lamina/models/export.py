@@ -22,10 +22,10 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina, own_code, proof
+from lamina.models.boundary import Boundary, Repairing
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import NUMBERED, kept_layers, parse, runs
-from lamina.models.variant import Boundary, Repairing
 from lamina.variant import EXPORTED_AS, Variant
 from lamina.version import VERSION
 

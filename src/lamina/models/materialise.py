@@ -16,8 +16,8 @@ from lamina import seal
 from lamina.errors import LaminaError
 from lamina.models import donors, modeling_lamina
 from lamina.models.adaptable import names_as_they_are, paths
+from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, share
 from lamina.models.surgery import kept_layers, remove
-from lamina.models.variant import Boundary, Place, Repairing, check_boundaries, own, own_all, share
 from lamina.tables import store
 
 ADAPTED = "targets"  # in the metadata of an adapter's weights: what they adapt; `mlp` where nothing is said

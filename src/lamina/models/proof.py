@@ -15,10 +15,10 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models.boundary import share
 from lamina.models.load import load_folder
 from lamina.models.structure import family_of, halves, layers_of, text_config
 from lamina.models.surgery import remove
-from lamina.models.variant import share
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 """How far logits may be apart by dtype of the model, see `distance`; `COARSE` in the others."""

@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
 from lamina.data.calibrations import Sample
+from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
-from lamina.models.variant import Boundary
 from lamina.search import looped
 from lamina.search.looped import Repairs
 from lamina.streams import taps

@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
+from lamina.models.boundary import assert_finite, share
 from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import parse, remove
-from lamina.models.variant import assert_finite, share
 from lamina.streams.batches import by_length, padded
 
 # A backward pass keeps what every layer computed, about this many times a forward pass's memory.

@@ -13,8 +13,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.splitting import documents
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import text_config
-from lamina.models.variant import Boundary, Patch
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS

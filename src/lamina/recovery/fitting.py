@@ -7,10 +7,10 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Calibration
 from lamina.jobs.fit_patch import FitPatch
+from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
-from lamina.models.variant import Boundary
 from lamina.modules import load
-from lamina.recovery import check, patch, protocol, report
+from lamina.recovery import check, fit_rows, patch, protocol
 from lamina.streams import taps
 from lamina.streams.sources import Source
 from lamina.variant import Variant
@@ -34,11 +34,11 @@ def fitted(
     rows: list[dict[str, Any]] = []
     reasons: dict[int, str] = {}
     method, seed, options = protocol.method(job.recovery.method), job.seed, job.recovery
-    wanted = {plan["removed"]: report.boundaries(plan, len(layers_of(model))) for plan in plans}
+    wanted = {plan["removed"]: fit_rows.boundaries(plan, len(layers_of(model))) for plan in plans}
     left = list(plans)
     for plan in plans:
         found = {at: reason for at in wanted[plan["removed"]] if (reason := protocol.refused(method, at))}
-        rows += [report.row(_variant(job, plan), at, {"refused": why}) for at, why in found.items()]
+        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in found.items()]
         if found:
             left.remove(plan)
             del wanted[plan["removed"]]
@@ -71,7 +71,7 @@ def fitted(
             part = wanted[plan["removed"]]
             tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
             about = chosen[plan["removed"]]
-            rows += [report.row(_variant(job, plan), boundary, facts[boundary] | about) for boundary in part]
+            rows += [fit_rows.row(_variant(job, plan), boundary, facts[boundary] | about) for boundary in part]
     return tensors, rows, reasons
 
 
@@ -92,6 +92,6 @@ def _facts(
     linear = {boundary: found for boundary, found in maps.items() if found is not None}
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
     return {
-        boundary: {**fit.facts, **report.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
+        boundary: {**fit.facts, **fit_rows.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
         for boundary, fit in fits.items()
     }

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
-from lamina.models.variant import Boundary, Patch, Place
+from lamina.models.boundary import Boundary, Patch, Place
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import moments
 from lamina.streams.moments import Moments, Statistics

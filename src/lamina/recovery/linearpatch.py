@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import LinearPatch
+from lamina.models.boundary import Boundary, Patch, Place
 from lamina.models.structure import text_config
-from lamina.models.variant import Boundary, Patch, Place
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import sources as over
 from lamina.streams import taps

@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from lamina.errors import LaminaError
-from lamina.models.variant import Boundary
+from lamina.models.boundary import Boundary
 from lamina.recovery.protocol import Fitted, Tensors
 from lamina.tables import store
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 import torch
 from transformers import PreTrainedModel
 
-from lamina.models.variant import Boundary, Patch, Place
+from lamina.models.boundary import Boundary, Patch, Place
 from lamina.modules import load
 from lamina.streams.sources import Source
 

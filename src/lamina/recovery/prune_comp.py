@@ -11,8 +11,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import LinearPatch, PruneComp
+from lamina.models.boundary import Boundary, Patch, Place, own
 from lamina.models.structure import layers_of
-from lamina.models.variant import Boundary, Patch, Place, own
 from lamina.models.writing import writers
 from lamina.recovery import linearpatch
 from lamina.recovery.linearpatch import Channels

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Ghost
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
-from lamina.models.variant import Boundary, Patch
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fit
 from lamina.streams import moments, taps

@@ -18,8 +18,8 @@ from transformers.pytorch_utils import Conv1D
 
 from lamina.config.recoveries import Ghost, ReplaceMe
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch, Place, own
 from lamina.models.structure import text_config
-from lamina.models.variant import Boundary, Patch, Place, own
 from lamina.models.writing import down_projection
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fit, Tensors

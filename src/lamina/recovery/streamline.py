@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 
 from lamina.config.recoveries import Streamline
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch, Place, own, share
 from lamina.models.devices import alone
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
-from lamina.models.variant import Boundary, Patch, Place, own, share
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams import taps
 from lamina.streams.sources import Source, split

@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Calibration, Sample
 from lamina.models import donors
-from lamina.models.variant import Boundary, Patch
+from lamina.models.boundary import Boundary, Patch
 from lamina.recovery import protocol
 from lamina.recovery.protocol import Fit, Tensors
 from lamina.streams.moments import Statistics, Sums

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
-from lamina.evaluation.comparisons import holm, tested
+from lamina.evaluation.paired_tests import holm, tested
 from lamina.figures import style
 from lamina.tables import store
 from lamina.tables.answers import rows

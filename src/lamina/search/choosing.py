@@ -35,7 +35,7 @@ def evidence(job: PruneStep, previous: Plan) -> tuple[str | None, Step]:
         step = steps[0]
         if job.also and refused is None:
             weights = [each.weight for each in scored.values()]
-            step = load("lamina.search.mixture").mixed(steps, weights, job.selector.combine)
+            step = load("lamina.search.combined").mixed(steps, weights, job.selector.combine)
     if job.activations:
         step = Step(angles=read_angles(job.activations, job.selector.metric or ""))
     return refused, step
@@ -51,6 +51,6 @@ def choose(job: PruneStep, n_layers: int, previous: Plan, refused: str | None, s
     if not job.donors:
         plan: Plan = load(f"lamina.search.{selector.strategy}").choose(request, step, previous)
         return plan
-    donors = load("lamina.search.donors")
+    donors = load("lamina.search.replacements")
     chosen: Plan = donors.with_records(donors.choose(request, step, previous), donors.read(job.donors.records))
     return chosen

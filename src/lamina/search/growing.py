@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.models.variant import Boundary, Patch
+from lamina.models.boundary import Boundary, Patch
 from lamina.search.looped import Repairs, boundaries
 from lamina.sweep.candidates import Candidate
 

@@ -26,9 +26,9 @@ from transformers import PreTrainedModel
 
 from lamina.data.splitting import parts
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import removed_layers, runs
-from lamina.models.variant import Boundary, Patch
 from lamina.recovery import protocol
 from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate, Observation

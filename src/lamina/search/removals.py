@@ -23,7 +23,7 @@ def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
     """The units of the job's block, of those that a model of `n_layers` layers still has."""
     units = engine.all_units(n_layers, job.units, removed)
     if job.donors:
-        units = load("lamina.search.donors").units(units, removed, job.donors.names)
+        units = load("lamina.search.replacements").units(units, removed, job.donors.names)
     return engine.share_by_cost(units, n_layers, job.block, job.blocks)
 
 
@@ -81,7 +81,7 @@ def _evaluated(
     named = {current.changed(unit) if job.donors else current.without(unit): unit for unit in there}
     layers = None
     if job.donors:
-        donors, records = load("lamina.models.donors"), load("lamina.search.donors").read(job.donors.records)
+        donors, records = load("lamina.models.donors"), load("lamina.search.replacements").read(job.donors.records)
         donors.check(model, manifest, records)
         layers = donors.donated(model, [*removed, *there], records)
     candidates, outputs = list(named), options is None or METRICS[options["metric"]].column.startswith("output_")

@@ -51,7 +51,7 @@ def searched(
     described: dict[str, Any] = {"metric": metric, "strategy": selector.strategy, "kind": selector.units}
     layers = None
     if job.donors:
-        donors, steps = load("lamina.models.donors"), load("lamina.search.donors")
+        donors, steps = load("lamina.models.donors"), load("lamina.search.replacements")
         records = steps.read(job.donors.records)
         donors.check(model, manifest, records)
         layers = donors.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lamina.models.boundary import Boundary
 from lamina.models.structure import text_config
-from lamina.models.variant import Boundary
 from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS

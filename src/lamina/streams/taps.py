@@ -14,9 +14,9 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
+from lamina.models.boundary import assert_finite
 from lamina.models.devices import moved
 from lamina.models.structure import layers_of, text_config
-from lamina.models.variant import assert_finite
 from lamina.streams.batches import by_length, padded
 
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.surgery import parse
-from lamina.models.variant import Boundary, Patch
 from lamina.variant import DONOR
 
 HALVES = frozenset({"attention", "mlp"})

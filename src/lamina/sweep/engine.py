@@ -11,9 +11,9 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
+from lamina.models.boundary import check_patches
 from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import check, parse
-from lamina.models.variant import check_patches
 from lamina.streams.batches import TOKENS
 from lamina.sweep import candidates, forking, packing, proof, readings
 from lamina.sweep.candidates import Candidate, Observation

@@ -17,11 +17,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models.boundary import Patch
 from lamina.models.devices import place_of
 from lamina.models.families import FAMILIES
 from lamina.models.modeling_lamina import patch_dtype, repair
 from lamina.models.structure import halves, layers_of, text_config
-from lamina.models.variant import Patch
 from lamina.sweep.candidates import Level, Tree
 from lamina.sweep.packing import Batch
 

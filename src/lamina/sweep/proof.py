@@ -18,9 +18,9 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models import proof
+from lamina.models.boundary import share
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
-from lamina.models.variant import share
 from lamina.sweep import forking, packing
 from lamina.sweep.candidates import Candidate
 

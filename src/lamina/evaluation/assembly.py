@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 
 from lamina import paths, seal
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
-from lamina.models.variant import Boundary
 from lamina.recovery import patch
 from lamina.recovery.protocol import Fitted
 from lamina.variant import Variant

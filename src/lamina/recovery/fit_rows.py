@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
 from lamina.models.surgery import parse, removed_layers, runs
-from lamina.models.variant import Boundary, Patch
 from lamina.variant import Variant
 
 

@@ -9,7 +9,7 @@ from scipy import stats
 
 from lamina.figures import calibration_size
 from lamina.jobs.compare_metrics import CompareMetrics
-from lamina.relevance import comparison
+from lamina.relevance import metric_agreement
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.dissociation import dissociations
 from lamina.relevance.score import relevance
@@ -31,7 +31,7 @@ def drawn(seed: int, tasks: int, units: int) -> list[np.ndarray]:
 def test_every_statistic_equals_an_independent_one() -> None:
     first, second = drawn(0, 3, 8), drawn(1, 3, 8)
     second = [a + b for a, b in zip(first, second, strict=True)]
-    found = comparison.compare(first, second, 10**6)
+    found = metric_agreement.compare(first, second, 10**6)
     pooled = [np.concatenate([scores[0] for scores in each]) for each in (first, second)]
     assert found.pearson and found.spearman
     assert found.pearson[0] == pytest.approx(stats.pearsonr(*pooled).statistic, abs=1e-3)
@@ -62,7 +62,7 @@ def test_every_statistic_equals_an_independent_one() -> None:
 
 def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
     [scores] = drawn(2, 1, 6)
-    found = comparison.compare([scores], [scores], 50)
+    found = metric_agreement.compare([scores], [scores], 50)
     assert found.pearson == found.spearman == (pytest.approx(1), pytest.approx(1), pytest.approx(1))
     assert found.misranked[:2] == found.badly[:2] == (0, 0)
     assert found.variance_ratio is None and found.p_value is None
@@ -87,7 +87,7 @@ def test_intervals_of_misranked_shares_hold_the_true_share_and_the_estimate(
     for seed in range(60):
         rng, weights = np.random.default_rng(seed), bootstrap_weights(150, seed, 100)
         scores = [weights @ (np.array(truth) + rng.normal(size=(150, 6))) for truth in (first, second)]
-        found = comparison.compare(*([each] for each in scores), 150)
+        found = metric_agreement.compare(*([each] for each in scores), 150)
         for (point, low, high), true in ((found.misranked, (apart > 0).mean()), (found.badly, (apart > 1.5).mean())):
             assert low <= point <= high and (low == high or not clear)
             held.append(low <= true <= high)
@@ -100,9 +100,10 @@ def test_intervals_of_misranked_shares_hold_the_true_share_and_the_estimate(
 
 def test_equals_have_the_deeper_unit_first_in_both() -> None:
     one, other = np.array([[3.0, 1, 1, 1, 2]] * 3), np.array([[30.0, 10, 10, 10 + 1e-14, 20]] * 3)
-    found = comparison.compare([one], [other], 50)
+    found = metric_agreement.compare([one], [other], 50)
     assert found.misranked[0] == 0 and found.confusion.trace() == 5
-    assert comparison.compare([one], [np.array([[3.0, 1, 1.5, 1, 2]] * 3)], 50).misranked[0] == pytest.approx(2 / 5)
+    tied = np.array([[3.0, 1, 1.5, 1, 2]] * 3)
+    assert metric_agreement.compare([one], [tied], 50).misranked[0] == pytest.approx(2 / 5)
 
 
 def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_chance(tmp_path: Path) -> None:
@@ -124,7 +125,8 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
         for task in ("good", "better", "guess", "unswept")
     ]
     sweeps = store.from_rows("sweeps", rows)
-    [(model, kind, metric, names, found)] = comparison.comparisons(facts, sweeps, "accuracy", ["taylor", "cosine"])
+    compared = metric_agreement.comparisons(facts, sweeps, "accuracy", ["taylor", "cosine"])
+    [(model, kind, metric, names, found)] = compared
     assert (model, kind, metric, names) == ("m", "layer", "taylor", ["good", "better"])
     assert found.n_tasks == 2 and found.confusion.shape == (4, 4)
     assert found.spearman[0] < -0.9 and found.misranked[0] == 1
@@ -142,13 +144,13 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     assert agreements["spearman"]["calibrations"] == "good, better"
     assert [agreements["misranked"][key] for key in ("ci_low", "value", "ci_high")] == [1, 1, 1]
     assert agreements["variance_ratio"]["p_value"] == found.p_value and agreements["pearson"]["n_samples"] == 200
-    text = comparison.told("accuracy", "taylor", found)
+    text = metric_agreement.told("accuracy", "taylor", found)
     assert "4 units, 2 calibrations" in text and "misranked by taylor: 1.00" in text
 
 
 def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> None:
     scores = drawn(0, 2, 6)
-    found = comparison.compare(scores, [np.ones((201, 6))] * 2, 50)
+    found = metric_agreement.compare(scores, [np.ones((201, 6))] * 2, 50)
     assert found.pearson is found.spearman is found.variance_ratio is None
 
 
@@ -156,7 +158,7 @@ def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> Non
 def test_scores_that_only_rounding_tells_apart_have_no_correlation(noise: float) -> None:
     scores = drawn(3, 1, 6)[0]
     alike = 0.01 + noise * np.arange(6) + 1e-16 * scores
-    found = comparison.compare([scores], [alike], 50)
+    found = metric_agreement.compare([scores], [alike], 50)
     assert found.pearson is None and found.spearman is None
 
 
@@ -190,7 +192,7 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
     accuracies = {(r["calibration"], r["unit"]): r["score"] for r in scored if r["metric"] == "accuracy"}
     rising = accuracies["one", "0"] < accuracies["one", "5"]
     assert rising == (score == "acc")
-    [(*_, found)] = comparison.comparisons(facts, sweeps, "accuracy", ["cosine"])
+    [(*_, found)] = metric_agreement.comparisons(facts, sweeps, "accuracy", ["cosine"])
     assert found.spearman and (found.spearman[0] > 0.8) == rising
     for row in dissociations(facts, sweeps):
         expected = accuracies["one", row["unit"]] - accuracies["other", row["unit"]]

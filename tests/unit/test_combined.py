@@ -13,7 +13,7 @@ from lamina.jobs import files
 from lamina.jobs.prune_step import PruneStep
 from lamina.jobs.sweep_units import SweepUnits
 from lamina.preflight.load import load
-from lamina.search import looped, mixture
+from lamina.search import combined, looped
 from lamina.search.looped import Looped
 from lamina.search.plans import Step
 from lamina.streams.sources import Source
@@ -39,7 +39,7 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
     for _ in range(50):
         parts: list[Scores] = [{str(layer): draw.choice([-0.1, 0.0, 0.2, 0.7]) for layer in range(5)} for _ in range(3)]
         weights = [1.0, draw.choice([0.5, 1.0, 2.0]), 0.25]
-        found = mixture.mixed([step(part, current_accuracy=0.8) for part in parts], weights, combine)
+        found = combined.mixed([step(part, current_accuracy=0.8) for part in parts], weights, combine)
         best, order = {}, []
         for unit in parts[0]:
             terms = [weight * part[unit] for weight, part in zip(weights, parts, strict=True)]  # type: ignore[operator]
@@ -56,12 +56,12 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
 
 def test_what_tells_nothing_has_no_say_and_what_gives_no_numbers_goes_last() -> None:
     own, silent = {"0": 0.3, "1": 0.1, "2": 0.2}, dict.fromkeys("012")
-    found = mixture.mixed([step(own), step(silent)], [1, 5], "mean")
+    found = combined.mixed([step(own), step(silent)], [1, 5], "mean")
     assert found.ranked == [("1", 0.1), ("2", 0.2), ("0", 0.3)]
     # The own calibration at chance: its ranking by other means stands.
     alone = step({"2": None, "0": None, "1": None})
-    assert mixture.mixed([alone, step(own)], [1, 5], "mean") is alone
-    broken = mixture.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
+    assert combined.mixed([alone, step(own)], [1, 5], "mean") is alone
+    broken = combined.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
     assert broken.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
 
 
@@ -131,7 +131,7 @@ def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(config
     assert plan(config, "wide", 3, "corpus").also == plan(config, "bare", 3).also == {}
     assert "also" not in plain(plan(config, "bare", 3)) and "also" not in plan(config, "bare", 3).inputs
     wide = plan(config, "wide", 3)
-    assert wide.modules == ("lamina.search.iterative", "lamina.relevance.accuracy", "lamina.search.mixture")
+    assert wide.modules == ("lamina.search.iterative", "lamina.relevance.accuracy", "lamina.search.combined")
     assert (wide.also["corpus"].weight, wide.also["corpus"].score) == (0.5, "acc_norm")
     assert set(wide.inputs["also"]) == {wide.also["corpus"].sweep, "results/calibrations/small/corpus.parquet"}
     beside = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.evaluation import comparisons
+from lamina.evaluation import paired_tests
 from lamina.reporting import database, summary
 from lamina.tables import answers, store
 from tests.unit.plausible_tables import VIEWS, write_tables
@@ -15,24 +15,24 @@ from tests.unit.plausible_tables import VIEWS, write_tables
 
 def test_right_and_wrong_answers_give_mcnemars_exact_test() -> None:
     differences = np.repeat([1.0, -1.0, 0.0], [9, 2, 50])
-    assert comparisons.flipped(differences) == pytest.approx(stats.binomtest(9, 11).pvalue)
-    assert comparisons.flipped(differences / 7) == pytest.approx(stats.binomtest(9, 11).pvalue)
-    assert comparisons.flipped(np.zeros(5)) == 1
+    assert paired_tests.flipped(differences) == pytest.approx(stats.binomtest(9, 11).pvalue)
+    assert paired_tests.flipped(differences / 7) == pytest.approx(stats.binomtest(9, 11).pvalue)
+    assert paired_tests.flipped(np.zeros(5)) == 1
 
 
 def test_other_values_are_flipped_as_all_flips_would_be() -> None:
     values = np.random.default_rng(1).normal(0.4, 1, 12)
     every = np.array(list(product([-1, 1], repeat=12))) @ values
     exact = np.mean(np.abs(every) >= abs(values.sum()) - 1e-9)
-    assert comparisons.flipped(values) == pytest.approx(exact, abs=0.02)
+    assert paired_tests.flipped(values) == pytest.approx(exact, abs=0.02)
     many = np.random.default_rng(2).normal(0.2, 1, 60)
     signs = np.random.default_rng(3).choice([-1, 1], (20000, 60))
-    assert comparisons.flipped(many) == pytest.approx(np.mean(abs(signs @ many) >= abs(many.sum())), abs=0.02)
+    assert paired_tests.flipped(many) == pytest.approx(np.mean(abs(signs @ many) >= abs(many.sum())), abs=0.02)
 
 
 def test_holm_multiplies_the_smallest_by_their_number_and_keeps_the_order() -> None:
-    assert comparisons.holm([0.04, 0.01, 0.03, 0.5]) == pytest.approx([0.09, 0.04, 0.09, 0.5])
-    assert comparisons.holm([0.9, 0.6]) == [1, 1] and comparisons.holm([]) == []
+    assert paired_tests.holm([0.04, 0.01, 0.03, 0.5]) == pytest.approx([0.09, 0.04, 0.09, 0.5])
+    assert paired_tests.holm([0.9, 0.6]) == [1, 1] and paired_tests.holm([]) == []
 
 
 @pytest.mark.parametrize("shares", [(0.01, 0.01), (0.3, 0.1), (0.02, 0.0)])
@@ -42,7 +42,7 @@ def test_intervals_hold_the_true_difference_and_the_test_errs_rarely(shares: tup
     for seed in range(300):
         drawn = np.random.default_rng(seed).random((2, 80))
         values = [np.select([task < shares[0], task > 1 - shares[1]], [1.0, -1.0]) for task in drawn]
-        found = comparisons.tested(values)
+        found = paired_tests.tested(values)
         assert found["ci_low"] <= found["difference"] <= found["ci_high"]
         held.append(found["ci_low"] <= shares[0] - shares[1] <= found["ci_high"])
         wrong.append(found["p_value"] < 0.05)
@@ -72,7 +72,7 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
         "cosine": {"sums": [0] * 12 + [1] * 8, "facts": [1] * 9 + [0] * 11},
         "deepest": {"sums": [0] * 6 + [1] * 14},
     }
-    found = list(comparisons.compared(tables(tmp_path, right)))
+    found = list(paired_tests.compared(tables(tmp_path, right)))
     by = {(row["selector"], row["rival"], row["task"]): row for row in found}
     assert set(by) == {
         *(("accuracy", "cosine", task) for task in ("sums", "facts", "all")),
@@ -98,6 +98,6 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
 
 
 def test_one_selector_or_no_benchmark_is_nothing_to_compare(tmp_path: Path) -> None:
-    assert list(comparisons.compared(tables(tmp_path / "one", {"accuracy": {"sums": [1, 0]}}))) == []
+    assert list(paired_tests.compared(tables(tmp_path / "one", {"accuracy": {"sums": [1, 0]}}))) == []
     views = tables(tmp_path / "none", {})
-    assert list(comparisons.compared(views)) == [] and summary.contests(views, []) == []
+    assert list(paired_tests.compared(views)) == [] and summary.contests(views, []) == []

@@ -1,6 +1,6 @@
 """How two metrics agree over the layers of a model and its tasks, with intervals [arXiv 2605.14075, §4, C.2, C.3].
 
-    python -m lamina.relevance.comparison results/tables accuracy cosine
+    python -m lamina.relevance.metric_agreement results/tables accuracy cosine
 
 prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
 eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs.
