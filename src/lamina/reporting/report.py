@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from lamina.config.metrics import METRICS
+from lamina.evaluation.paired_tests import ratio_interval
 from lamina.figures.style import Z95
 from lamina.reporting import explorer
 from lamina.reporting.recommendation import recommendations
@@ -68,7 +69,7 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(share=share, measured=measured, percent=percent, decimal=decimal)
+    environment.filters.update(share=share, measured=measured, percent=percent, timed=timed, decimal=decimal)
     page = environment.get_template(template.name)
     refused = rows(
         connection,
@@ -226,6 +227,14 @@ def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
 def percent(value: float | None, stderr: float | None) -> str:
     """A share in percent with its 95 % interval."""
     return "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
+
+
+def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str:
+    """A ratio of times in percent with its 95 % interval, which is not as far up as down."""
+    if ratio is None or stderr is None or repeats is None or repeats < 2:
+        return "–" if ratio is None else f"{100 * ratio:.1f}"
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 
 def share(value: float | None) -> str:
