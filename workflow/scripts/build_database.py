@@ -9,4 +9,4 @@ from lamina.reporting import database
 if __name__ == "__main__":
     with explained():
         job = BuildDatabase.read()
-        database.build(Path(job.views), [Path(table) for table in job.tables], Path(job.output), job.study)
+        database.build(Path(job.views[0]), [Path(table) for table in job.tables], Path(job.output), job.study)

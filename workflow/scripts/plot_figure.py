@@ -15,7 +15,7 @@ if __name__ == "__main__":
         job = PlotFigure.read()
         module = load(f"lamina.figures.{job.figure}")
         asked = re.findall(r"\w+", getattr(module, "QUERY", ""))  # for the caption, the file and the drawing
-        connection = database.connect(Path(job.views), [Path(table) for table in job.tables], computed=asked)
+        connection = database.connect(Path(job.views[0]), [Path(table) for table in job.tables], computed=asked)
         drawing = drawn(job.figure, connection)
         store.write_text(job.data, drawing.csv)
         store.write_text(job.output, drawing.svg)

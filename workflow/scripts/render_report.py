@@ -14,7 +14,7 @@ if __name__ == "__main__":
     with explained():
         job = RenderReport.read()
         tables = [Path(table) for table in job.tables]
-        connection = database.connect(Path(job.views), tables, computed=COMPUTED)
+        connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)
         queries, figures = Path(job.queries[0]).parent, Path(job.figures[0]).parent
         given = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from

@@ -1,8 +1,8 @@
-"""Rule build_database: build the DuckDB database of a run, the views of sql/views.sql over its tables."""
+"""Rule build_database: build the DuckDB database of a run, the views of sql/*.sql over its tables."""
 
 from typing import Annotated, Any, Self
 
-from lamina import paths
+from lamina import paths, sql
 from lamina.config.configuration import Configuration
 from lamina.jobs.gather_table import schemas
 from lamina.jobs.job import READ, Job
@@ -14,7 +14,7 @@ class BuildDatabase(Job):
 
     OUTPUTS = {"output": "results/lamina.duckdb"}
 
-    views: Annotated[str, READ]
+    views: Annotated[list[str], READ]
     tables: Annotated[list[str], READ]
     study: str
     output: str
@@ -22,7 +22,7 @@ class BuildDatabase(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         tables = [paths.table(table) for table in declared("lamina.tables", "GRAIN")]
-        return cls(views=paths.VIEWS, tables=tables, study=w.study, **cls.written(w))
+        return cls(views=sql.views(), tables=tables, study=w.study, **cls.written(w))
 
     @property
     def described_by(self) -> tuple[str, ...]:

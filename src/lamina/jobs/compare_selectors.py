@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from lamina import paths
+from lamina import paths, sql
 from lamina.config.configuration import Configuration
 from lamina.jobs.gather_table import schemas
 from lamina.jobs.job import READ, Job
@@ -13,14 +13,14 @@ class CompareSelectors(Job):
 
     OUTPUTS = {"output": paths.table("comparisons")}
 
-    views: Annotated[str, READ]
+    views: Annotated[list[str], READ]
     tables: Annotated[list[str], READ]
     output: str
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(
-            views=paths.VIEWS,
+            views=sql.views(),
             tables=[paths.table(name) for name in ("calibrations", "benchmarks", "benchmark_samples")],
             **cls.written(w),
         )

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from lamina import paths
+from lamina import paths, sql
 from lamina.config.configuration import Configuration
 from lamina.jobs.job import READ, Job
 from lamina.workflow.declared import declared
@@ -14,7 +14,7 @@ class PlotFigure(Job):
     OUTPUTS = {"output": paths.figure("{figure}"), "data": paths.figure_data("{figure}")}
 
     figure: str
-    views: Annotated[str, READ]
+    views: Annotated[list[str], READ]
     tables: Annotated[list[str], READ]
     output: str
     data: str
@@ -23,7 +23,7 @@ class PlotFigure(Job):
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(
             figure=w.figure,
-            views=paths.VIEWS,
+            views=sql.views(),
             tables=[paths.table(table) for table in declared("lamina.figures", "TABLES")[w.figure]],
             **cls.written(w),
         )

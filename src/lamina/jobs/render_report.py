@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from lamina import paths
+from lamina import paths, sql
 from lamina.config.configuration import Configuration
 from lamina.config.glossary import glossary
 from lamina.config.report import Report
@@ -22,7 +22,7 @@ class RenderReport(Job):
     names: dict[str, Any]
     template: Annotated[str, READ]
     included: Annotated[list[str], READ]
-    views: Annotated[str, READ]
+    views: Annotated[list[str], READ]
     queries: Annotated[list[str], READ]
     facts: Annotated[str, READ]
     database: Annotated[str, READ]
@@ -37,7 +37,7 @@ class RenderReport(Job):
             names=glossary(config),
             template=_TEMPLATE,
             included=[paths.own("workflow/report/report.css"), paths.own("workflow/report/report.js")],
-            views=paths.VIEWS,
+            views=sql.views(),
             queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
             facts="results/facts.json",
             database="results/lamina.duckdb",

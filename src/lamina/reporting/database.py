@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from lamina import sql
 from lamina.errors import LaminaError
 from lamina.tables import store
 
@@ -44,7 +45,7 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
         if path.stem not in store.TABLES:
             raise LaminaError(f"{path}: there is no table '{path.stem}'. The tables are: {', '.join(store.TABLES)}.")
         store.metadata(path)
-    for statement in duckdb.extract_statements(Path(views).read_text(encoding="utf-8")):
+    for statement in duckdb.extract_statements(sql.views_text(views)):
         table = _TABLE_FILE.search(statement.query)
         if table is None:
             yield statement.query
@@ -196,10 +197,10 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
     """Comment the views of tables from their schemas, and columns that a view hands on as the view they come from.
 
-    A view of its own has comments in `sql/views.sql` for itself and for the columns that it adds.
+    A view of its own has comments beside its statement for itself and for the columns that it adds.
     """
     known: dict[str, dict[str, str]] = {}
-    for name, sql in connection.execute(
+    for name, statement in connection.execute(
         "SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY view_oid"
     ).fetchall():
         columns = connection.execute(
@@ -209,7 +210,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].GRAIN)}")
             given = {column: text for column, (_, text) in store.TABLES[name].COLUMNS.items()}
         else:
-            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', sql)]
+            read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
             given = {column: text for source in reversed(read) for column, text in source.items()}
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:

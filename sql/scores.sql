@@ -1,0 +1,224 @@
+-- What a variant keeps of the base model's numbers: task by task, as means, and for general text.
+
+CREATE OR REPLACE VIEW own_tasks AS
+WITH sources AS (
+    SELECT model, calibration, kind, chance_accuracy, replicate_of, string_split(source, ',') AS names
+    FROM calibrations
+),
+chances AS (  -- chance is known for a task when some calibration draws on it alone
+    SELECT model, task, max(chance_accuracy) AS chance
+    FROM (SELECT model, unnest([names[1], calibration]) AS task, chance_accuracy FROM sources
+        WHERE len(names) = 1 AND kind <> 'text')
+    GROUP BY ALL
+),
+measured AS (SELECT DISTINCT model, task, metric = 'perplexity' AS is_text FROM benchmarks WHERE part_of IS NULL)
+SELECT s.model, s.calibration, m.task, any_value(c.chance) AS chance
+FROM sources AS s
+JOIN measured AS m ON m.model = s.model AND (
+    list_contains(list_transform(s.names, lambda name: trim(name)), m.task)
+    OR m.task IN (s.calibration, s.replicate_of)
+    OR (s.kind = 'text' AND m.is_text)
+)
+LEFT JOIN chances AS c ON c.model = s.model AND c.task = m.task
+GROUP BY ALL;
+COMMENT ON VIEW own_tasks IS 'Which benchmark tasks are a calibration''s own: those it was sampled from, or of its name; for text, every perplexity.';
+COMMENT ON COLUMN own_tasks.task IS 'Benchmark task that measures what the calibration was made for.';
+COMMENT ON COLUMN own_tasks.chance IS 'Accuracy of guessing on the calibration samples, 0 to 1; null for perplexity or where unknown.';
+
+CREATE OR REPLACE VIEW paired_differences AS
+SELECT
+    v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric,
+    avg(v.value - b.value) AS difference,
+    stddev_samp(v.value - b.value) / sqrt(count(*)) AS stderr,
+    count(*) FILTER (v.value > b.value) AS higher,
+    count(*) FILTER (v.value < b.value) AS lower,
+    count(*) AS n_samples
+FROM benchmark_samples AS v
+JOIN benchmark_samples AS b USING (model, task, metric, sample)
+WHERE v.removed > 0 AND b.removed = 0 AND v.metric <> 'perplexity'
+GROUP BY ALL;
+COMMENT ON VIEW paired_differences IS 'One row per variant and task: difference to the base model over the same test documents.';
+COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base: -1 to 1 for accuracies, nats per token for nll.';
+COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference: standard deviation of the differences / sqrt(n_samples).';
+COMMENT ON COLUMN paired_differences.higher IS 'Documents on which the variant has the higher value.';
+COMMENT ON COLUMN paired_differences.lower IS 'Documents on which the variant has the lower value.';
+COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were tested on.';
+
+CREATE OR REPLACE VIEW against_base AS
+WITH base AS (
+    SELECT model, task, part_of, metric, value AS base_value, stderr AS base_stderr FROM benchmarks WHERE removed = 0
+),
+joined AS (
+    SELECT
+        -- of a perplexity that overflows nobody knows the error
+        m.* REPLACE (if(isfinite(m.value), m.stderr, NULL) AS stderr), base_value, base_stderr,
+        m.value - base_value AS change,
+        CASE
+            WHEN m.removed = 0 THEN m.stderr ** 2
+            WHEN p.stderr IS NULL THEN 0
+            WHEN m.metric = 'perplexity' THEN
+                perplexity_covariance(m.value, m.stderr, base_value, base_stderr, p.stderr)
+            ELSE (m.stderr ** 2 + base_stderr ** 2 - p.stderr ** 2) / 2
+        END AS covariance,
+        p.stderr IS NOT NULL AS paired,
+        o.task IS NOT NULL AS own,
+        -- a choice can be guessed, what is written cannot
+        (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
+            AND NOT is_of_writing(m.metric)) AS chance
+    FROM benchmarks AS m
+    LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
+        AND base.part_of IS NOT DISTINCT FROM m.part_of
+    LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
+        AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
+        AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric) AND m.part_of IS NULL
+    LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
+        AND m.part_of IS NULL
+),
+told AS (
+    SELECT *,
+        root(stderr ** 2 + base_stderr ** 2 - 2 * covariance) AS change_stderr,
+        metric = 'perplexity' AND NOT own AS general_text,
+        CASE WHEN higher_is_better THEN base_value <= chance OR base_value - 1.959964 * base_stderr <= chance END
+            AS at_chance
+    FROM joined
+),
+shares AS (
+    SELECT *,
+        CASE
+            WHEN at_chance THEN NULL
+            WHEN higher_is_better THEN value / nullif(base_value, 0)
+            WHEN NOT higher_is_better THEN base_value / nullif(value, 0)
+        END AS kept,
+        CASE
+            WHEN at_chance THEN NULL
+            WHEN higher_is_better THEN (value - chance) / nullif(base_value - chance, 0)
+            WHEN NOT higher_is_better THEN base_value / nullif(value, 0)
+        END AS above
+    FROM told
+)
+SELECT
+    model, calibration, selector, removed, recovery, healing, task, part_of, metric, value, stderr, n_samples,
+    higher_is_better, own, general_text, chance, at_chance, base_value, base_stderr, change, change_stderr, paired,
+    kept,
+    if(higher_is_better, ratio_stderr(kept, stderr, base_value, base_stderr, covariance),
+        ratio_stderr(kept, base_stderr, value, stderr, covariance)) AS kept_stderr,
+    above AS kept_above_chance,
+    if(higher_is_better, ratio_stderr(above, stderr, base_value - chance, base_stderr, covariance),
+        ratio_stderr(kept, base_stderr, value, stderr, covariance)) AS kept_above_chance_stderr
+FROM shares;
+COMMENT ON VIEW against_base IS 'One row per variant, task and metric, against the base model.';
+COMMENT ON COLUMN against_base.own IS 'Whether the task is the calibration''s own (see own_tasks).';
+COMMENT ON COLUMN against_base.chance IS 'Accuracy of guessing on the task, where known, 0 to 1.';
+COMMENT ON COLUMN against_base.base_value IS 'The base model''s number on the task.';
+COMMENT ON COLUMN against_base.base_stderr IS 'Standard error of base_value.';
+COMMENT ON COLUMN against_base.change IS 'value - base_value, in the unit of the metric.';
+COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known.';
+COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
+COMMENT ON COLUMN against_base.general_text IS 'Whether the number tells what happens to general text: every perplexity does that is not the calibration''s own; a calibration of text has none.';
+COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for what has no chance.';
+COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
+COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; null where an error is unknown or a perplexity infinite.';
+COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model at it; kept itself for perplexity.';
+COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance taken as known.';
+
+CREATE OR REPLACE VIEW scores AS
+WITH chosen AS (  -- what is measured by `generate` stands beside a task's main metric
+    SELECT model, task,
+        arg_min(metric, coalesce(list_position(['acc_norm', 'acc', 'exact_match', 'perplexity'], metric),
+            if(is_of_writing(metric), 99, 98))) AS metric
+    FROM benchmarks WHERE part_of IS NULL GROUP BY ALL
+)
+SELECT a.* FROM against_base AS a JOIN chosen USING (model, task, metric) WHERE a.part_of IS NULL;
+COMMENT ON VIEW scores IS 'One row per variant and task or group of tasks in the task''s main metric (acc_norm, else acc, exact_match, perplexity), against the base model.';
+COMMENT ON COLUMN scores.metric IS 'Main metric of the task.';
+
+CREATE OR REPLACE VIEW kept_means AS
+WITH asked AS (
+    FROM scores, (VALUES ('own'), ('others'), ('all')) AS a (tasks_of)
+    WHERE CASE tasks_of WHEN 'own' THEN own WHEN 'others' THEN higher_is_better AND NOT own ELSE higher_is_better END
+)
+SELECT model, calibration, selector, removed, recovery, healing, tasks_of,
+    string_agg(task, ', ' ORDER BY task) AS tasks, count(kept) AS n_tasks, count(*) FILTER (at_chance) AS n_at_chance,
+    coalesce(sum(n_samples) FILTER (kept IS NOT NULL), sum(n_samples)) AS n_samples,
+    avg(kept) AS kept, mean_stderr(kept, kept_stderr) AS kept_stderr,
+    max(if(higher_is_better, 1 / (n_samples * base_value), 0)) FILTER (kept IS NOT NULL) / count(kept) AS kept_step,
+    if(count(kept_above_chance) = count(kept), avg(kept_above_chance), NULL) AS kept_above_chance,
+    mean_stderr(kept, kept_above_chance_stderr) AS kept_above_chance_stderr,
+    max(if(higher_is_better, 1 / (n_samples * (base_value - chance)), 0)) FILTER (kept IS NOT NULL) / count(kept)
+        AS kept_above_chance_step
+FROM asked GROUP BY ALL;
+COMMENT ON VIEW kept_means IS 'One row per variant and set of tasks: means of what it keeps. Tasks at which the base model is at chance are not in them.';
+COMMENT ON COLUMN kept_means.tasks_of IS 'own: the calibration''s own tasks, or texts; others: the other tasks with an accuracy; all: every task with an accuracy.';
+COMMENT ON COLUMN kept_means.tasks IS 'The tasks, those at chance too.';
+COMMENT ON COLUMN kept_means.n_tasks IS 'Number of tasks in the means.';
+COMMENT ON COLUMN kept_means.n_at_chance IS 'Number of tasks left out because the base model is at chance.';
+COMMENT ON COLUMN kept_means.n_samples IS 'Test documents of the tasks in the means.';
+COMMENT ON COLUMN kept_means.kept IS 'Mean over tasks of the share of the base model''s number that is left, 1 = all; null where it is at chance on all of them.';
+COMMENT ON COLUMN kept_means.kept_stderr IS 'Standard error of kept over test documents.';
+COMMENT ON COLUMN kept_means.kept_step IS 'Most that one wrong document more takes from kept.';
+COMMENT ON COLUMN kept_means.kept_above_chance IS 'Mean over the same tasks of the share counted from chance; null where chance is unknown for one.';
+COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept_above_chance.';
+COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
+
+CREATE OR REPLACE VIEW general_texts AS
+SELECT model, calibration, selector, removed, recovery, healing,
+    string_agg(task, ', ' ORDER BY task) AS texts,
+    -- of several texts the geometric mean, which is exp of the mean loss
+    exp(avg(ln(value))) AS text_perplexity,
+    exp(avg(ln(value))) * mean_stderr(value, stderr / value) AS text_perplexity_stderr,
+    exp(avg(ln(base_value))) AS text_base,
+    exp(avg(ln(value / base_value))) AS text_ratio,
+    exp(avg(ln(value / base_value))) * mean_stderr(value, kept_stderr / kept) AS text_ratio_stderr,
+    sum(n_samples) AS text_samples
+FROM scores WHERE general_text GROUP BY ALL;
+COMMENT ON VIEW general_texts IS 'One row per variant: what it does to general text, which is every perplexity that is not its calibration''s own.';
+COMMENT ON COLUMN general_texts.texts IS 'The texts.';
+COMMENT ON COLUMN general_texts.text_perplexity IS 'Perplexity of general text; of several texts the geometric mean.';
+COMMENT ON COLUMN general_texts.text_perplexity_stderr IS 'Standard error of text_perplexity.';
+COMMENT ON COLUMN general_texts.text_base IS 'The base model''s perplexity on the same texts.';
+COMMENT ON COLUMN general_texts.text_ratio IS 'text_perplexity / text_base: 1 = nothing lost.';
+COMMENT ON COLUMN general_texts.text_ratio_stderr IS 'Standard error of text_ratio, paired over documents where they are known.';
+COMMENT ON COLUMN general_texts.text_samples IS 'Documents of the texts.';
+
+CREATE OR REPLACE VIEW shared_errors AS
+WITH shared AS (SELECT model, task FROM own_tasks GROUP BY ALL HAVING count(*) > 1),
+owned AS MATERIALIZED (
+    SELECT *, count(*) OVER variant AS n_values, count(kept) OVER variant AS n_kept FROM scores
+    WHERE own AND removed > 0 AND model IN (SELECT model FROM shared)
+    WINDOW variant AS (PARTITION BY model, calibration, selector, removed, recovery, healing)
+    QUALIFY (model, task) IN (FROM shared)
+),
+documents AS (  -- what each adds to value and to both shares, as far as they differ from one document to another
+    SELECT o.*, d.sample, d.value AS v,
+        if(higher_is_better, (d.value - kept * b.value) / base_value, kept * (b.value - d.value)) AS k,
+        if(higher_is_better, (d.value - kept_above_chance * b.value) / (base_value - chance), kept * (b.value - d.value))
+            AS a
+    FROM owned AS o
+    JOIN benchmark_samples AS d USING (model, calibration, selector, removed, recovery, healing, task)
+    LEFT JOIN (FROM benchmark_samples WHERE removed = 0) AS b ON b.model = o.model AND b.task = o.task
+        AND b.metric = d.metric AND b.sample = d.sample
+    WHERE d.metric = if(o.metric = 'perplexity', 'nll', o.metric)
+),
+known AS (
+    SELECT x.model, x.selector, x.removed, x.recovery, x.healing, x.task, x.calibration, y.calibration AS other,
+        covar_samp(x.v, y.v) / count(*) AS v, covar_samp(x.k, y.k) / count(*) AS k, covar_samp(x.a, y.a) / count(*) AS a
+    FROM documents AS x JOIN documents AS y USING (model, selector, removed, recovery, healing, task, sample)
+    WHERE x.calibration < y.calibration GROUP BY ALL
+)
+SELECT x.model, x.selector, x.removed, x.recovery, x.healing, x.calibration, y.calibration AS other_calibration,
+    -- of documents that are not known at most this
+    sum(coalesce(d.v, x.stderr * y.stderr) / x.n_values / y.n_values) AS value_covariance,
+    sum(coalesce(d.k, x.kept_stderr * y.kept_stderr) / x.n_kept / y.n_kept) AS kept_covariance,
+    sum(coalesce(d.a, x.kept_above_chance_stderr * y.kept_above_chance_stderr) / x.n_kept / y.n_kept)
+        AS kept_above_chance_covariance
+FROM owned AS x JOIN owned AS y USING (model, selector, removed, recovery, healing, task)
+LEFT JOIN known AS d ON d.model = x.model AND d.selector = x.selector AND d.removed = x.removed
+    AND d.recovery = x.recovery AND d.healing = x.healing AND d.task = x.task AND d.calibration = x.calibration
+    AND d.other = y.calibration
+WHERE x.calibration < y.calibration GROUP BY ALL;
+COMMENT ON VIEW shared_errors IS 'One row per two variants of a selector, size and repair whose calibrations, draws of one for instance, have an own task in common: how their errors go together, since they share its test documents.';
+COMMENT ON COLUMN shared_errors.calibration IS 'Calibration of the first.';
+COMMENT ON COLUMN shared_errors.other_calibration IS 'Calibration of the second.';
+COMMENT ON COLUMN shared_errors.value_covariance IS 'Covariance of the means over their own tasks, over test documents; where these are not known the most that it can be.';
+COMMENT ON COLUMN shared_errors.kept_covariance IS 'The same of the shares kept.';
+COMMENT ON COLUMN shared_errors.kept_above_chance_covariance IS 'The same of the shares counted from chance.';
