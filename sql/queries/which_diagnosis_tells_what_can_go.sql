@@ -39,4 +39,4 @@ FROM (
     FROM correlated
 )
 WHERE isfinite(spearman)
-ORDER BY model, task, abs(spearman) DESC, diagnosis, measure;
+ORDER BY model, task, abs(round(spearman, 3)) DESC, diagnosis, measure;

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lamina import sql
 from lamina.errors import LaminaError
 from lamina.jobs.gather_jobs import GatherJobs
 from lamina.jobs.gather_table import GatherTable
@@ -389,7 +390,7 @@ def test_database_refuses_to_lack_a_table(study, tmp_path):
 def test_the_views_file_opens_a_shell(study, monkeypatch):
     monkeypatch.chdir(study[0].parents[2])
     connection = duckdb.connect()
-    connection.execute(VIEWS.read_text(encoding="utf-8"))
+    connection.execute(sql.views_text(VIEWS))  # the shell reads what its lines `.read` name, from the project's folder
     assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
 
 
