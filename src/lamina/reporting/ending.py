@@ -1,4 +1,4 @@
-"""The last three lines of a run that ended well: the best variant, the report, the database.
+"""The last lines of a run that ended well: the best variant or which layers matter, the report, the database.
 
 `python -m lamina.reporting.ending` writes them from the tables under the current folder's `results/`.
 """
@@ -6,28 +6,64 @@
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from lamina import paths
 from lamina.errors import explained
 from lamina.reporting import database, shell
 from lamina.reporting.recommendation import recommendations
+from lamina.tables.answers import rows
 from lamina.variant import DONOR
 
 KEEP = 0.95
+# Calibrations, and layers of each, that are named.
+SHOWN = 5
 
 
 def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
     """What to look at first; of what the report recommends for single tasks the variant that lacks most, one that is
-    certain to keep 95 % before."""
+    certain to keep 95 % before. Where nothing was pruned, which layers can go and which matter."""
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
         found = recommendations(connection, KEEP, None)
+        maps = _maps(connection)
     made = [row for row in found if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]]
     best = max(made, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None)
     said = _best(best) if best else "none keeps 95 % of its calibration's task"
     return [
-        f"best variant  {said}",
+        *(maps if maps and not found else [f"best variant  {said}"]),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (make sql, make query)",
     ]
+
+
+def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """For some calibrations the layers that can go one at a time, those that matter most, and how sure that is."""
+    measured = rows(
+        connection,
+        """SELECT w.model, calibration, max(accuracy_samples) AS n, count(*) AS layers,
+            coalesce(list(layer ORDER BY accuracy, layer DESC) FILTER (accuracy_low <= 0), []) AS free,
+            coalesce(list(layer ORDER BY accuracy DESC, layer) FILTER (accuracy_low > 0), []) AS needed,
+            any_value(a.value) AS sure
+        FROM relevance_wide AS w LEFT JOIN agreements AS a ON a.model = w.model AND a.calibrations = w.calibration
+            AND a.statistic = 'reliability' AND a.metric = 'accuracy' AND a.component = 'layer'
+        WHERE w.component = 'layer' AND accuracy IS NOT NULL
+        GROUP BY ALL ORDER BY w.model, calibration""",
+    )
+    shown = [
+        f"{row['model']} on {row['calibration']}: {_some(row['free'])} of {row['layers']} layers can go one at a time, "
+        f"as far as {row['n']} samples can tell; {_some(row['needed'])} matter most"
+        + ("" if row["sure"] is None else f" (reliability of the ranking {row['sure']:.2f})")
+        for row in measured[:SHOWN]
+    ]
+    more = len(measured) - SHOWN
+    return [f"layers        {line}" for line in shown] + [f"              and {more} more calibrations"] * (more > 0)
+
+
+def _some(layers: list[int]) -> str:
+    """The first of some layers, in order."""
+    if not layers:
+        return "none"
+    return ", ".join(map(str, layers[:SHOWN])) + (f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else "")
 
 
 def _best(row: dict[str, Any]) -> str:
