@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, 
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import devices, unchanged
+from lamina.models import devices, proven, unchanged
 
 transformers_logging.disable_progress_bar()
 
@@ -58,7 +58,9 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
     unchanged.check(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     if on is None:
-        return devices.spread(model, devices.visible())
+        model = devices.spread(model, devices.visible())
+        proven.loaded(model, manifest, unchanged.digests(Path(manifest["path"])))
+        return model
     torch.nn.Module.to(model, on)
     return model
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from weakref import WeakSet
 
 import torch
 from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
+from lamina.models import proven
 from lamina.models.boundary import share
 from lamina.models.load import load_folder
 from lamina.models.structure import family_of, halves, layers_of, text_config
@@ -28,7 +28,32 @@ _SHORT, _LONG = 16, 64  # tokens
 # Numbers of logits computed at a time: 256 MiB in bfloat16.
 _CHUNK = 1 << 27
 
-_checked: "WeakSet[PreTrainedModel]" = WeakSet()
+_WHOLE = "causal, and can be cut"  # under this name it is remembered
+
+
+def removals(model: PreTrainedModel) -> list[int]:
+    """The layers whose removals tell how a model takes it: an early and a late one, and one of each other kind."""
+    layers = layers_of(model)
+    told = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
+    kinds = [
+        (said, frozenset(type(module) for module in layer.modules())) for said, layer in zip(told, layers, strict=True)
+    ]
+    some = sorted({len(layers) // 3, len(layers) - 1})
+    for layer, kind in enumerate(kinds):
+        if all(kinds[other] != kind for other in some):
+            some.append(layer)
+    return some
+
+
+@contextmanager
+def refused(saying: str) -> Iterator[None]:
+    """Refuse a model whose code raises whatever it raises; a lack of memory is none of its faults."""
+    try:
+        yield
+    except (LaminaError, MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # a family's code
+        raise LaminaError(f"{saying} ({type(error).__name__}: {error}).") from error
 
 
 def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
@@ -112,14 +137,14 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
 def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
     """Refuse a model that a later token changes earlier, or that cut layers do not leave as layers that are passed by.
 
-    A process checks a model once.
+    It is checked once, see `proven`.
 
     Raises
     ------
     LaminaError
         Saying which of the two, and by how much.
     """
-    if model in _checked:
+    if proven.found(model, _WHOLE):
         return
     name, most, last = text_config(model).model_type, tolerance(model), len(ids) // 2
     whole = logits(model, ids, len(ids))
@@ -131,28 +156,24 @@ def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
             f"{far:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those before."
         )
     depth = len(layers_of(model))
-    if depth < 3:
-        _checked.add(model)
-        return
-    gone = [depth // 3, depth - 1]
+    if depth >= 3:
+        _check_cut(model, ids, [depth // 3, depth - 1])
+    proven.note(model, _WHOLE, True)
+
+
+def _check_cut(model: PreTrainedModel, ids: Sequence[int], gone: Sequence[int]) -> None:
+    last, most = len(ids) // 2, tolerance(model)
+    named = f"{gone[0]} and {gone[1]}"
+    cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without layers {named}"
     [wanted] = without(model, ids, last, [frozenset(gone)])
-    try:
+    with refused(f"{cannot} it does not run"):
         far = distance(logits(remove(share(model), [str(layer) for layer in gone]), ids, last), wanted, model.dtype)
-    except (LaminaError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:  # whatever a family's code raises
-        raise LaminaError(
-            f"the model family '{name}' cannot be cut: without layers {gone[0]} and {gone[1]} it does not run "
-            f"({type(error).__name__}: {error})."
-        ) from error
     if far > most:
         raise LaminaError(
-            f"the model family '{name}' cannot be cut: without layers {gone[0]} and {gone[1]} it is another model than "
-            f"one whose layers {gone[0]} and {gone[1]} hand their input on (by {far:.2g} of the spread of its logits; "
-            f"{most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its layers depend on their "
-            "number, on the depth or on each other."
+            f"{cannot} it is another model than one whose layers {named} hand their input on (by {far:.2g} of the "
+            f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
+            "layers depend on their number, on the depth or on each other."
         )
-    _checked.add(model)
 
 
 def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:

@@ -6,14 +6,13 @@ once more, and what was found is kept beside the run, so that no job pays for an
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from lamina.errors import LaminaError, at_end
+from lamina.models import remembered
 
-_KNOWN = Path(".snakemake/lamina-models")  # of a run's folder; without one every process hashes once
 _SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 _CHUNK = 1 << 22
 
@@ -71,25 +70,16 @@ def _stamp(folder: Path) -> str:
     return json.dumps([str(folder.resolve()), told])
 
 
-def _place(folder: Path) -> Path:
-    return _KNOWN / f"{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:32]}.json"
-
-
 def _kept(folder: Path, stamp: str) -> tuple[str, str] | None:
-    try:
-        known, weights, others = json.loads(_place(folder).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return None
-    return (weights, others) if known == stamp else None
+    match remembered.recall(str(folder.resolve()), stamp):
+        case [str(weights), str(others)]:
+            return weights, others
+    return None
 
 
 def _keep(folder: Path, stamp: str, found: tuple[str, str]) -> tuple[str, str]:
-    if _KNOWN.parent.is_dir() and _stamp(folder) == stamp:  # not while they are being written
-        place = _place(folder)
-        place.parent.mkdir(exist_ok=True)
-        temporary = place.with_name(f"{place.name}.{os.getpid()}")
-        temporary.write_text(json.dumps([stamp, *found]), encoding="utf-8")
-        temporary.replace(place)
+    if _stamp(folder) == stamp:  # not while they are being written
+        remembered.keep(str(folder.resolve()), stamp, found)
     return found
 
 

@@ -1,15 +1,15 @@
 """The engine proves itself on the model at hand, before a number is believed.
 
 A few rows of the samples go through twice: one by one through the plain model, and as lines of one batch through the
-engine; then one short row without each layer, against the model whose layer hands its input on. Where contexts cannot
-be shared rightly, each row runs alone under the model's own masks; where that is not right either, it is refused.
+engine; then one short row without an early and a late layer and one of each other kind, against the model whose layer
+hands its input on. Where contexts cannot be shared rightly, each row runs alone under the model's own masks; where that
+is not right either, the model is refused.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,9 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
-from lamina.models import proof
+from lamina.models import proof, proven
 from lamina.models.boundary import share
-from lamina.models.structure import layers_of, text_config
+from lamina.models.structure import text_config
 from lamina.models.surgery import remove
 from lamina.sweep import forking, packing
 from lamina.sweep.candidates import Candidate
@@ -31,12 +31,9 @@ _ROWS = 2  # of each sample
 _LAST = 8  # positions that are compared
 _SHORT, _LONG = 16, 64  # tokens of the row without each layer
 
+_HALVES = "halves"  # under this name it is remembered
+
 _logger = logging.getLogger(__name__)
-
-# By model: how its sessions `share`, by the windows that were shorter than the samples.
-_proven: "WeakKeyDictionary[PreTrainedModel, dict[tuple[int, ...], tuple[bool, bool]]]" = WeakKeyDictionary()
-
-_halved: "WeakKeyDictionary[PreTrainedModel, bool]" = WeakKeyDictionary()
 
 
 class Proof:
@@ -47,7 +44,8 @@ class Proof:
         self.windows = forking.windows(model)
         longest = max(map(_length, samples))
         self.key = tuple(sorted({w for w in self.windows or () if w is not None and w < longest}))
-        self.known = _proven.setdefault(model, {}).get(self.key)
+        self.what = f"swept, with windows {self.key}"
+        self.known: Sequence[Any] | None = proven.found(model, self.what)
         if self.known is not None:
             return
         self.samples = _chosen(samples, max(self.key, default=0))
@@ -57,14 +55,14 @@ class Proof:
         ]
         if any(wanted.isnan().any() for wanted in self.wanted):
             # Refused where its numbers are asked for.
-            self.known = (self.windows is not None, False)
+            self.known = (self.windows is not None, False, "")
             return
         text = self.samples[-1].sequence()[:_LONG]
         proof.check(model, text)
         self.text = Sample(0, "text", 0, (_ending(text),), "")
         last = len(self.text.rows[0].continuation)
-        gone = [frozenset({layer}) for layer in range(len(layers_of(model)))]
-        self.removals = proof.without(model, text[:-1], last, gone)
+        self.gone = proof.removals(model)
+        self.without = proof.without(model, text[:-1], last, [frozenset({layer}) for layer in self.gone])
 
     def prove(self, session: "Session") -> None:
         """Make the session share contexts if that is right, else run each row alone.
@@ -75,10 +73,18 @@ class Proof:
             If neither gives the plain model's numbers, naming the family, the layer and how far it is off.
         """
         if self.known is not None:
-            session.share(*self.known)
-            return
-        reasons: list[str] = []
-        for contexts, fixed in ((True, False), (False, False), (False, True))[self.windows is None :]:
+            contexts, fixed, why = self.known
+            session.share(contexts, fixed)
+        else:
+            contexts, fixed, why = self._way(session)
+            proven.note(self.model, self.what, [contexts, fixed, why])
+        if why:
+            _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
+
+    def _way(self, session: "Session") -> tuple[bool, bool, str]:
+        """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
+        reasons = [] if self.windows is not None else ["its layers see more than a mask can tell"]
+        for contexts, fixed in ((True, False), (False, False), (False, True))[len(reasons) :]:
             worked = session.layer_tokens
             try:
                 session.share(contexts, fixed)
@@ -89,11 +95,7 @@ class Proof:
                 reason = f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
             session.layer_tokens = worked
             if reason is None:
-                _proven[self.model][self.key] = (contexts, fixed)
-                if not contexts:
-                    why = reasons[0] if reasons else "its layers see more than a mask can tell"
-                    _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
-                return
+                return contexts, fixed, reasons[0] if reasons else ""
             reasons.append(reason)
         raise LaminaError(
             f"the model family '{self._name}' cannot be swept: {reasons[-1]}. No number would be the model's own."
@@ -110,13 +112,13 @@ class Proof:
         if far > self.most:
             return f"through the engine, its logits are {self._by(far)}"
         width = max(1, session.tokens // len(self.text.sequence()) - 1)
-        for start in range(0, len(self.removals), width):
-            removals = self.removals[start : start + width]
-            without = [Candidate(frozenset({str(start + number)})) for number in range(len(removals))]
-            fars = _far(session, [self.text], without, list(removals))
-            worst = max(range(len(fars)), key=fars.__getitem__)
-            if fars[worst] > self.most:
-                return f"without layer {start + worst}, its logits are {self._by(fars[worst])}"
+        for start in range(0, len(self.gone), width):
+            gone = self.gone[start : start + width]
+            without = [Candidate(frozenset({str(layer)})) for layer in gone]
+            fars = _far(session, [self.text], without, list(self.without[start : start + width]))
+            far, layer = max(zip(fars, gone, strict=True))
+            if far > self.most:
+                return f"without layer {layer}, its logits are {self._by(far)}"
         return None
 
     def _by(self, far: float) -> str:
@@ -146,34 +148,27 @@ def check_halves(session: "Session") -> None:
         If halves were not found whole, or their removal in the engine is not that in a cut model.
     """
     model = session.model
-    if _halved.get(model):
+    if proven.found(model, _HALVES):
         return
     # The text of the proof, from the same samples.
     short = _chosen(session.scores.samples, 0)[-1].sequence()[:_LONG]
     text, depth = Sample(0, "text", 0, (_ending(short),), ""), len(session.layers)
     units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
-    name = text_config(model).model_type
+    cannot = f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP alone"
     worked = session.layer_tokens
-    try:
+    with proof.refused(f"{cannot}, use units: layer. Without one it does not run"):
         with forking.unwrapped(model, session.layers, session.head):
             proof.check_halves(model, short)
             wanted = proof.logits(remove(share(model), units), short[:-1], len(text.rows[0].continuation))
         with torch.inference_mode():
             [far] = _far(session, [text], [Candidate(frozenset(units))], [wanted])
-    except (LaminaError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:  # whatever a family's code raises
-        raise LaminaError(
-            f"a layer of the model family '{name}' cannot lose its attention or its MLP alone: without one it does "
-            f"not run ({type(error).__name__}: {error}). Use units: layer."
-        ) from error
     session.layer_tokens = worked
     if far > proof.tolerance(model):
         raise LaminaError(
-            f"a layer of the model family '{name}' cannot lose its attention or its MLP alone: without {units[0]} and "
-            f"{units[1]} the logits of engine and cut model are {far:.2g} of their spread apart. Use units: layer."
+            f"{cannot}: without {units[0]} and {units[1]} the logits of engine and cut model are {far:.2g} of their "
+            "spread apart. Use units: layer."
         )
-    _halved[model] = True
+    proven.note(model, _HALVES, True)
 
 
 def _length(sample: Sample) -> int:
