@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import shlex
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,12 +14,23 @@ from snakemake.settings.types import DeploymentMethod
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 sys.path.insert(0, str(ROOT / "src"))
 
+import lamina
+
+# Snakemake has imported it already where it is installed: that of another folder would be digested in the place of this.
+if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
+    sys.exit(
+        f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
+        f"{Path(lamina.__file__).resolve().parents[1]}: PYTHONPATH or the environment {sys.prefix} leads there. Write "
+        f"`export PYTHONPATH={shlex.quote(str(ROOT / 'src'))}`, or give this folder an environment of its own: "
+        "`rm -r .venv`, then `make run`."
+    )
+
 from lamina.config import text
 from lamina.preflight.load import load
 from lamina.jobs.described import described
 from lamina.variant import Variant
-from lamina import paths
-from lamina.workflow import commands, exports, failures, gpu_lock, graph, runs, studies, warm
+from lamina import paths, seal
+from lamina.workflow import commands, exports, failures, gpu_lock, graph, records, runs, studies, warm
 from lamina.workflow.declared import declared
 from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, threads
@@ -32,6 +44,10 @@ with failures.refused(workflow.configfiles):
         text.check(file)
     CONFIG = load(config, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
+    # Rules read these while the graph is built, where an error would name the rule and not the file.
+    for manifest in map(Path, map(paths.manifest, [*CONFIG.models, *CONFIG.donors])):
+        if manifest.exists():
+            seal.read_json(manifest)
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
@@ -46,6 +62,10 @@ DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.d
 HERE = not workflow.remote_exec and not DEPLOYED
 WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
+
+
+records.follow_files()
+runs.explain_locks()
 
 
 wildcard_constraints:

@@ -3,6 +3,9 @@
 Parquet (its metadata), safetensors (its metadata) and JSON (a key) all have a place for a text: `lamina.sha256` and 64
 hexadecimal digits, those of the whole file with zeros in their place. What the formats check themselves is less: a
 flipped bit in weights, in a plan or in the footer of a table would be read as another number.
+
+Beside it stands what the job was told that wrote the file, as the hash `lamina.told`: by it a file is known to be what
+would be written now, also where Snakemake's own records are gone.
 """
 
 import hashlib
@@ -15,10 +18,35 @@ from lamina.errors import LaminaError
 
 KEY = "lamina.sha256"
 BLANK = 64 * "0"
+TOLD = "lamina.told"
 
-_MARK = re.compile(rb"lamina\.sha256.{2,6}?([0-9a-f]{64})", re.DOTALL)
+_MARK, _TOLD = (re.compile(re.escape(name.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL) for name in (KEY, TOLD))
 _HEAD = 1 << 16  # where JSON and safetensors have it; Parquet has it in its footer
 _CHUNK = 1 << 22
+
+_now: dict[str, str] = {}  # what stands in every file that this process writes
+
+
+def tell(text: str) -> None:
+    """From here on this process writes what a job was told, by its hash, into its files."""
+    _now[TOLD] = hashed(text)
+
+
+def hashed(text: str) -> str:
+    """What `told` says of a file whose job was told a text."""
+    return hashlib.sha256(text.strip().encode()).hexdigest()
+
+
+def blank() -> dict[str, str]:
+    """What a file must hold under these names for `put` and `told`."""
+    return {KEY: BLANK, **_now}
+
+
+def told(path: str | Path) -> str | None:
+    """The hash of what the job was told that wrote a file; None where the file holds none."""
+    with Path(path).open("rb") as file:
+        found = _found(_TOLD, file)
+    return None if found is None else found[1]
 
 
 def put(path: str | Path) -> None:
@@ -70,8 +98,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
             raise ValueError("it holds no keys and values")
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
-    found.pop(KEY, None)
-    return found
+    return {name: value for name, value in found.items() if name not in (KEY, TOLD)}
 
 
 def damaged(path: str | Path, reason: str) -> LaminaError:
@@ -81,13 +108,19 @@ def damaged(path: str | Path, reason: str) -> LaminaError:
 
 def _place(file: BinaryIO) -> int | None:
     """Where the digits stand."""
+    found = _found(_MARK, file)
+    return None if found is None else found[0]
+
+
+def _found(mark: re.Pattern[bytes], file: BinaryIO) -> tuple[int, str] | None:
+    """Where the 64 digits stand that follow a name, and what they are."""
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
     footer, magic = int.from_bytes(file.read(4), "little"), file.read(4)
     begin, length = (size - 8 - footer, footer) if magic == b"PAR1" and footer <= size - 8 else (0, _HEAD)
     file.seek(begin)
-    found = _MARK.search(file.read(length))
-    return None if found is None else begin + found.start(1)
+    found = mark.search(file.read(length))
+    return None if found is None else (begin + found.start(1), found[1].decode())
 
 
 def _digest(file: BinaryIO, at: int) -> str:

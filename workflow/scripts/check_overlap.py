@@ -1,7 +1,5 @@
 """Refuse a calibration that holds documents of a benchmark, and count those that share passages with one."""
 
-import json
-
 from lamina.data import overlap
 from lamina.errors import LaminaError, explained
 from lamina.jobs.check_overlap import CheckOverlap
@@ -45,4 +43,4 @@ if __name__ == "__main__":
             "near": found.near,
             "sharing": found.sharing,
         }
-        store.write_text(job.output, json.dumps(facts) + "\n")
+        store.write_json(job.output, facts)

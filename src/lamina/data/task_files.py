@@ -55,7 +55,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
     if not path.is_file():
         raise LaminaError(f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}.")
-    own = text.load(path, {"!function": functools.partial(_function, path)})
+    own = dict(_loaded(path, _stamp(path)))
     included = own.pop("include", [])
     told: dict[str, Any] = {}
     files, modules = [path], {str(each): _module(path, each) for each in _functions(own)}
@@ -130,6 +130,17 @@ def check_code(paths: Iterable[Path], where: str) -> None:
                 )
 
 
+@functools.lru_cache(maxsize=256)
+def _loaded(path: Path, _stamp: tuple[int, ...]) -> Mapping[str, Any]:
+    """The keys of a file: many jobs of a graph ask for the same."""
+    return text.load(path, {"!function": functools.partial(_function, path)})
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
     named = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else ""
     if "." not in str(named).strip("."):
@@ -162,11 +173,11 @@ def is_of_lm_eval(path: Path) -> bool:
 def _known(folder: Path) -> Mapping[str, list[TaskFile]]:
     """Task files by the names of their task, group and tags; one that cannot be read is nobody's."""
     paths = sorted(folder.rglob("*.yaml"))
-    return _index(tuple(paths), tuple((path.resolve(), path.stat().st_mtime_ns) for path in paths))
+    return _index(tuple(paths), tuple((path.resolve(), _stamp(path)) for path in paths))
 
 
 @functools.lru_cache(maxsize=8)
-def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, int], ...]) -> Mapping[str, list[TaskFile]]:
+def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, list[TaskFile]]:
     found: dict[str, list[TaskFile]] = {}
     for path in paths:
         try:

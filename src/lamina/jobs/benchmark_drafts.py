@@ -31,3 +31,7 @@ class BenchmarkDrafts(Measuring):
             **measured(config, w.model, variants),
             **cls.written(w),
         )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(files.local(self.drafts.text, self.text))

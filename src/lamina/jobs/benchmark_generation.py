@@ -5,6 +5,7 @@ from typing import Any, Self
 from lamina import paths
 from lamina.config.benchmarks import Generate, Task
 from lamina.config.configuration import Configuration
+from lamina.jobs import files
 from lamina.jobs.benchmark_task import block
 from lamina.jobs.job import Told
 from lamina.jobs.measuring import Measuring
@@ -28,3 +29,7 @@ class BenchmarkGeneration(Measuring):
     def of(cls, config: Configuration, w: Any) -> Self:
         task = config.benchmarks.tasks[w.task]
         return cls(task=task, generate=task.generate or Generate(), **block(config, w), **cls.written(w))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(files.local(self.name, self.task))

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
+from lamina.jobs import files
 from lamina.jobs.benchmark_task import BenchmarkTask, block
 from lamina.jobs.job import Told
 from lamina.jobs.measuring import Measuring
@@ -22,3 +23,7 @@ class BenchmarkPerplexity(Measuring):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(text=config.benchmarks.perplexity[w.task], **block(config, w), **cls.written(w))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(files.local(self.name, self.text))

@@ -28,6 +28,10 @@ class BenchmarkTask(Measuring):
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(task=config.benchmarks.tasks[w.task], **block(config, w), **cls.written(w))
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(files.local(self.name, self.task))
+
 
 def block(config: Configuration, w: Any) -> dict[str, Any]:
     """The fields of a job that measures one block of variants on a task or text."""

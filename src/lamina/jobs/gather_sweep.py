@@ -2,9 +2,11 @@
 
 from typing import Annotated, Any, Self
 
-from lamina import paths
+from lamina import paths, seal
 from lamina.config.configuration import Configuration
+from lamina.jobs.described import Place
 from lamina.jobs.job import READ, Job
+from lamina.jobs.sweep_units import SweepUnits
 from lamina.workflow import studies
 
 
@@ -20,4 +22,7 @@ class GatherSweep(Job):
     def of(cls, config: Configuration, w: Any) -> Self:
         numbers = range(studies.sweep_blocks(config, w.selector))
         key = paths.KEY.format(**w)
-        return cls(blocks=[paths.sweep_block(key, w.removed, block) for block in numbers], **cls.written(w))
+        blocks = [paths.sweep_block(key, w.removed, block) for block in numbers]
+        # The blocks are temporary: what they were told is known from the whole alone.
+        told = SweepUnits.of(config, Place({**w, "block": "0"})).told()
+        return cls(blocks=blocks, follows={"block": seal.hashed(told)}, **cls.written(w))

@@ -24,6 +24,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry
 from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
+from lamina.workflow import contents
 from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
 
 READ: Any = object()  # in the annotation of a field: it names files that the job reads
@@ -92,6 +93,11 @@ class Job(Part):
         return {name: each for name, each in files.items() if each}
 
     @property
+    def sources(self) -> tuple[str, ...]:
+        """Those of its inputs that no job has made: local data files, which anybody may edit at any time."""
+        return ()
+
+    @property
     def modules(self) -> tuple[str, ...]:
         """The modules that the job loads by name."""
         return ()
@@ -102,23 +108,26 @@ class Job(Part):
         return ()
 
     def told(self) -> str:
-        """The job as a rule hands it over, with the digests of the code and of the packages that it runs."""
+        """The job as a rule hands it over, with the digests of its code, packages and data files."""
         named = (self.rule(), *self.modules, *self.described_by)
         told: dict[str, Any] = {"job": self._plain(), "code": code_digest(*named)}
         if self.PACKAGES:
             told["packages"] = package_digest(*named)
+        if self.sources:
+            told["sources"] = contents.digests(self.sources)
         return json.dumps(told, sort_keys=True)
 
     @classmethod
     def read(cls, arguments: Iterable[str] | None = None) -> Self:
         """The job that a script shall run: from the file that its one argument names, or from standard input.
 
-        From here on the process loads no other module by name than the job's own.
+        From here on the process loads no other module by name than the job's own, and writes what it was told into
+        its files.
 
         Raises
         ------
         LaminaError
-            If nothing is given.
+            If nothing is given, or a data file is not what the job was told of.
         """
         given = list(sys.argv[1:] if arguments is None else arguments)
         text = Path(given[0]).read_text(encoding="utf-8") if given else "" if sys.stdin.isatty() else sys.stdin.read()
@@ -131,6 +140,8 @@ class Job(Part):
         job = cls.model_validate(told["job"])
         job._code = told.get("code", "")
         modules.declare(job.modules)
+        seal.tell(text)
+        contents.check(told.get("sources", {}))
         return job
 
     @property

@@ -65,7 +65,7 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
     with replacing(path) as temporary:
         with pq.ParquetWriter(temporary, data.schema, compression="zstd") as writer:
             writer.write_table(data)
-            writer.add_key_value_metadata({seal.KEY: seal.BLANK})
+            writer.add_key_value_metadata(seal.blank())
         seal.put(temporary)
 
 
@@ -132,7 +132,7 @@ def reading(path: str | Path) -> Iterator[None]:
 def write_json(path: str | Path, value: Mapping[str, Any]) -> None:
     """Write keys and values as JSON, as `replacing` does."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps({seal.KEY: seal.BLANK, **value}, indent=2) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps({**seal.blank(), **value}, indent=2) + "\n", encoding="utf-8")
         seal.put(temporary)
 
 
@@ -141,7 +141,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     from safetensors.torch import save_file
 
     # Of several keys, safetensors would write one or the other first.
-    told = {"lamina": json.dumps({seal.KEY: seal.BLANK, **metadata}, sort_keys=True)}
+    told = {"lamina": json.dumps({**seal.blank(), **metadata}, sort_keys=True)}
     with replacing(path) as temporary:
         save_file(dict(tensors), temporary, metadata=told)
         seal.put(temporary)

@@ -49,6 +49,29 @@ def check(root: Path, elsewhere: bool = False) -> None:
             raise LaminaError(f"a run in this folder has not ended: {reason}.")
 
 
+def explain_locks() -> None:
+    """Let Snakemake say of a folder that it finds locked whose lock that is, and what to write."""
+    from snakemake import exceptions
+
+    class Locked(exceptions.LockException):
+        def __init__(self) -> None:
+            exceptions.WorkflowError.__init__(self, f"lamina: {locked(Path.cwd())}")
+
+    exceptions.LockException = Locked
+
+
+def locked(root: Path) -> str:
+    """Why a folder may be locked, and what to do about it."""
+    try:
+        check(root)
+    except LaminaError as error:
+        return f"{error} Or wait until it has ended."
+    return (
+        f"{root} is locked by a run that has ended without a word, as one does that is killed. Write `make unlock` "
+        "(after a run on a cluster `make resume-slurm`), then start again: what is finished stays."
+    )
+
+
 def _living(folder: Path) -> str | None:
     """Why a run may still be at work; None if it has certainly ended."""
     try:
