@@ -6,6 +6,7 @@
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside busy processes
 # make test-families    every decoder of transformers at tiny size: sweeps right, or refused
+# make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
@@ -43,7 +44,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-families check-gpu test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -66,6 +67,9 @@ test-pipeline: .venv/installed
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
+
+test-faults: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/faults
 
 # Every type of transformers at tiny size: whether its sweeps are right or refused.
 test-families: .venv/installed

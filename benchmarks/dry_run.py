@@ -8,6 +8,7 @@ by other names, for a dry run reads no weight.
 
 import argparse
 import json
+import os
 import re
 import resource
 import statistics
@@ -60,6 +61,7 @@ def dry_run(folder: Path, *quiet: str) -> tuple[float, float, str]:
     done = subprocess.run(
         [*command, "--cores", "2", "--dry-run", "--quiet", *quiet],
         cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder / "src")},
         capture_output=True,
         text=True,
         check=False,

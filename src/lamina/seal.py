@@ -103,7 +103,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
 
 def damaged(path: str | Path, reason: str) -> LaminaError:
     """What to say of a file that cannot be read."""
-    return LaminaError(f"{path} is damaged: {reason}. Delete it and run again: it is made anew.")
+    return LaminaError(f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew.")
 
 
 def _place(file: BinaryIO) -> int | None:

@@ -47,6 +47,14 @@ class Project:
 
     def run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run Snakemake; its output is standard output and error together."""
+        process = self.started(*arguments)
+        output, _ = process.communicate()
+        if check and process.returncode:
+            raise AssertionError(f"snakemake {' '.join(arguments)} ended {process.returncode}:\n{output[-6000:]}")
+        return subprocess.CompletedProcess(process.args, process.returncode, output)
+
+    def started(self, *arguments: str) -> "subprocess.Popen[str]":
+        """Snakemake, at work."""
         command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", str(self.config)]
         command += [
             "--max-checksum-file-size",
@@ -58,18 +66,14 @@ class Project:
         # A cluster's or a GPU's settings around the tests are not theirs.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         environment["PYTHONPATH"] = str(self.folder / "src")  # Snakemake loads the copy's logger plugin
-        done = subprocess.run(
+        return subprocess.Popen(
             [*command, *arguments],
             cwd=self.folder,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            check=False,
         )
-        if check and done.returncode:
-            raise AssertionError(f"snakemake {' '.join(arguments)} ended {done.returncode}:\n{done.stdout[-6000:]}")
-        return done
 
     def stale(self, config: Path | None = None) -> list[Job]:
         """The jobs that a dry run would start, optionally under another configuration."""

@@ -58,6 +58,10 @@ class Clone:
     folder: Path
     config: str
 
+    @property
+    def _environment(self) -> dict[str, str]:
+        return ENVIRONMENT | {"PYTHONPATH": str(self.folder / "src")}
+
     def driver(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `snakemake --profile slurm`; its output goes to driver.log."""
         command = [
@@ -75,7 +79,7 @@ class Clone:
             return subprocess.Popen(
                 command,
                 cwd=self.folder,
-                env=ENVIRONMENT,
+                env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -98,7 +102,7 @@ class Clone:
         return subprocess.run(
             ["make", f"CONFIG={self.config}", *arguments],
             cwd=self.folder,
-            env=ENVIRONMENT,
+            env=self._environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -34,4 +34,4 @@ class BenchmarkDrafts(Measuring):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(files.local(self.drafts.text, self.text))
+        return (*super().sources, *files.local(self.drafts.text, self.text))

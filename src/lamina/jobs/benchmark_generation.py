@@ -32,4 +32,4 @@ class BenchmarkGeneration(Measuring):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(files.local(self.name, self.task))
+        return (*super().sources, *files.local(self.name, self.task))

@@ -26,4 +26,4 @@ class BenchmarkPerplexity(Measuring):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(files.local(self.name, self.text))
+        return (*super().sources, *files.local(self.name, self.text))

@@ -30,7 +30,7 @@ class BenchmarkTask(Measuring):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        return tuple(files.local(self.name, self.task))
+        return (*super().sources, *files.local(self.name, self.task))
 
 
 def block(config: Configuration, w: Any) -> dict[str, Any]:

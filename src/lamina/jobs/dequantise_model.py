@@ -22,7 +22,3 @@ class DequantiseModel(Job):
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = config.models[w.model]
         return cls(model=w.model, file=entry.source, dtype=entry.dtype, **cls.written(w))
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.file,)

@@ -34,9 +34,5 @@ class DiagnoseLayers(OnModel):
         )
 
     @property
-    def sources(self) -> tuple[str, ...]:
-        return (self.given,) if getattr(self.diagnosis, "file", None) else ()
-
-    @property
     def modules(self) -> tuple[str, ...]:
         return (f"lamina.diagnosis.{self.diagnosis.kind}",)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
 
-from lamina import modules, seal
+from lamina import modules, paths, seal
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry
 from lamina.errors import LaminaError
@@ -94,8 +94,9 @@ class Job(Part):
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Those of its inputs that no job has made: local data files, which anybody may edit at any time."""
-        return ()
+        """Files that it reads and no job has made: anybody may edit them at any time."""
+        given = [file for each in self.inputs.values() for file in ([each] if isinstance(each, str) else each)]
+        return tuple(file for file in given if not file.startswith(f"{paths.RESULTS}/"))
 
     @property
     def modules(self) -> tuple[str, ...]:

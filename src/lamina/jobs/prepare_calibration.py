@@ -33,7 +33,3 @@ class PrepareCalibration(Job):
             files=[file for part in parts.values() for name in part.drawn or [""] for file in files.local(name, part)],
             **cls.written(w),
         )
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(self.files)

@@ -25,7 +25,3 @@ class PrepareTask(Job):
         entry = files.tested(config, w.task)
         told = {"task" if isinstance(entry, Task) else "text": entry}
         return cls(name=w.task, files=files.local(w.task, entry), **told, **cls.written(w))
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        return tuple(self.files)

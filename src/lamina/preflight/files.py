@@ -110,14 +110,15 @@ def check(config: Configuration, root: Path) -> None:
 
 
 def _check_code(config: Configuration, root: Path) -> None:
-    """Refuse Python that task files name, where their entry does not trust it."""
+    """Refuse task files that cannot be read, and Python that they name where their entry does not trust it."""
     entries: dict[str, tuple[list[str], Any]]
     entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
     entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
     for where, (names, entry) in entries.items():
-        if not getattr(entry, "trust_code", False) and not getattr(entry, "choices", None):
-            for name in names:
-                task_files.check_code([file.path for file in task_files.reached(name, root / task_files.FOLDER)], where)
+        for name in [] if getattr(entry, "choices", None) else names:
+            found = task_files.reached(name, root / task_files.FOLDER)
+            if not getattr(entry, "trust_code", False):
+                task_files.check_code([file.path for file in found], where)
 
 
 def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:
