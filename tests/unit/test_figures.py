@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from lamina.figures import relevance_agreement, style
-from lamina.figures.drawing import drawn
+from lamina.figures.drawing import Drawing, drawn
 from lamina.reporting import database, explorer, report
 from lamina.tables import answers
 from tests.unit.figures import FIGURES
@@ -58,19 +58,22 @@ def opened(name: str, folder: Path) -> duckdb.DuckDBPyConnection:
 
 
 @functools.cache
+def made(name: str, folder: Path) -> Drawing:
+    return drawn(name, opened(name, folder))
+
+
 def draw(name: str, folder: Path) -> str:
-    return drawn(name, opened(name, folder)).svg
+    return made(name, folder).svg
 
 
-@functools.cache
 def caption(name: str, folder: Path) -> str:
-    return drawn(name, opened(name, folder)).caption
+    return made(name, folder).caption
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
     first = draw(name, small)
-    assert first == draw.__wrapped__(name, small)
+    assert first == drawn(name, opened(name, small)).svg
     assert "<dc:date>" not in first
 
 
@@ -122,7 +125,7 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_what_a_figure_draws_is_there_as_csv(name, study):
-    found = list(csv.DictReader(io.StringIO(drawn(name, opened(name, study)).csv)))
+    found = list(csv.DictReader(io.StringIO(made(name, study).csv)))
     assert bool(found) == (caption(name, study) != "")
     for row in found:
         assert any(column.startswith("n_") or column.endswith(("_samples", "repeats", "step")) for column in row)
@@ -183,6 +186,7 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     return report.render(database.connect(VIEWS, folder.glob("*.parquet")), QUERIES, figures, TEMPLATE, facts)
 
 
+@functools.cache
 @functools.cache
 def whole(folder: Path) -> str:
     return rendered(folder, drawn=tuple(FIGURES))
