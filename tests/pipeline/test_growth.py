@@ -23,8 +23,7 @@ TITLE = "Made up"
 PLACE = 99
 TABLES = ("models",)
 ABOUT = "Nothing."
-EMPTY = "there is no model"
-QUERY = "FROM models"
+QUERIES = ("which_models_were_studied",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

@@ -23,7 +23,6 @@ from tests.unit.plausible_tables import write_study, write_tables
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
-QUERIES = ROOT / "sql" / "queries"
 TEMPLATE = ROOT / "workflow" / "report" / "report.html.j2"
 SIZES = {
     "small": dict(n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=40),
@@ -183,7 +182,7 @@ def rendered(folder: Path, drawn: tuple[str, ...] = ()) -> str:
     for name in drawn:
         (figures / f"{name}.svg").write_text(draw(name, folder), encoding="utf-8")
     facts = {"seed": 0, "versions": {"python": "3.11"}, "commit": None}
-    return report.render(database.connect(VIEWS, folder.glob("*.parquet")), QUERIES, figures, TEMPLATE, facts)
+    return report.render(database.connect(VIEWS, folder.glob("*.parquet")), figures, TEMPLATE, facts)
 
 
 @functools.cache

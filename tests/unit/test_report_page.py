@@ -42,7 +42,7 @@ def file(folder) -> Path:
     template = ROOT / "workflow" / "report" / "report.html.j2"
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
-    page = report.render(connection, ROOT / "sql" / "queries", figures, template, *given)
+    page = report.render(connection, figures, template, *given)
     (folder / "report.html").write_text(page, encoding="utf-8")
     return folder / "report.html"
 
@@ -216,11 +216,29 @@ def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
     (tmp_path / "figures").mkdir()
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
     template = ROOT / "workflow" / "report" / "report.html.j2"
-    page = report.render(connection, ROOT / "sql" / "queries", tmp_path / "figures", template, {}, 1.5)
+    page = report.render(connection, tmp_path / "figures", template, {}, 1.5)
     variants = counted(folder, "model = 'a' AND removed > 0")
     random = counted(folder, "model = 'a' AND selector = 'random'")
     assert f"Hardly asked: {random} of {variants} variants were tested on all of them" in page
     assert "None of the" in page  # of single tasks, on which all were
+
+
+def test_every_section_names_the_questions_that_it_answers(file):
+    """So that a wrong number is traced from the page to its SQL, and no SQL stands in the code of the page."""
+    page = file.read_text(encoding="utf-8")
+    named = {}
+    for section in re.split(r"<section", page)[1:]:
+        name = re.search(r'id="([^"]+)"', section)[1]
+        named[name] = re.findall(r"<code>(sql/queries/\w+\.sql)</code>", section.split("</section>")[0])
+        assert named[name] and all((ROOT / query).is_file() for query in named[name]), name
+    assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
+    for module in [*(ROOT / "src/lamina/figures").glob("*.py"), *map(report_module, ("report", "summary", "explorer"))]:
+        text = module.read_text(encoding="utf-8")
+        assert module.stem == "style" or not re.search(r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text), module.name
+
+
+def report_module(name: str) -> Path:
+    return ROOT / f"src/lamina/reporting/{name}.py"
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
@@ -236,5 +254,5 @@ def test_a_run_without_variants_has_no_controls(tmp_path):
     (tmp_path / "figures").mkdir()
     template = ROOT / "workflow" / "report" / "report.html.j2"
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    page = report.render(connection, ROOT / "sql" / "queries", tmp_path / "figures", template, {})
+    page = report.render(connection, tmp_path / "figures", template, {})
     assert "<script" not in page and 'id="explore"' not in page and "Nothing to show" not in page

@@ -149,7 +149,7 @@ def test_the_metric_of_a_selector_is_the_one_its_plan_repeats(tmp_path: Path) ->
                 relevance.append(row | dict(metric=metric, score=value, component="layer", n_samples=9))
     told = dict(model="m", calibration="c", n_samples=9)
     files = write_tables(tmp_path, plans=plans, relevance=relevance, calibrations=[told], models=[dict(model="m")])
-    rows = answers.rows(database.connect(VIEWS, files), pruning_dynamics.QUERY)
+    rows = answers.answer(database.connect(VIEWS, files), *pruning_dynamics.QUERIES)
     assert {(row["selector"], row["metric"]) for row in rows} == {("greedy", "perplexity")}
     assert [(row["position"], row["unit"], row["score"], row["goes"]) for row in rows] == [
         (1, "0", 0.9, "1"),
@@ -170,7 +170,7 @@ def test_healed_curves_hold_the_loss_over_log_v_and_shares_of_the_layers(tmp_pat
             told | dict(metric=metric, value=1.0, stderr=0.1) for metric in ("perplexity", "nll_per_log_vocabulary")
         ]
     files = write_tables(tmp_path, benchmarks=rows, models=[dict(model="m", n_layers=12)])
-    found = answers.rows(database.connect(VIEWS, files), healed_curves.QUERY)
+    found = answers.answer(database.connect(VIEWS, files), *healed_curves.QUERIES)
     assert {(row["metric"], row["share"], row["healing"]) for row in found} == {
         ("nll_per_log_vocabulary", 0.25, healing) for healing in ("none", "lora")
     }

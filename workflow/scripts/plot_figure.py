@@ -13,8 +13,9 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = PlotFigure.read()
-        module = load(f"lamina.figures.{job.figure}")
-        asked = re.findall(r"\w+", getattr(module, "QUERY", ""))  # for the caption, the file and the drawing
+        load(f"lamina.figures.{job.figure}")
+        # For the caption, the file and the drawing.
+        asked = re.findall(r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries))
         connection = database.connect(Path(job.views[0]), [Path(table) for table in job.tables], computed=asked)
         drawing = drawn(job.figure, connection)
         store.write_text(job.data, drawing.csv)

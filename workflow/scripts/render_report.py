@@ -16,7 +16,7 @@ if __name__ == "__main__":
         tables = [Path(table) for table in job.tables]
         connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)
-        queries, figures = Path(job.queries[0]).parent, Path(job.figures[0]).parent
+        figures = Path(job.figures[0]).parent
         given = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
-        page = report.render(connection, queries, figures, Path(job.template), *given)
+        page = report.render(connection, figures, Path(job.template), *given)
         store.write_text(job.output, page)

@@ -3,8 +3,6 @@
 from matplotlib.figure import Figure
 
 from lamina.figures import style
-from lamina.figures.angular_triangle import EMPTY as EMPTY
-from lamina.figures.angular_triangle import QUERY as ANGLES
 from lamina.figures.angular_triangle import triangles
 
 TITLE = "Where the best block of every size begins"
@@ -15,11 +13,7 @@ ABOUT = (
     "best run of every size is seen. The blue dot is that run; white dots cannot be told from it."
 )
 
-# Of each row the runs from 0, its least, to 1, its largest; an interval is of the angle, not of its place between two.
-QUERY = f"""
-SELECT *, coalesce((angle - min(angle) OVER same) / nullif(max(angle) OVER same - min(angle) OVER same, 0), 0) AS within
-FROM ({ANGLES}) WINDOW same AS (PARTITION BY model, calibration, span) ORDER BY model, calibration, span, layer
-"""
+QUERIES = ("where_the_best_block_begins",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

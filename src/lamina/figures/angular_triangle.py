@@ -17,11 +17,7 @@ ABOUT = (
     "blue dot is the run that block pruning removes for each n; its angle and 95 % interval stand at the right."
 )
 
-EMPTY = "no activations were captured in this run"
-QUERY = """
-SELECT model, calibration, layer, span, angular_last AS angle, angular_last_stderr AS stderr, n_samples
-FROM activations WHERE span > 0 AND angular_last IS NOT NULL ORDER BY model, calibration, span, layer
-"""
+QUERIES = ("which_runs_barely_turn_the_stream",)
 COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5651d", "#5a2a27", "#1c0f13"])
 
 

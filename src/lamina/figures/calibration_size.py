@@ -11,7 +11,7 @@ from lamina.config import metrics as registry
 from lamina.figures import style
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.stability import stability
-from lamina.tables.answers import rows
+from lamina.tables.answers import answer, answer_table
 
 TITLE = "How many samples a ranking takes"
 PLACE = 26
@@ -22,12 +22,7 @@ ABOUT = (
 )
 
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
-EMPTY = "no study of maps has a calibration of 64 samples or more"
-# What they read.
-SWEPT = """
-SELECT unit, sample, correct, correct_norm, nll, n_tokens, gold_margin, gold_margin_norm, cosine FROM sweeps
-WHERE selector = 'base' AND removed = 0 AND model = $model AND calibration = $calibration AND unit NOT LIKE '%.%'
-"""
+QUERIES = ("which_rankings_can_be_drawn_anew", "what_samples_say_of_layers")
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -62,18 +57,12 @@ def line_style(place: int) -> dict[str, Any]:
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """The points of all panels; `n_samples` is the size of each calibration of a pair."""
     # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
-    measured = rows(
-        connection,
-        """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score FROM relevance
-        JOIN calibrations USING (model, calibration)
-        WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
-        ORDER BY model, calibration, metric""",
-    )
+    rankings, said = QUERIES
     points: style.Rows = []
-    for group, asked in style.grouped(measured, "model", "calibration").items():
+    for group, asked in style.grouped(answer(connection, rankings), "model", "calibration").items():
         model, calibration = group
         context = Context.of(asked[0])
-        table = connection.sql(SWEPT, params={"model": model, "calibration": calibration}).to_arrow_table()
+        table = answer_table(connection, said, model=model, calibration=calibration)
         for name in (row["metric"] for row in asked if row["metric"] in METRICS):
             # Several passes may have been run: the rows that hold the metric count.
             column = table[registry.METRICS[name].column].cast("double")

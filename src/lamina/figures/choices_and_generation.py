@@ -17,12 +17,7 @@ ABOUT = (
     "before and after repair, with 95 % intervals. Below the diagonal, a repair mends choices more than generation."
 )
 
-EMPTY = "no task measures written answers beside choices (`generate` of a benchmark task)"
-QUERY = """
-SELECT *, recovery = 'none' AND healing = 'none' AS bare FROM choices_and_generation
-WHERE own AND removed > 0 AND choice_kept IS NOT NULL AND written_kept IS NOT NULL
-ORDER BY model, task, healing <> 'none', recovery <> 'none', recovery, healing, calibration, selector, removed
-"""
+QUERIES = ("what_is_left_of_choosing_and_writing",)
 PLAN = ("calibration", "selector", "removed")
 
 

@@ -19,16 +19,7 @@ ABOUT = (
     "percentage points with half the 95 % interval."
 )
 
-# Shown: plans without repair, at the largest size of each selector at which a task of another calibration was tested.
-EMPTY = "no plan was benchmarked on a task other than its calibration's own"
-QUERY = """
-WITH bare AS (
-    SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
-),
-shown AS (SELECT model, selector, max(removed) AS removed FROM bare WHERE NOT own GROUP BY ALL)
-SELECT model, selector, removed, calibration, task, own, change, change_stderr, n_samples
-FROM bare JOIN shown USING (model, selector, removed) ORDER BY model, calibration, task
-"""
+QUERIES = ("what_a_plan_does_to_every_task",)
 COLOURS = LinearSegmentedColormap.from_list(
     "change", [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")]
 )

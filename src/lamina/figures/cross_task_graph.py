@@ -18,11 +18,7 @@ ABOUT = (
     "keep on B's task, above chance. Dashed: the 95 % interval reaches over the threshold."
 )
 
-EMPTY = "no plan was benchmarked on a task that another calibration has a plan for"
-QUERY = """
-SELECT * FROM proxies QUALIFY removed = max(removed) OVER (PARTITION BY model, selector)
-ORDER BY model, selector, calibration, own_calibration
-"""
+QUERIES = ("which_calibration_can_stand_in",)
 COLOURS = {"good": "#0072B2", "poor": "#D55E00"}
 
 

@@ -19,16 +19,7 @@ ABOUT = (
     "none of chance, a name in bold where there are such layers on both sides."
 )
 
-EMPTY = "no two tasks were swept on which the model is above chance"
-QUERY = """
-SELECT model, calibration, rival, layer, difference, ci_low, ci_high, q_value, null_low, null_high, sure,
-    coalesce(max(difference) FILTER (sure) OVER pair > 0 AND min(difference) FILTER (sure) OVER pair < 0, false)
-        AS is_double,
-    n_samples, n_rival
-FROM dissociations WHERE component = 'layer'
-WINDOW pair AS (PARTITION BY model, calibration, rival)
-ORDER BY model, calibration, rival, layer
-"""
+QUERIES = ("which_layers_one_task_needs_more",)
 PAIRS = 24  # drawn of each model, or nothing is read; beside the picture stand all
 COLOURS = LinearSegmentedColormap.from_list("difference", ["#b04a00", "#fdc57f", "#ffffff", "#9ecae9", "#08519c"])
 SCALE = Normalize(-1, 1)

@@ -16,15 +16,7 @@ ABOUT = (
     "removed, with 95 % intervals over prompts."
 )
 
-EMPTY = "no drafts were measured (benchmarks: drafts)"
-QUERY = """
-SELECT model, calibration, selector, recovery, healing, decoding, removed, removed / n_layers AS share, acceptance,
-    acceptance_stderr, speedup, speedup_stderr, break_even, tokens_per_round, tokens_per_round_stderr, cost,
-    verification, n_samples, draft, drafts.dtype, device
-FROM drafts JOIN models USING (model)
-WHERE acceptance IS NOT NULL
-ORDER BY model, calibration, decoding, selector, recovery, healing, removed
-"""
+QUERIES = ("how_drafts_fare",)
 MEASURES = (("acceptance", "acceptance"), ("speedup", "speed-up"))
 
 

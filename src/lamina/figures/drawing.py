@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import duckdb
 from matplotlib.figure import Figure
 
+from lamina import sql
 from lamina.figures import style
 from lamina.modules import load
-from lamina.tables.answers import rows
+from lamina.tables.answers import answer
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class Drawing:
 def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     """The figure `name`, a module of `lamina.figures`.
 
-    It has a QUERY, or a function `data` where it computes more than SQL answers; EMPTY, why there may be nothing;
-    `draw` and `caption`, which are handed the rows and are not called without any.
+    It has QUERIES, the questions of `sql/queries` that it asks. Its `draw` and `caption` are handed the answer to the
+    first, or what its function `data` computes from the answers, and are not called where that is empty.
     """
     module = load(f"lamina.figures.{name}")
-    found = module.data(connection) if hasattr(module, "data") else rows(connection, module.QUERY)
+    question = module.QUERIES[0]
+    found = module.data(connection) if hasattr(module, "data") else answer(connection, question)
     if not found:
-        figure = style.empty(module.EMPTY)
+        figure = style.empty(sql.why_empty(sql.query_text(question)))
         return Drawing(figure, style.svg(figure, name), "", "")
     figure, caption = module.draw(found, style.Theme(connection)), module.caption(found)
     numbers = io.StringIO()

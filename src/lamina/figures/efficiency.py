@@ -18,14 +18,7 @@ ABOUT = (
     "turn, geometric means over repetitions with 95 % intervals; one point for each repair, size and number of runs."
 )
 
-EMPTY = "no efficiency benchmark was run"
-QUERY = """
-SELECT model, removed, recovery, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
-    latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
-    peak_memory_ratio, timed
-FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
-WHERE removed > 0 ORDER BY model, removed, r.runs, calibration, selector, recovery, healing
-"""
+QUERIES = ("what_pruning_buys",)
 MEASURES = (
     ("latency_ratio", "latency_ratio_stderr", "latency of the prompt"),
     ("tokens_per_second_ratio", "tokens_per_second_ratio_stderr", "tokens per second"),

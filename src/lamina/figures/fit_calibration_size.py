@@ -18,13 +18,7 @@ ABOUT = (
     "there: against the number of samples that it was fitted on, and against the ridge."
 )
 
-EMPTY = "no study lists a diagnosis of kind fit"
-QUERY = """
-SELECT model, calibration, diagnosis, measure, layer, n_samples, point, value / control AS value,
-    (ci_high - ci_low) / 2 / control AS reach
-FROM diagnoses WHERE kind = 'fit' AND measure IN ('validated_error', 'unseen_error') AND control > 0
-ORDER BY model, calibration, diagnosis, layer, n_samples, point
-"""
+QUERIES = ("how_many_samples_a_repair_needs",)
 NOTHING: dict[str, Any] = dict(color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1)
 
 

@@ -16,14 +16,7 @@ ABOUT = (
     "fitted on (white) and on unseen ones (filled, with 95 % intervals)."
 )
 
-# Plans that remove the same run have the same fit, unless it is fitted after other patches: then their mean is shown.
-EMPTY = "no repair was fitted"
-QUERY = """
-SELECT model, calibration, "start", "end", recovery, avg(heldout_error_before) AS before, avg(fit_error) AS fitted,
-    avg(heldout_error) AS unseen, avg(heldout_error_stderr) AS stderr, max(n_samples) AS n_samples,
-    max(n_heldout) AS n_heldout
-FROM patches WHERE n_samples IS NOT NULL GROUP BY ALL ORDER BY ALL
-"""
+QUERIES = ("how_well_repairs_fit",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

@@ -17,12 +17,7 @@ ABOUT = (
     "anti-symmetric part, which no symmetric map can reach."
 )
 
-EMPTY = "no repair that is a linear map of the stream was fitted"
-QUERY = """
-SELECT model, calibration, recovery, "start", "end", any_value(singular_values) AS singular_values,
-    avg(effective_rank) AS effective_rank, avg(antisymmetric_share) AS antisymmetric_share, max(n_samples) AS n_samples
-FROM patches WHERE singular_values IS NOT NULL GROUP BY ALL ORDER BY ALL
-"""
+QUERIES = ("what_kind_of_map_a_repair_is",)
 POINTS = 60  # of a spectrum, else a figure of a large model has a hundred thousand
 
 

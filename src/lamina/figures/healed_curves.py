@@ -18,21 +18,7 @@ ABOUT = (
     "selector, with 95 % intervals. Loss of text is divided by the log of the vocabulary: 1 is guessing."
 )
 
-# What was healed, and of the same selectors all that was not; loss over log V stands beside a task's own metric.
-EMPTY = "no variant was healed without a repair before it"
-QUERY = """
-WITH shown AS (
-    SELECT * FROM scores AS s WHERE metric <> 'perplexity' AND (own OR NOT EXISTS (  -- of text, which has none, all
-        FROM own_tasks AS o WHERE o.model = s.model AND o.calibration = s.calibration AND o.chance IS NOT NULL))
-    UNION ALL SELECT * FROM against_base WHERE metric = 'nll_per_log_vocabulary'
-),
-healed AS (SELECT DISTINCT model, calibration, selector FROM shown WHERE healing <> 'none' AND recovery = 'none')
-SELECT s.*, s.removed / m.n_layers AS share FROM shown AS s
-JOIN models AS m ON m.model = s.model
-JOIN healed AS h ON h.model = s.model AND h.calibration = s.calibration AND h.selector = s.selector
-WHERE s.recovery = 'none' AND s.removed > 0
-ORDER BY s.model, s.calibration, s.metric = 'nll_per_log_vocabulary', s.task, s.selector, s.healing, s.removed
-"""
+QUERIES = ("what_healing_keeps",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

@@ -17,12 +17,7 @@ ABOUT = (
     "intervals reach, and Spearman's correlation over layers with its bootstrap interval."
 )
 
-EMPTY = "no layer was scored both by accuracy and by cosine (or the base model is at chance everywhere)"
-QUERY = """
-SELECT model, calibration, layer,
-    accuracy, accuracy_low, accuracy_high, accuracy_samples, cosine, cosine_low, cosine_high
-FROM disagreements WHERE component = 'layer' ORDER BY model, calibration, layer
-"""
+QUERIES = ("how_cosine_and_accuracy_order_layers",)
 METRICS = ("accuracy", "cosine")
 BOOTSTRAPS = 2000
 

@@ -29,27 +29,7 @@ ACCURACY = LinearSegmentedColormap.from_list(
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
-# Replicated calibrations as one column, their mean.
-EMPTY = "no relevance was measured: no sweep of a base model is part of this run"
-QUERY = """
-FROM (
-    SELECT model, component, calibration, layer, accuracy, accuracy_low, accuracy_high, accuracy_reason, cosine,
-        cosine_low, cosine_high, accuracy_samples, cosine_samples, 1 AS n_draws,
-        NULL AS accuracy_spread, NULL AS cosine_spread
-    FROM relevance_wide
-    WHERE (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
-    UNION ALL
-    SELECT model, component, calibration, layer, max(score) FILTER (metric = 'accuracy'),
-        max(ci_low) FILTER (metric = 'accuracy'), max(ci_high) FILTER (metric = 'accuracy'),
-        max(reason) FILTER (metric = 'accuracy'), max(score) FILTER (metric = 'cosine'),
-        max(ci_low) FILTER (metric = 'cosine'), max(ci_high) FILTER (metric = 'cosine'),
-        max(n_samples) FILTER (metric = 'accuracy'), max(n_samples) FILTER (metric = 'cosine'), max(n_draws),
-        max(spread) FILTER (metric = 'accuracy'), max(spread) FILTER (metric = 'cosine')
-    FROM relevance_means GROUP BY ALL
-)
-WHERE accuracy IS NOT NULL OR accuracy_reason IS NOT NULL OR cosine IS NOT NULL
-ORDER BY model, component, calibration, layer
-"""
+QUERIES = ("what_each_layer_is_worth",)
 # Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
 CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
 

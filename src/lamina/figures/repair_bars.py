@@ -17,20 +17,7 @@ ABOUT = (
     "with 95 % intervals."
 )
 
-# The size shown is the largest that was healed, else the largest that was patched.
-EMPTY = "no variant with a recovery or a healing was benchmarked on its own task"
-QUERY = """
-WITH shown AS (
-    SELECT model, calibration,
-        coalesce(max(removed) FILTER (healing <> 'none'), max(removed) FILTER (recovery <> 'none')) AS removed
-    FROM scores WHERE own GROUP BY ALL
-)
-SELECT model, calibration, task, metric, selector, removed, recovery, healing, value, stderr, n_samples, base_value,
-    base_stderr, chance, (SELECT string_agg(DISTINCT p.selector, ',' ORDER BY p.selector) FROM plans AS p
-        WHERE p.refused IS NOT NULL AND p.model = scores.model AND p.calibration = scores.calibration) AS refused
-FROM scores JOIN shown USING (model, calibration, removed) WHERE own
-ORDER BY model, calibration, task, selector, healing <> 'none', recovery <> 'none', recovery, healing
-"""
+QUERIES = ("what_repair_gives_back",)
 HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 

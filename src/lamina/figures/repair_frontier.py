@@ -17,10 +17,7 @@ ABOUT = (
     "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
 )
 
-EMPTY = "no pruned variant was benchmarked both on its own task and on general text"
-QUERY = (
-    "SELECT * FROM frontier ORDER BY model, removed, selector, healing <> 'none', recovery <> 'none', recovery, healing"
-)
+QUERIES = ("which_pairs_nothing_beats",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

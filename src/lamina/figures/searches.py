@@ -14,12 +14,7 @@ ABOUT = (
     "on samples held back, with 95 % intervals."
 )
 
-EMPTY = "no selector searches whole sets (strategy beam or evolutionary)"
-QUERY = """
-SELECT model, calibration, selector, strategy, removed, search_loss, loss, loss_stderr, n_held_back
-FROM search_results WHERE removed > 0 AND isfinite(loss)
-ORDER BY model, calibration, selector, removed, strategy IN ('iterative', 'one_shot'), strategy
-"""
+QUERIES = ("what_searching_ends_with",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

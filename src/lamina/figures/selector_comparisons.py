@@ -15,14 +15,7 @@ ABOUT = (
 )
 LEVEL = 0.05
 
-EMPTY = "no two selectors were tested on documents with right and wrong answers"
-QUERY = """
-SELECT model, recovery, healing, removed, selector, rival, 100 * difference AS difference, 100 * ci_low AS low,
-    100 * ci_high AS high, p_holm, n_samples
-FROM comparisons WHERE task = 'all'
-ORDER BY model, healing <> 'none', recovery <> 'none', recovery, healing, selector <> 'accuracy', selector, rival,
-    removed
-"""
+QUERIES = ("how_selectors_compare",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

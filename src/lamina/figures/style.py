@@ -132,9 +132,9 @@ def whole_numbers(axes: Axes, axis: str = "x") -> None:
 
 
 def empty(reason: str) -> Figure:
-    """An image that says why there is no figure."""
+    """An image that says why there is no figure: `reason` is what its question says of when it has no answer."""
     figure = Figure(figsize=(7, 1.1), layout="constrained")
-    text = f"Nothing to show because {reason}."
+    text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
     figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
     return figure
 

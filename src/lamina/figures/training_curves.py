@@ -17,8 +17,7 @@ ABOUT = (
     "healing; the star marks the weights that were kept."
 )
 
-EMPTY = "no variant was healed"
-QUERY = "SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step"
+QUERIES = ("how_healing_went",)
 BINS = 8
 
 

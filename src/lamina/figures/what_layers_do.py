@@ -34,12 +34,7 @@ KINDS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
 }
 
-EMPTY = "no study lists a diagnosis of kind void, probe or patching"
-QUERY = """
-SELECT model, calibration, diagnosis, kind, measure, layer, value, ci_low, ci_high, control, n_samples
-FROM diagnoses WHERE kind IN ('void', 'probe', 'patching') AND layer IS NOT NULL
-ORDER BY model, list_position(['void', 'probe', 'patching'], kind), diagnosis, calibration, layer
-"""
+QUERIES = ("what_layers_do",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:

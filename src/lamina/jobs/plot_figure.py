@@ -15,6 +15,7 @@ class PlotFigure(Job):
 
     figure: str
     views: Annotated[list[str], READ]
+    queries: Annotated[list[str], READ]
     tables: Annotated[list[str], READ]
     output: str
     data: str
@@ -24,6 +25,7 @@ class PlotFigure(Job):
         return cls(
             figure=w.figure,
             views=sql.views(),
+            queries=[sql.query(name) for name in declared("lamina.figures", "QUERIES")[w.figure]],
             tables=[paths.table(table) for table in declared("lamina.figures", "TABLES")[w.figure]],
             **cls.written(w),
         )

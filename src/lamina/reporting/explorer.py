@@ -12,12 +12,9 @@ import duckdb
 import vl_convert
 
 from lamina.figures.style import COLOURS, NEUTRAL, Z95
-from lamina.tables.answers import rows
+from lamina.tables.answers import answer
 
-VARIANTS = """
-FROM variants
-ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing
-"""
+QUESTION = "which_variants_there_are"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 POINT_HINTS = {
     "calibration": "calibration",
@@ -41,7 +38,7 @@ MEAN_HINTS = {
 
 def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Every variant, the base models among them, with `id`, its row on the page, and `repair`, its two repairs."""
-    found = rows(connection, VARIANTS)
+    found = answer(connection, QUESTION)
     for number, row in enumerate(found):
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
         row |= {"id": f"variant-{number}", "repair": " + ".join(parts) or "no repair"}

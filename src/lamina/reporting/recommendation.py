@@ -4,25 +4,10 @@ from typing import Any
 
 import duckdb
 
-from lamina.tables.answers import rows
+from lamina.tables.answers import answer
 
 # What a variant keeps, whether that is enough and certain, and its place among all that answer: view macro `answered`.
-BEST = """
-WITH told AS MATERIALIZED (
-    FROM answered($keep, text_at_most := $general_text, counted_from := $counted_from)
-),
-asked AS (
-    SELECT model, question, name, list_sort(list(DISTINCT removed)) AS sizes,
-        bool_and(recovery = 'none' AND healing = 'none') AS bare
-    FROM told GROUP BY ALL
-),
-tested AS (
-    SELECT model, count(DISTINCT variant) AS n_variants
-    FROM (SELECT model, unnest(variants) AS variant FROM told) GROUP BY ALL
-)
-SELECT * FROM told JOIN asked USING (model, question, name) JOIN tested USING (model) WHERE place = 1
-ORDER BY model, question <> 'recipe', question <> 'model', name
-"""
+QUESTION = "which_model_to_take"
 
 
 def recommendations(
@@ -40,4 +25,4 @@ def recommendations(
     general_text: most that the perplexity of general text may be, times the base model's; None allows anything
     counted_from: `zero`, or `chance`: what the share is counted from
     """
-    return rows(connection, BEST, {"keep": keep, "general_text": general_text, "counted_from": counted_from})
+    return answer(connection, QUESTION, keep=keep, general_text=general_text, counted_from=counted_from)

@@ -5,7 +5,7 @@ Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ from markupsafe import Markup
 from lamina.config.metrics import METRICS
 from lamina.evaluation.paired_tests import ratio_interval
 from lamina.figures.style import Z95
-from lamina.reporting import explorer
-from lamina.reporting.recommendation import recommendations
-from lamina.reporting.summary import summary
-from lamina.tables.answers import rows
+from lamina.reporting import explorer, recommendation, summary
+from lamina.tables.answers import answer
 from lamina.workflow.declared import declared
 
 DISAGREEMENTS_SHOWN = 15
@@ -29,15 +27,29 @@ CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the 
 # How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
 LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
 
-DIAGNOSES = """
-FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
-ORDER BY model, calibration, diagnosis, measure
-"""
+# The questions of `sql/queries` that each section answers: figures name their own.
+ASKED = {
+    "refused": ("which_plans_were_refused",),
+    "names": ("which_metrics_were_measured",),
+    "glance": ("which_layers_matter",),
+    "repairs": ("which_repair_when",),
+    "disagreements": ("where_metrics_disagree",),
+    "written": ("what_is_written",),
+    "which-draft": ("which_draft_pays",),
+    "times": ("where_the_time_went",),
+    "diagnoses": ("what_diagnoses_found",),
+    "facts": ("which_models_were_studied", "which_calibrations_were_used"),
+}
+QUESTIONS = {
+    **ASKED,
+    "take": (recommendation.QUESTION,),
+    "explore": (explorer.QUESTION,),
+    "summary": summary.QUESTIONS,
+}
 
 
 def render(
     connection: duckdb.DuckDBPyConnection,
-    queries: Path,
     figures: Path,
     template: Path,
     facts: Mapping[str, Any],
@@ -51,17 +63,12 @@ def render(
     Parameters
     ----------
     connection: views of the run's tables (`lamina.reporting.database.connect`)
-    queries: folder of `sql/queries`; the tables of the report are their answers
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.reporting.recommendation`)
     names: what names of the configuration mean, by section (`lamina.config.glossary`)
     counted_from: what `keep` is a share of, zero or chance
     """
-
-    def answer(query: str) -> list[dict[str, Any]]:
-        return rows(connection, (queries / f"{query}.sql").read_text(encoding="utf-8"))
-
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
         autoescape=True,
@@ -71,34 +78,31 @@ def render(
     )
     environment.filters.update(share=share, measured=measured, percent=percent, timed=timed, decimal=decimal)
     page = environment.get_template(template.name)
-    refused = rows(
-        connection,
-        """SELECT refused AS reason,
-            string_agg(DISTINCT model || ' / ' || calibration || ' / ' || selector, ', ') AS plans
-        FROM plans WHERE refused IS NOT NULL GROUP BY ALL ORDER BY plans""",
-    )
+    asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
     found = explorer.variants(connection)
     drawn = explorer.points(found)
     specifications = explorer.specifications(drawn, keep)
-    take = recommendations(connection, keep, general_text, counted_from)
+    take = recommendation.recommendations(connection, keep, general_text, counted_from)
     drawn_figures, looks = drawings(figures)
+    models, calibrations = asked["facts"]
     return page.render(
-        models=rows(connection, "SELECT * FROM models ORDER BY model"),
-        calibrations=rows(connection, "SELECT * FROM calibrations ORDER BY model, calibration"),
-        summary=summary(connection, take),
+        models=models,
+        calibrations=calibrations,
+        questions=QUESTIONS,
+        summary=summary.summary(connection, take),
         keep=keep,
         general_text=general_text,
         counted_from=counted_from,
         take=take,
-        names={**names, "metrics": metrics(connection)},
-        refused=refused,
-        glance=glance(answer("which_layers_matter")),
-        written=answer("what_is_written"),
-        drafts=answer("which_draft_pays"),
-        repairs=answer("which_repair_when"),
+        names={**names, "metrics": metrics({row["metric"] for row in asked["names"][0]})},
+        refused=asked["refused"][0],
+        glance=glance(asked["glance"][0]),
+        written=asked["written"][0],
+        drafts=asked["which-draft"][0],
+        repairs=asked["repairs"][0],
         figures=drawn_figures,
         looks=looks,
-        disagreements=answer("where_metrics_disagree")[:DISAGREEMENTS_SHOWN],
+        disagreements=asked["disagreements"][0][:DISAGREEMENTS_SHOWN],
         variants=found,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
         stills={
@@ -107,15 +111,15 @@ def render(
         },
         explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
         scripts=Markup(explorer.scripts()) if specifications else "",
-        diagnoses=rows(connection, DIAGNOSES),
-        times=answer("where_the_time_went"),
+        diagnoses=asked["diagnoses"][0],
+        times=asked["times"][0],
         facts=flatten(facts),
     )
 
 
 def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
     """The figures that have data, in the order of the page: SVG and caption; and the rules by which they look so."""
-    titles, places = declared("lamina.figures", "TITLE"), declared("lamina.figures", "PLACE")
+    titles, places, questions = (declared("lamina.figures", name) for name in ("TITLE", "PLACE", "QUERIES"))
     found: list[dict[str, Any]] = []
     looks: dict[str, str] = {}
     for number, name in enumerate(sorted(places, key=places.__getitem__)):
@@ -123,7 +127,8 @@ def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
-            found.append({"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])})
+            figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
+            found.append(figure | {"questions": questions[name]})
     return found, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 
@@ -174,9 +179,8 @@ def ungrouped(svg: str) -> str:
     return svg.replace("<defs></defs>", "")
 
 
-def metrics(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
-    """What the relevance metrics of the run measure."""
-    measured = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
+def metrics(measured: Container[str]) -> dict[str, str]:
+    """What the relevance metrics that were measured say."""
     return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import duckdb
 
-from lamina import paths, seal
+from lamina import paths, seal, sql
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.reporting import database
@@ -66,7 +66,7 @@ def query(name: str, folder: Path = QUERIES) -> Path:
     raise LaminaError(f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME")
 
 
-def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], list[list[str]]]:
+def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[list[str]]]:
     """Names of the columns of an answer and its rows, as text that reads well.
 
     Raises
@@ -75,7 +75,7 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[list[str], lis
         With what DuckDB has against the query.
     """
     try:
-        answer = connection.execute(sql)
+        answer = connection.execute(question)
         names = [column[0] for column in answer.description or []]
         return names, [[shown(value) for value in row] for row in answer.fetchall()]
     except duckdb.Error as error:
@@ -99,28 +99,23 @@ def aligned(names: Sequence[str], answer: Sequence[Sequence[str]]) -> str:
     return "\n".join(line.rstrip() for line in lines) + f"\n({len(answer)} rows)"
 
 
-def answered(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+def answered(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     """The answer as text; one without rows with the reason that its question gives."""
-    names, answer = ask(connection, sql)
-    reason = "" if answer else why_empty(sql)
+    names, answer = ask(connection, text)
+    reason = "" if answer else sql.why_empty(text)
     return "\n".join(filter(None, [aligned(names, answer), reason]))
-
-
-def why_empty(sql: str) -> str:
-    """What a question says of when it has no answer, in its line `-- Empty …`."""
-    return next((line.removeprefix("-- ") for line in sql.splitlines() if line.startswith("-- Empty ")), "")
 
 
 def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
     """All questions with their answers, in Markdown; a question about what a run does not have is told so."""
     text = INTRODUCTION.format(most=MOST)
     for path in sorted(folder.glob("*.sql")):
-        sql = path.read_text(encoding="utf-8")
-        said = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
+        question = path.read_text(encoding="utf-8")
+        said = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
         notes = [line for line in said[1:] if line and not line.startswith("duckdb ")]
         text += f"\n## {said[0]}\n\n`make query Q={path.stem}`\n\n```text\n" + "\n".join(notes) + "\n```\n\n"
         try:
-            names, answer = ask(connection, sql)
+            names, answer = ask(connection, question)
         except LaminaError:
             text += "*This run has none of its tables.*\n"
             continue
@@ -189,8 +184,8 @@ def main(arguments: list[str]) -> None:
             return
         files = [query(name).read_text(encoding="utf-8") for name in arguments]
         with connect() as connection:
-            for sql in files:
-                print(answered(connection, sql))
+            for text in files:
+                print(answered(connection, text))
             if files:
                 return
             if command := shutil.which("duckdb"):

@@ -6,9 +6,22 @@ from typing import Any
 
 import duckdb
 
-from lamina.figures.style import Z95
 from lamina.relevance.power import ENOUGH, samples_for
-from lamina.tables.answers import rows
+from lamina.tables.answers import answer
+
+QUESTIONS = (
+    "how_many_layers_can_go_alone",
+    "how_alike_metrics_order_layers",
+    "how_sure_rankings_are",
+    "how_often_each_selector_wins",
+    "how_often_repairs_help",
+    "what_repairs_do_to_text",
+    "how_much_of_writing_is_left",
+    "how_far_layers_vary_between_draws",
+    "how_far_variants_vary_between_draws",
+    "where_outputs_were_not_finite",
+    "what_calibrations_share_with_tests",
+)
 
 
 def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -33,13 +46,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost, and where that differs."""
-    found = rows(
-        connection,
-        """SELECT model, calibration, count(*) AS n_layers, count(*) FILTER (accuracy_low <= 0) AS free,
-            max(accuracy_samples) AS n_samples
-        FROM relevance_wide WHERE component = 'layer' AND accuracy IS NOT NULL
-        GROUP BY ALL ORDER BY model, calibration""",
-    )
+    found = answer(connection, "how_many_layers_can_go_alone")
     sentences = []
     for model in dict.fromkeys(row["model"] for row in found):
         mine = [row for row in found if row["model"] == model]
@@ -58,14 +65,7 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How each metric orders the layers of each model, compared with accuracy."""
-    found = rows(
-        connection,
-        """SELECT model, max(n_calibrations) AS tasks,
-            string_agg(format('{} {:.2f} [{:.2f}, {:.2f}]', metric, value, ci_low, ci_high), '; '
-                ORDER BY value DESC) AS told
-        FROM agreements WHERE statistic = 'spearman' AND component = 'layer' AND isfinite(value)
-        GROUP BY model ORDER BY model""",
-    )
+    found = answer(connection, "how_alike_metrics_order_layers")
     return [
         f"{row['model']}: rank correlation with what single removals cost in accuracy, over the layers and at most "
         f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
@@ -75,18 +75,7 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations accuracy ranks layers surely, and what the least sure one would take."""
-    found = rows(
-        connection,
-        """SELECT model, calibrations AS calibration, n_samples, n_units, value, ci_low, ci_high,
-            (SELECT arg_max((metric, value), value) FROM agreements AS o
-                WHERE o.statistic = 'reliability' AND o.component = 'layer' AND o.model = a.model
-                    AND o.calibrations = a.calibrations AND metric IN (SELECT metric FROM agreements AS k
-                        WHERE k.model = a.model AND k.statistic = 'spearman' AND k.component = 'layer'
-                            AND k.value >= $wanted)) AS other
-        FROM agreements AS a WHERE statistic = 'reliability' AND component = 'layer' AND metric = 'accuracy'
-        ORDER BY model, value""",
-        {"wanted": ENOUGH},
-    )
+    found = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
     sentences = []
     for model in dict.fromkeys(row["model"] for row in found):
         mine = [row for row in found if row["model"] == model]
@@ -111,55 +100,33 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
     against the others without one; over own tasks and sizes."""
     recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
     asked = dict.fromkeys((row["selector"], row["recovery"], row["healing"]) for row in recipes)
-    first = rows(connection, "SELECT selector FROM comparisons ORDER BY selector <> 'accuracy', selector LIMIT 1")
-    asked |= dict.fromkeys((row["selector"], "none", "none") for row in first)
-    return [sentence for champion in asked for sentence in contest(connection, *champion)]
+    contests = answer(connection, "how_often_each_selector_wins")
+    asked |= dict.fromkeys((row["selector"], "none", "none") for row in contests[:1])
+    return [sentence for champion in asked for sentence in contest(contests, *champion)]
 
 
-def contest(connection: duckdb.DuckDBPyConnection, champion: str, recovery: str, healing: str) -> list[str]:
+def contest(contests: Sequence[Mapping[str, Any]], champion: str, recovery: str, healing: str) -> list[str]:
     """A selector against every other one at equal repair; empty where it was not compared."""
-    found = rows(
-        connection,
-        """WITH met AS (
-            SELECT * REPLACE (if(selector = $champion, difference, -difference) AS difference),
-                if(selector = $champion, rival, selector) AS other
-            FROM comparisons WHERE $champion IN (selector, rival)
-                AND recovery = $recovery AND healing = $healing AND task <> 'all'
-        )
-        SELECT other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
-            count(*) FILTER (p_holm < 0.05 AND difference < 0) AS lost,
-            100 * avg(difference) FILTER (metric <> 'nll') AS points
-        FROM met GROUP BY ALL ORDER BY other""",
-        {"champion": champion, "recovery": recovery, "healing": healing},
-    )
-    told = [
+    outcomes = [
         f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
         + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
-        for row in found
+        for row in contests
+        if (row["selector"], row["recovery"], row["healing"]) == (champion, recovery, healing)
     ]
-    if not told:
+    if not outcomes:
         return []
     repair = " then ".join(part for part in (recovery, healing) if part != "none")
     how = f"With repair {repair}" if repair else "Without repair"
     return [
         f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
         "undecided at 5 %, by paired tests corrected for their number: "
-        f"{'; '.join(told)}.".replace("-", "−")
+        f"{'; '.join(outcomes)}.".replace("-", "−")
     ]
 
 
 def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How often each kind of repair helped and hurt on the calibrations' own tasks."""
-    found = rows(
-        connection,
-        """SELECT recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
-            count(*) FILTER (gain < -$z * gain_stderr) AS worse,
-            100 * avg(gain) FILTER (metric <> 'perplexity') AS gain,
-            100 * avg(loss) FILTER (metric <> 'perplexity') AS loss
-        FROM repairs WHERE own
-        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
-        {"z": Z95},
-    )
+    found = answer(connection, "how_often_repairs_help")
     sentences = []
     for row in found:
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
@@ -175,16 +142,7 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """What a repair fitted on one task does to texts that are not the calibration's own."""
-    found = rows(
-        connection,
-        """SELECT task, recovery, healing, count(*) AS n, count(*) FILTER (gain > $z * gain_stderr) AS better,
-            count(*) FILTER (gain < -$z * gain_stderr) AS worse, any_value(base_value) AS base,
-            median(pruned_value) AS pruned, median(value) AS repaired, max(value) AS highest
-        FROM repairs WHERE general_text
-        GROUP BY task, recovery, healing
-        ORDER BY task, healing <> 'none', recovery <> 'none', recovery, healing""",
-        {"z": Z95},
-    )
+    found = answer(connection, "what_repairs_do_to_text")
     return [
         f"On {row['task']}, documents that no repair was fitted on, "
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none')} helped in "
@@ -196,12 +154,7 @@ def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """What is left of right choices, and of right answers to the same questions where the model writes them."""
-    found = rows(
-        connection,
-        """SELECT recovery, healing, count(*) AS n, 100 * avg(choice_kept) AS chosen, 100 * avg(written_kept) AS written
-        FROM choices_and_generation WHERE own AND removed > 0
-        GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing""",
-    )
+    found = answer(connection, "how_much_of_writing_is_left")
     told = [
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
         f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
@@ -218,19 +171,8 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How much layers' relevance and what variants keep hang on which samples, or which seed, was drawn."""
-    layers = rows(
-        connection,
-        """SELECT model, calibration, max(n_draws) AS n_draws, median(spread) AS spread, max(spread) AS most,
-            arg_max(unit, spread) AS unit, count(*) AS n
-        FROM relevance_means WHERE metric = 'accuracy' AND component = 'layer' AND spread IS NOT NULL
-        GROUP BY ALL ORDER BY model, calibration""",
-    )
-    kept = rows(
-        connection,
-        """SELECT model, calibration, selector, max(n_draws) AS n_draws, 100 * median(kept_spread) AS spread,
-            100 * max(kept_spread) AS most, count(*) AS n
-        FROM score_means WHERE own AND kept_spread IS NOT NULL GROUP BY ALL ORDER BY model, calibration, selector""",
-    )
+    layers = answer(connection, "how_far_layers_vary_between_draws")
+    kept = answer(connection, "how_far_variants_vary_between_draws")
     return [
         f"{row['calibration']}, drawn {row['n_draws']} times: the accuracy relevance of a layer of {row['model']} has "
         f"a standard deviation of {row['spread']:.3f} from draw to draw in the median of {row['n']} layers, and of "
@@ -246,11 +188,7 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     """Where a removal gave numbers that are not finite: they count as wrong, and the reader must know."""
-    found = rows(
-        connection,
-        """SELECT model, calibration, unit, max(n_not_finite) AS most FROM relevance
-        WHERE n_not_finite > 0 GROUP BY ALL ORDER BY model, calibration, most DESC, unit""",
-    )
+    found = answer(connection, "where_outputs_were_not_finite")
     if not found:
         return ""
     told = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in found[:5])
@@ -260,15 +198,16 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
 
 def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How much of the calibrations stands in test documents; those that hold a test document itself were refused."""
-    found = rows(
-        connection,
-        """SELECT count(*) AS n, string_agg(
-            format('{} of the {} documents of {} with the {} of {} ({} near duplicates)',
-                sharing, documents, calibration, tested, task, near), '; ' ORDER BY sharing DESC, calibration, task
-            ) FILTER (sharing > 0) AS told
-        FROM (SELECT DISTINCT calibration, task, documents, tested, near, sharing FROM shared_documents)""",
-    )[0]
-    if not found["n"]:
+    pairs = answer(connection, "what_calibrations_share_with_tests")
+    if not pairs:
         return []
-    told = found["told"] or "nothing is shared"
-    return [f"Passages of 13 words that calibrations share with test documents, in {found['n']} pairs of them: {told}."]
+    shared = "; ".join(
+        f"{pair['sharing']} of the {pair['documents']} documents of {pair['calibration']} with the {pair['tested']} of "
+        f"{pair['task']} ({pair['near']} near duplicates)"
+        for pair in pairs
+        if pair["sharing"]
+    )
+    return [
+        f"Passages of 13 words that calibrations share with test documents, in {len(pairs)} pairs of them: "
+        f"{shared or 'nothing is shared'}."
+    ]

@@ -1,14 +1,40 @@
-"""Answers of DuckDB as rows that Python reads."""
+"""Answers of DuckDB, as rows that Python reads: to the questions of `sql/queries`, and to others."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+
+from lamina import sql
 
 
-def rows(
-    connection: duckdb.DuckDBPyConnection, query: str, parameters: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
+def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
+    """Answer to a question of `sql/queries`. It says which variables it has, and what they are where none is given."""
+    with _given(connection, variables):
+        return rows(connection, sql.query_text(question))
+
+
+def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> pa.Table:
+    """The same as a table, for what is long."""
+    with _given(connection, variables):
+        return connection.sql(sql.query_text(question)).to_arrow_table()
+
+
+def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     """Answer of `query` as a list of mappings from column to value."""
-    answer = connection.execute(query, parameters or {})
-    names = [column[0] for column in answer.description]
-    return [dict(zip(names, row, strict=True)) for row in answer.fetchall()]
+    found = connection.execute(query)
+    names = [column[0] for column in found.description]
+    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+
+
+@contextmanager
+def _given(connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]) -> Iterator[None]:
+    for name, value in variables.items():
+        connection.execute(f"SET VARIABLE {name} = $value", {"value": value})
+    try:
+        yield
+    finally:
+        for name in variables:
+            connection.execute(f"RESET VARIABLE {name}")

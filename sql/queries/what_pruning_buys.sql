@@ -1,0 +1,13 @@
+-- What does pruning buy in time, size and memory?
+--
+--   duckdb results/lamina.duckdb -f sql/queries/what_pruning_buys.sql
+--
+-- One row per timed variant: ratios to the base model that was measured in turn, `repeats` times.
+-- component, runs   kind of the removed units, and in how many contiguous runs they lie
+-- timed             variant that was measured where this one shares its timing
+-- Empty where no efficiency benchmark was run.
+SELECT model, removed, recovery, healing, r.component, r.runs, device, dtype, prompt, generate, batch, repeats,
+    latency_ratio, latency_ratio_stderr, tokens_per_second_ratio, tokens_per_second_ratio_stderr, parameters_ratio,
+    peak_memory_ratio, timed
+FROM efficiency AS e LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
+WHERE removed > 0 ORDER BY model, removed, r.runs, calibration, selector, recovery, healing;
