@@ -99,6 +99,9 @@ def _small(kind: type[PretrainedConfig], changes: dict[str, Any]) -> PretrainedC
         settings["num_heads"] = told["expand"] * HEADS
     if told.get("qk_rope_head_dim"):
         settings["qk_head_dim"] = 2 * (WIDTH // HEADS)
+    if "attn_layer_indices" in told and told["attn_layer_indices"] is None:
+        # None would leave no attention, which no model has.
+        settings["attn_layer_indices"] = [1, 3]
     if told.get("per_layer_config"):
         settings["per_layer_config"] = _per_layer(told, settings)
     return kind(**{**settings, **changes})

@@ -20,6 +20,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
+from lamina.models import proof
 from lamina.models.boundary import assert_finite
 from lamina.streams.batches import logit_positions
 
@@ -51,12 +52,14 @@ class VariantLM(EncodingLM):
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH)
         self.name = name
+        self._base, self._may_write = model, True
         self._encoded: dict[int, list[_Encoded]] = {}
         self._recorded: list[_Encoded] | None = None
 
     def use(self, model: PreTrainedModel, name: str) -> None:
         """Evaluate `model`, called `name` in messages, from now on."""
         self._model, self._config, self.name = model, model.config, name
+        self._may_write = model is self._base
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """As HFLM, with the encodings of a list of requests made once."""
@@ -86,6 +89,9 @@ class VariantLM(EncodingLM):
         return logits
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not self._may_write:
+            proof.check_cache(self._model, self._base, self.name)
+            self._may_write = True
         watch = LogitsProcessorList([_RefuseNaN(self.name)])
         return super()._model_generate(*args, logits_processor=watch, **kwargs)
 

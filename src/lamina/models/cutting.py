@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from transformers import PretrainedConfig
 
 # Names under which configurations keep how many layers there are.
@@ -56,13 +57,20 @@ def set_depth(config: PretrainedConfig, depth: int) -> None:
 
 
 def _of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
-    """The default configuration of the same type for another depth; None where there is none."""
-    try:
-        kind: Any = type(config)
-        found: PretrainedConfig = kind(**{next(name for name in vars(config) if _DEPTH.fullmatch(name)): depth})
-        return found
-    except Exception:  # whatever a type asks of its entries
+    """The default configuration of the same type for another depth.
+
+    None where a type has no entry for its depth, or others that must fit it: then a list as long as the model is deep
+    speaks of its layers.
+    """
+    name = next((name for name in vars(config) if _DEPTH.fullmatch(name)), None)
+    if name is None:
         return None
+    kind: Any = type(config)
+    try:
+        found: PretrainedConfig = kind(**{name: depth})
+    except (StrictDataclassError, TypeError, ValueError):
+        return None
+    return found
 
 
 def _are_numbers(value: Sequence[Any], depth: int) -> bool:

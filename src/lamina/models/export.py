@@ -184,13 +184,13 @@ def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any])
     (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
     path = target / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    heads = variant.config.attribute_map.get("num_attention_heads", "num_attention_heads")
+    field = modeling_lamina.refused_field(type(variant.config))
     config |= {
         "model_type": _model_type(variant),
         "architectures": ["LaminaForCausalLM"],
         "auto_map": own_code.AUTO_MAP,
-        "lamina": described | {"heads": config[heads]},
-        heads: modeling_lamina.REFUSAL,
+        "lamina": described | {"heads": config[field]},
+        field: modeling_lamina.REFUSAL,
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -150,6 +150,15 @@ def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
         patch_before(model.get_submodule(path), torch.zeros(width, width, dtype=dtype), bias)
 
 
+def refused_field(kind: Any) -> str:
+    """The number of attention heads under a family's name: every stock class needs it, a tokenizer does not.
+
+    Of a family without attention, the number of its layers.
+    """
+    names = [kind.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")]
+    return str(names[0] if hasattr(kind(), names[0]) else names[1])
+
+
 class LaminaConfig(BaseConfig):
     """The base model's configuration; `lamina` says which modules are patched or removed."""
 
@@ -163,9 +172,7 @@ class LaminaConfig(BaseConfig):
 
     @classmethod
     def _refused_field(cls) -> str:
-        """The number of attention heads under the family's name: every stock class needs it, a tokenizer does not."""
-        name = "num_attention_heads"
-        return str(cls.attribute_map.get(name, name))
+        return refused_field(BaseConfig)
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in config.json: no stock class accepts it."""

@@ -157,23 +157,35 @@ def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
         )
     depth = len(layers_of(model))
     if depth >= 3:
-        _check_cut(model, ids, [depth // 3, depth - 1])
+        check_cut(model, [depth // 3, depth - 1], ids)
     proven.note(model, _WHOLE, True)
 
 
-def _check_cut(model: PreTrainedModel, ids: Sequence[int], gone: Sequence[int]) -> None:
+def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
+    """Refuse to cut layers of a model that they do not leave as layers that are passed by; each set is checked once.
+
+    Raises
+    ------
+    LaminaError
+        Saying by how much.
+    """
+    what = f"cut by {list(gone)}"
+    if not gone or proven.found(model, what):
+        return
     last, most = len(ids) // 2, tolerance(model)
-    named = f"{gone[0]} and {gone[1]}"
-    cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without layers {named}"
-    [wanted] = without(model, ids, last, [frozenset(gone)])
+    named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
+    named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
+    cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"
     with refused(f"{cannot} it does not run"):
+        [wanted] = without(model, ids, last, [frozenset(gone)])
         far = distance(logits(remove(share(model), [str(layer) for layer in gone]), ids, last), wanted, model.dtype)
     if far > most:
         raise LaminaError(
-            f"{cannot} it is another model than one whose layers {named} hand their input on (by {far:.2g} of the "
+            f"{cannot} it is another model than one that passes them by (by {far:.2g} of the "
             f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
             "layers depend on their number, on the depth or on each other."
         )
+    proven.note(model, what, True)
 
 
 def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
@@ -196,16 +208,36 @@ def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
         layer = depth // 2
         [wanted] = without(model, ids, last, [frozenset({layer})])
         empty = remove(share(model), [f"{layer}.attention"])
+        lonely = {"mlp": logits(empty, ids, last)}
         for half in halves(layers_of(empty)[layer])["mlp"]:
             # Called as it is, since what the MLP returns is its own affair.
             half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
         far = distance(logits(empty, ids, last), wanted, dtype)
         reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
+        lonely["attention"] = logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
+        for part, alone in lonely.items():
+            if far <= most and distance(alone, wanted, dtype) <= most and _gives(model, layer, part, ids):
+                far, reason = torch.inf, f"layer {layer} takes its {part} with it when the other half goes"
     if far > most:
         raise LaminaError(
             f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
             f"alone: {reason}. Use units: layer."
         )
+
+
+def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) -> bool:
+    """Whether a half of a layer gives anything but zeros, as an export with removed halves does."""
+    given: list[torch.Tensor] = []
+    handles = [
+        half.module.register_forward_hook(
+            lambda module, args, output: given.append(output if isinstance(output, torch.Tensor) else output[0])
+        )
+        for half in halves(layers_of(model)[layer])[part]
+    ]
+    logits(model, ids, 1)
+    for handle in handles:
+        handle.remove()
+    return any(bool(each.any()) for each in given)
 
 
 def _silent(residual: bool) -> Any:
@@ -228,33 +260,49 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | 
     LaminaError
         Saying what differs, and by how much.
     """
-    name = text_config(variant).model_type
+    called = f"the export of this '{text_config(variant).model_type}'"
+    differs = f"{called} does not load back as the same model"
     advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
     try:
         back = load_folder(folder, "auto", trusted)
     except Exception as error:  # whatever a family's code raises
-        raise LaminaError(f"the export of this '{name}' does not load back: {error} {advice}") from error
+        raise LaminaError(f"{differs}: {error} {advice}") from error
     back = torch.nn.Module.to(back, variant.device)
-    ids, most = _probe(variant), tolerance(variant)
+    ids, most = probe(variant), tolerance(variant)
     far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
     if far > most:
         raise LaminaError(
-            f"the export of this '{name}' would load back as another model: its logits would be off by {far:.2g} of "
-            "their spread. Layers of this family compute with their number or with the depth, or its configuration "
-            f"cannot say which layers are left. {advice}"
+            f"{differs}: its logits would be off by {far:.2g} of their spread. Layers of this family compute with "
+            f"their number or with the depth, or its configuration cannot say which layers are left. {advice}"
         )
-    far = _cache_error(back, ids)
+    check_cache(back, base, called, advice)
+
+
+def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
+    """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
+
+    Raises
+    ------
+    LaminaError
+        Saying by how much.
+    """
+    ids, most = probe(variant), tolerance(variant)
+    far = _cache_error(variant, ids)
     if far > most >= _cache_error(base, ids):
-        raise LaminaError(
-            f"the export of this '{name}' would generate other text from a cache than without one: its logits would be "
-            f"{far:.2g} of their spread apart, and the unpruned model's are not. {advice}"
-        )
+        said = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
+        said = said if far < torch.inf else "nothing from a cache"
+        raise LaminaError(f"{called} would generate {said}, which the unpruned model does not do. {advice}".rstrip())
 
 
-def _probe(model: PreTrainedModel) -> list[int]:
+def probe(model: PreTrainedModel) -> list[int]:
     """Some tokens that mean nothing special."""
     config = text_config(model)
-    special = {value for name, value in vars(config).items() if name.endswith("token_id")}
+    special: set[int] = set()
+    for name, value in vars(config).items():
+        if name.endswith("token_id"):
+            special.update(
+                value if isinstance(value, (list, tuple)) else [value]
+            )  # Llama 3 and GLM end with any of several
     return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
 
 

@@ -101,6 +101,8 @@ def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
     for name, module in layer.named_children():
         if isinstance(module, nn.Embedding) or all(weight.dim() < 2 for weight in module.parameters()):
             continue
+        if "norm" in type(module).__name__.lower():  # some have gates, which are matrices
+            continue
         arguments = set(inspect.signature(module.forward).parameters)
         half = Half(name, module, "residual" in arguments)
         found["attention" if arguments & _MIXES else "mlp"].append(half)
@@ -124,7 +126,8 @@ def without_halves(model: PreTrainedModel) -> str | None:
 def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
     """Full names of the linear modules in one part (`attention`, `mlp`) of the layers that there are now.
 
-    Of a state-space mixer (it has a D) only the first: kernels take the weights of the others alone.
+    Of a state-space mixer (it has a D) only the first: kernels take the weights of the others alone. A router that
+    gives more than a product is none.
     """
     path = _layer_list(model, text_config(model))
     return [
@@ -132,8 +135,14 @@ def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
         for number, layer in enumerate(layers_of(model))
         for half in halves(layer)[part]
         for name, module in half.module.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) and (name == "in_proj" or not hasattr(half.module, "D"))
+        if _is_linear(module) and (name == "in_proj" or not hasattr(half.module, "D"))
     ]
+
+
+def _is_linear(module: nn.Module) -> bool:
+    """Whether a module gives a product with its weight, and not what a family's own code makes of that."""
+    of_a_family = type(module).forward.__module__.startswith("transformers.models.")
+    return isinstance(module, (nn.Linear, Conv1D)) and not of_a_family
 
 
 # Where the layers of each model stand, which no cut changes.
