@@ -10,6 +10,7 @@ import pytest
 
 from lamina.figures.drawing import drawn
 from lamina.reporting import database, explorer, report
+from lamina.sql import query_text
 from tests.unit import chromium
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
@@ -76,7 +77,8 @@ POINTS = 'document.querySelectorAll("#frontier-live .mark-symbol.role-mark path"
 
 def counted(folder: Path, condition: str) -> int:
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    return connection.execute(f"SELECT count(*) FROM ({explorer.VARIANTS}) WHERE {condition}").fetchall()[0][0]
+    every = query_text(explorer.QUESTION).strip().rstrip(";")
+    return connection.execute(f"SELECT count(*) FROM ({every}) WHERE {condition}").fetchall()[0][0]
 
 
 @in_browser
