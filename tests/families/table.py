@@ -1,13 +1,18 @@
 """The table of docs/families.md: `python -m tests.families.table` tries every type and writes it anew.
 
-With names of types it tries those alone and keeps the other rows. A new version of transformers is a rerun and a diff.
+With names of types it tries those alone and keeps the other rows; with `--keep FOLDER` it goes on from what stands
+there. A new version of transformers is a rerun and a diff.
 """
 
+import argparse
+import json
 import re
-import sys
 import tempfile
 import warnings
+from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,9 +22,11 @@ from tests.families import configurations, trials
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 _BEGIN, _END = "<!-- every type: begin -->\n", "<!-- every type: end -->\n"
-# What a row tells; the other trials take longer, and are asked for by name: `trials.outcome`.
-TOLD = ("sweep",)
-_HEAD = f"| `model_type` | {' | '.join(TOLD)} | why not |\n|---|{'---|' * len(TOLD)}---|\n"
+_TITLES = ["`model_type`", *trials.TRIALS, "why not"]
+_HEAD = f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}\n"
+_WORDS = 160  # characters of a reason
+
+Outcomes = Mapping[str, str]
 
 
 def tried(model_type: str) -> dict[str, str]:
@@ -32,24 +39,42 @@ def tried(model_type: str) -> dict[str, str]:
     except Exception as error:  # a type whose tiny configuration the rules do not find
         return {"built": f"{type(error).__name__}: {error}"}
     found = {}
-    for trial in TOLD:
+    for trial in trials.TRIALS:
         with tempfile.TemporaryDirectory() as folder:
             found[trial] = trials.outcome(trial, configurations.model(model_type), Path(folder))
     return found
 
 
-def row(model_type: str, outcomes: dict[str, str]) -> str:
-    """A row of the table: yes or no, and each reason once, without the numbers that rounding moves."""
+def remembered(folder: Path | None, model_type: str) -> dict[str, str]:
+    """As `tried`, or what it gave before where that is kept in the folder."""
+    if folder is None:
+        return tried(model_type)
+    file = folder / f"{model_type}.json"
+    if not file.is_file():
+        file.write_text(json.dumps(tried(model_type), indent=1) + "\n", encoding="utf-8")
+    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def row(model_type: str, outcomes: Outcomes) -> str:
+    """A row of the table: yes or no, and each reason once, with the trials that it ends."""
     if "built" in outcomes:
-        why = outcomes["built"].strip().splitlines()[0]
-        cells = ["?"] * len(TOLD)
-        reasons = [f"no tiny model of it: {why}"]
+        cells = ["?"] * len(trials.TRIALS)
+        text = f"no tiny model of it: {_short(outcomes['built'])}"
     else:
-        cells = [outcomes[trial].partition(":")[0] for trial in TOLD]
-        reasons = [outcome.partition(": ")[2].splitlines()[0] for outcome in outcomes.values() if outcome != "yes"]
-    told = dict.fromkeys(re.sub(r" [(]?(by|of) [0-9][^,.]*of .*?(?=[.])|/\S+", "", reason) for reason in reasons)
-    text = "; ".join(reason.split(". ")[0].rstrip(".").replace("|", "\\|")[:160] for reason in told)
+        cells = [outcomes[trial].partition(":")[0] for trial in trials.TRIALS]
+        ended: dict[str, list[str]] = {}
+        for trial in trials.TRIALS:
+            if outcomes[trial] != "yes":
+                ended.setdefault(_short(outcomes[trial].partition(": ")[2]), []).append(trial)
+        text = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in ended.items())
     return f"| `{model_type}` | {' | '.join(cells)} | {text} |\n"
+
+
+def _short(reason: str) -> str:
+    """The first sentence of a reason, without the numbers that rounding moves."""
+    line = re.sub(r" [(]?(by|of) [0-9][^,.]*of .*?(?=[.])|/\S+", "", reason.strip().splitlines()[0])
+    return line.split(". ")[0].rstrip(".").replace("|", "\\|")[:_WORDS]
 
 
 def rows() -> dict[str, str]:
@@ -58,16 +83,30 @@ def rows() -> dict[str, str]:
     return {line.split("`")[1]: f"{line}\n" for line in table.splitlines() if line.startswith("| `")}
 
 
-def main(types: list[str]) -> None:
-    known, wanted = rows() if types else {}, types or configurations.TYPES
-    with ProcessPoolExecutor() as pool:
-        for model_type, outcomes in zip(wanted, pool.map(tried, wanted), strict=True):
+def counts(table: Mapping[str, str]) -> Counter[str]:
+    """For how many types each trial ends with yes."""
+    cells = [[cell.strip() for cell in line.split("|")[2:]] for line in table.values()]
+    return Counter(trial for line in cells for trial, cell in zip(trials.TRIALS, line, strict=False) if cell == "yes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("types", nargs="*", help="only these")
+    parser.add_argument("--keep", type=Path, help="folder of what was found; types that stand there are not tried")
+    parser.add_argument("--workers", type=int, help="processes, one per processor if not given")
+    told = parser.parse_args()
+    known, wanted = rows() if told.types else {}, told.types or configurations.TYPES
+    if told.keep:
+        told.keep.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(told.workers) as pool:
+        for model_type, outcomes in zip(wanted, pool.map(partial(remembered, told.keep), wanted), strict=True):
             known[model_type] = row(model_type, outcomes)
             print(known[model_type], end="", flush=True)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    table = "".join(known[model_type] for model_type in sorted(known) if model_type in configurations.TYPES)
-    PAGE.write_text(before + _BEGIN + _HEAD + table + _END + rest.partition(_END)[2], encoding="utf-8")
+    table = {model_type: known[model_type] for model_type in sorted(known) if model_type in configurations.TYPES}
+    PAGE.write_text(before + _BEGIN + _HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8")
+    print(f"{len(table)} types:", ", ".join(f"{trial} {number}" for trial, number in counts(table).items()))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -14,9 +14,10 @@ from transformers import PreTrainedModel
 
 from lamina import seal
 from lamina.errors import LaminaError
-from lamina.models import donors, modeling_lamina
+from lamina.models import donors, modeling_lamina, proof
 from lamina.models.adaptable import names_as_they_are, paths
 from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, share
+from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, remove
 from lamina.tables import store
 
@@ -47,7 +48,8 @@ def materialise(
     Raises
     ------
     LaminaError
-        If the plan was refused, if patches and plan do not fit together, or if the adapter belongs to another variant.
+        If the plan was refused, the model cannot be cut so, patches and plan do not fit together, or the adapter
+        belongs to another variant.
     """
     variant = share(model)
     if plan is None:
@@ -57,9 +59,10 @@ def materialise(
     if plan.get("donors"):
         donors.replace(variant, model, plan)
     remove(variant, plan["units"])
+    kept = kept_layers(model, plan["units"])
+    proof.check_cut(model, [layer for layer in range(len(layers_of(model))) if layer not in kept], proof.probe(model))
     if patches is not None:
         check_boundaries(model, plan["units"], patches)
-        kept = kept_layers(model, plan["units"])
         for boundary, repair in sorted(patches.items()):
             repair.apply(variant, Place(boundary, sum(layer < boundary[1] for layer in kept)))
     if adapter is not None:
