@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
@@ -140,9 +141,13 @@ def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Whether a module gives a product with its weight, and not what a family's own code makes of that."""
-    of_a_family = type(module).forward.__module__.startswith("transformers.models.")
-    return isinstance(module, (nn.Linear, Conv1D)) and not of_a_family
+    """Whether a module gives a product with its weight alone; a family's own class is asked with a row of zeros."""
+    if not isinstance(module, (nn.Linear, Conv1D)):
+        return False
+    if not isinstance(module, nn.Linear) or not type(module).forward.__module__.startswith("transformers.models."):
+        return True
+    with torch.no_grad():
+        return isinstance(module(module.weight.new_zeros(1, module.in_features)), torch.Tensor)
 
 
 # Where the layers of each model stand, which no cut changes.
