@@ -139,7 +139,7 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
         ("looped_race", ("lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost")),
         ("taylor", ("lamina.passes.weights",)),
         ("base/shapley/mlp", ("lamina.passes.coalitions", "lamina.relevance.shapley")),
-        ("residual", ("lamina.passes.residuals",)),
+        ("residual", ("lamina.passes.residuals", "lamina.recovery.ghost")),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: tuple[str, ...]) -> None:

@@ -79,7 +79,9 @@ class SweepUnits(OnModel):
     @property
     def modules(self) -> tuple[str, ...]:
         if self.pass_ in MODULES:
-            return (MODULES[self.pass_], *([f"lamina.relevance.{self.pass_}"] if self.drawn else []))
+            # A pass of fits is one of `ghost`.
+            fits = ["lamina.recovery.ghost"] if self.pass_ == "fit" else []
+            return (MODULES[self.pass_], *fits, *([f"lamina.relevance.{self.pass_}"] if self.drawn else []))
         found = [f"lamina.search.{self.budget['budget']}"] if self.budget else []
         found += ["lamina.search.replacements", "lamina.models.donors"] if self.donors else []
         return (*found, *(["lamina.search.looped", self.loop.module] if self.loop else []))
