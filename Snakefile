@@ -53,10 +53,7 @@ rule all:
     input:
         "results/report.html",
         "results/refusals.txt",
-        # All of it is behind the report, and made anew where it was deleted.
-        "results/lamina.duckdb",
-        [paths.table(table) for table in TABLES],
-        [[paths.figure(figure), paths.figure_data(figure)] for figure in FIGURES],
+        REPORTED,
 
 
 # Snakemake asks again what a function takes each time that it calls it; told here, it need not look.

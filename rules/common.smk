@@ -51,6 +51,9 @@ with failures.refused(workflow.configfiles):
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
+# All that is behind the report; a run makes anew what of it was deleted.
+REPORTED = ["results/lamina.duckdb", *map(paths.table, TABLES)]
+REPORTED += [file for figure in FIGURES for file in (paths.figure(figure), paths.figure_data(figure))]
 TITLES = declared("lamina.figures", "TITLE")
 ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own report
 BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"

@@ -18,7 +18,6 @@ import datasets
 from datasets import data_files
 
 _by_time = data_files._get_single_origin_metadata
-_CHUNK = 1 << 22
 
 
 def by_content() -> None:
@@ -43,8 +42,5 @@ def _origin(data_file: str, *args: Any, **kwargs: Any) -> tuple[str, ...]:
     path = Path(data_file)
     if not path.is_file():
         return tuple(_by_time(data_file, *args, **kwargs))
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return (digest.hexdigest(),)
+        return (hashlib.file_digest(file, "sha256").hexdigest(),)

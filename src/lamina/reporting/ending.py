@@ -12,7 +12,8 @@ from lamina import paths
 from lamina.errors import explained
 from lamina.reporting import database, shell
 from lamina.reporting.recommendation import recommendations
-from lamina.tables.answers import rows
+from lamina.reporting.report import glance
+from lamina.tables.answers import answer
 from lamina.variant import DONOR
 
 KEEP = 0.95
@@ -38,23 +39,16 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
 
 def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """For some calibrations the layers that can go one at a time, those that matter most, and how sure that is."""
-    measured = rows(
-        connection,
-        """SELECT w.model, calibration, max(accuracy_samples) AS n, count(*) AS layers,
-            coalesce(list(layer ORDER BY accuracy, layer DESC) FILTER (accuracy_low <= 0), []) AS free,
-            coalesce(list(layer ORDER BY accuracy DESC, layer) FILTER (accuracy_low > 0), []) AS needed,
-            any_value(a.value) AS sure
-        FROM relevance_wide AS w LEFT JOIN agreements AS a ON a.model = w.model AND a.calibrations = w.calibration
-            AND a.statistic = 'reliability' AND a.metric = 'accuracy' AND a.component = 'layer'
-        WHERE w.component = 'layer' AND accuracy IS NOT NULL
-        GROUP BY ALL ORDER BY w.model, calibration""",
-    )
-    shown = [
-        f"{row['model']} on {row['calibration']}: {_some(row['free'])} of {row['layers']} layers can go one at a time, "
-        f"as far as {row['n']} samples can tell; {_some(row['needed'])} matter most"
-        + ("" if row["sure"] is None else f" (reliability of the ranking {row['sure']:.2f})")
-        for row in measured[:SHOWN]
-    ]
+    sure = {(row["model"], row["calibration"]): row["value"] for row in answer(connection, "how_sure_rankings_are")}
+    measured = [row for row in glance(answer(connection, "which_layers_matter")) if row["free"] or row["top"]]
+    shown = []
+    for row in measured[:SHOWN]:
+        value = sure.get((row["model"], row["calibration"]))
+        shown.append(
+            f"{row['model']} on {row['calibration']}: {_some(row['free'])} of {row['n_layers']} layers can go one at a "
+            f"time, as far as {row['n_samples']} samples can tell; {_some([top['layer'] for top in row['top']])} "
+            "matter most" + ("" if value is None else f" (reliability of the ranking {value:.2f})")
+        )
     more = len(measured) - SHOWN
     return [f"layers        {line}" for line in shown] + [f"              and {more} more calibrations"] * (more > 0)
 

@@ -197,6 +197,7 @@ def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "free": [row["layer"] for row in reversed(known) if row["verdict"] != "matters"],
                 "better_without": [row["layer"] for row in known if row["verdict"] == "better without"],
                 "top": [row for row in known if row["verdict"] == "matters"][:3],
+                "n_layers": len(mine),
                 "n_samples": max((row["n_samples"] or 0 for row in mine), default=0),
                 "reason": next((row["reason"] for row in mine if row["relevance"] is None), None),
             }

@@ -16,7 +16,6 @@ from lamina.errors import LaminaError, at_end
 LARGE = 1 << 24  # bytes; the hash of a larger file is kept beside the run, since reading it takes longer
 _KNOWN = Path(".snakemake/lamina-data")
 _TICK = 10**9  # ns; what changed a moment ago may change once more at what the clock takes for the same time
-_CHUNK = 1 << 22
 
 _seen: dict[str, str] = {}  # by the stamp of a file
 
@@ -76,8 +75,5 @@ def _digest(path: Path) -> str:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()[:32]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
