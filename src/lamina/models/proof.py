@@ -300,9 +300,8 @@ def probe(model: PreTrainedModel) -> list[int]:
     special: set[int] = set()
     for name, value in vars(config).items():
         if name.endswith("token_id"):
-            special.update(
-                value if isinstance(value, (list, tuple)) else [value]
-            )  # Llama 3 and GLM end with any of several
+            # Llama 3 and GLM end with any of several.
+            special.update(value if isinstance(value, (list, tuple)) else [value])
     return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
 
 
