@@ -1,7 +1,6 @@
 """A model that is a GGUF file is dequantised once, and then it is a model like any other."""
 
 import json
-from pathlib import Path
 
 import pytest
 import yaml
@@ -36,7 +35,7 @@ def test_it_is_dequantised_once_with_a_line_that_says_so(project: Project) -> No
     assert said.count(SAID) == 1
     manifest = json.loads((project.folder / "results/models/tiny/manifest.json").read_text())
     assert (manifest["source"], manifest["n_layers"]) == ("tiny.gguf", gguf_files.LAYERS)
-    assert Path(manifest["path"]).is_relative_to(project.folder / "results")
+    assert (project.folder / manifest["path"]).is_relative_to(project.folder / "results")
     assert list((project.folder / "results/relevance/tiny").rglob("*.parquet"))
     (project.folder / "tiny.gguf").touch()
     assert SAID not in project.run("-n").stdout

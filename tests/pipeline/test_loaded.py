@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lamina.jobs.gather_sweep import GatherSweep
 from lamina.jobs.job import Job
 from lamina.preflight.load import load
 from lamina.workflow import digest
@@ -79,7 +80,11 @@ def ran(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> list[tup
     lines = []
     for number, job in enumerate(made):
         elsewhere = folder / str(number)
-        written = {name: str(elsewhere / Path(getattr(job, name)).name) for name in job.OUTPUTS if hasattr(job, name)}
+        written: dict[str, Any] = {
+            name: str(elsewhere / Path(getattr(job, name)).name) for name in job.OUTPUTS if hasattr(job, name)
+        }
+        if isinstance(job, GatherSweep):  # whose blocks were temporary: the whole is one of the same kind
+            written["blocks"] = [job.output]
         (elsewhere.with_suffix(".json")).write_text(job.model_copy(update=written).told())
         script = finished.folder / f"workflow/scripts/{job.rule()}.py"
         lines.append(json.dumps([str(script), f"{elsewhere}.json", f"{elsewhere}.said"]))

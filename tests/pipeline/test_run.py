@@ -26,7 +26,7 @@ GRAINS = {
     "training": "model, calibration, selector, removed, recovery, healing, step",
     "benchmarks": "model, calibration, selector, removed, recovery, healing, task, metric",
     "benchmark_samples": "model, calibration, selector, removed, recovery, healing, task, metric, sample",
-    "agreements": "model, component, metric, statistic",
+    "agreements": "model, component, metric, statistic, calibrations",
     "dissociations": "model, calibration, rival, unit",
     "comparisons": "model, calibration, task, removed, recovery, healing, selector, rival",
     "efficiency": "model, calibration, selector, removed, recovery, healing",

@@ -22,9 +22,5 @@ class CompareTasks(Job):
         return cls(sweeps=paths.table("sweeps"), calibrations=paths.table("calibrations"), **cls.written(w))
 
     @property
-    def modules(self) -> tuple[str, ...]:
-        return ("lamina.relevance.accuracy",)
-
-    @property
     def described_by(self) -> tuple[str, ...]:
         return schemas(["dissociations"])
