@@ -3,10 +3,10 @@
 from lamina.tables.columns import FLOAT, INT, MODEL, STRING, Columns
 
 GRAIN = (
-    "One row per model, kind of unit, metric, statistic and calibrations: how a metric agrees with accuracy relevance over all units "
-    "of the base model and all calibrations that both are defined on [arXiv 2605.14075, C.2, C.3]. The first and last "
-    "two layers of eight or more are left out. No rows of a metric that gives all units the same score. And, statistic "
-    "reliability, how a metric agrees with itself from other samples, calibration by calibration."
+    "One row per model, kind of unit, metric, statistic and calibrations: how a metric agrees with accuracy relevance "
+    "over all units of the base model and all calibrations that both are defined on [arXiv 2605.14075, C.2, C.3]. The "
+    "first and last two layers of eight or more are left out. No rows of a metric that gives all units the same score. "
+    "And, statistic reliability, how a metric agrees with itself from other samples, calibration by calibration."
 )
 
 COLUMNS: Columns = MODEL | {
