@@ -44,12 +44,14 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
     # Twelve digits count, as in ranks.
     if any(np.ptp(scores[0]) <= 1e-12 * max(np.abs(scores[0]).max(), 1) for scores in (first, second)):
         return None
-    if np.allclose(correlation(first, second), 1, atol=1e-12):  # one and the same scores
+    drawn_alike = correlation(first, second)
+    # One and the same scores. A draw without any difference between units has no correlation.
+    if np.allclose(drawn_alike[~np.isnan(drawn_alike)], 1, atol=1e-12):
         return 1.0, 1.0, 1.0
     noise = [np.sqrt(n_samples / max(n_samples - 1, 1)) * (s[1 : DRAWS + 1] - s[0]) for s in (first, second)]
     sizes = [np.sqrt(_without_noise((mean**2).sum(), each)) for mean, each in zip(means, noise, strict=True)]
     one, other = (mean / np.sqrt((mean**2).sum()) for mean in means)
-    along, across = (_unit(one + other), _unit(one - other))
+    along, across = _direction(one + other, one - other), _direction(one - other, one + other)
     measure: Callable[[np.ndarray, np.ndarray], np.ndarray] = _spearman if ranked else correlation
     truths, curves = [], []
     for tried in TRIED:
@@ -108,9 +110,15 @@ def _without_noise(square: float, noise: np.ndarray) -> float:
     return float(max(square - added, LEAST * square))
 
 
-def _unit(vector: np.ndarray) -> np.ndarray:
-    length = np.sqrt((vector**2).sum())
-    return vector / length if length > 1e-9 else np.zeros_like(vector)
+def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
+    """Of length 1; where nothing is left of the vector, one that has no part in `across` and no mean."""
+    if np.sqrt((vector**2).sum()) <= 1e-9:
+        rising = np.arange(len(vector)) - (len(vector) - 1) / 2
+        vector = rising - (rising @ across) / (across @ across) * across
+        if np.sqrt((vector**2).sum()) <= 1e-9:  # `across` rises evenly itself
+            vector = rising**2 - (rising**2).mean()
+    found: np.ndarray = vector / np.sqrt((vector**2).sum())
+    return found
 
 
 def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
