@@ -4,7 +4,8 @@
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   all tests but the long ones and those of clusters
-# make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside busy processes
+# make test-long  whole studies; whether intervals cover; every stage on several pretended devices; what a change makes
+#             stale, and changed studies run again beside busy processes
 # make test-families    every decoder of transformers at tiny size: sweeps right, or refused
 # make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
@@ -67,6 +68,7 @@ test-pipeline: .venv/installed
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=10 tests/device
 
 test-faults: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/faults

@@ -21,6 +21,7 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.nn import functional
+from torch.nn.utils import clip_grad
 from torch.utils import _device
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -548,6 +549,17 @@ def _attention(
     return attended
 
 
+def _grouped(lists: Sequence[Sequence[torch.Tensor]]) -> dict[Any, Any]:
+    """Tensors by device and type, with their numbers, as C++ groups what it sees the devices of."""
+    (tensors,) = lists
+    found: dict[Any, Any] = {}
+    for number, tensor in enumerate(tensors):
+        among, numbers = found.setdefault((_place(tensor), tensor.dtype), ([[]], []))
+        among[0].append(tensor)
+        numbers.append(number)
+    return found
+
+
 @contextmanager
 def pretended(*memory: int) -> Iterator[Machine]:
     """While open, there are as many GPUs as numbers are given, each with so many bytes; by default one with 80 GiB.
@@ -583,6 +595,7 @@ def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     for name in ("tensor", "as_tensor", "asarray"):
         yield torch, name, _on_host_first(getattr(torch, name))
     yield functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)
+    yield clip_grad, "_group_tensors_by_device_and_dtype", _grouped
 
     def information(place: Any = None) -> tuple[int, int]:
         card = machine.card(place)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, GraniteConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share
@@ -124,6 +124,20 @@ def test_the_maps_that_write_to_the_stream_are_found_by_what_they_do() -> None:
     }.items():
         with pytest.raises(LaminaError, match=reason):
             down_projection(tiny.model(family), 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_of_a_large_stream_hides_no_map_and_no_factor(dtype: torch.dtype) -> None:
+    """Channels of real models' streams are hundreds of times as large as what a layer adds to them."""
+    model = tiny.model().to(dtype)
+    model.get_input_embeddings().weight.data[:, :4] *= 5000
+    for layer in range(5):
+        assert down_projection(model, layer) is layers_of(model)[layer].mlp.down_proj
+    config = GraniteConfig(**tiny.CONFIGS["llama"], residual_multiplier=0.9)
+    scaled = AutoModelForCausalLM.from_config(config, dtype=dtype).eval()
+    scaled.get_input_embeddings().weight.data[:, :4] *= 5000
+    with pytest.raises(LaminaError, match="or a factor"):
+        down_projection(scaled, 3)
 
 
 def test_a_family_that_differs_in_names_only_needs_no_line_of_code() -> None:

@@ -115,9 +115,11 @@ class Objective:
             layers = layers_of(self.variant)
             after = layers[place] if place < len(layers) else final_norm_of(self.variant)
             if isinstance(after, Patched):
-                found = repair(found, after.patch_operator, after.patch_bias)
+                # Streams have come to the first device, and a patch stands where its layer does.
+                found = repair(found.to(after.patch_operator.device), after.patch_operator, after.patch_bias)
             square = wanted.square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
-            total = total + ((found.float() - wanted).square().sum(-1) / square).sum() / len(self.places)
+            far = found.to(wanted.device).float() - wanted
+            total = total + (far.square().sum(-1) / square).sum() / len(self.places)
         return total
 
 
