@@ -55,6 +55,19 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
 
 
+@pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7]])
+def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
+    """Mean over random plans; what the estimate leaves out is that cut models share layers among themselves."""
+    rng, tokens, runs = np.random.default_rng(0), Tokens(1, 10, 25, 8), []
+    for _ in range(400):
+        removed = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
+        runs.append(10 * grow([Candidate(units) for units in removed], [], 12, True).layers)
+    predicted, naive = work.benchmark_work(tokens, 12, sizes, [])
+    assert 0.95 * predicted <= np.mean(runs) <= predicted * 1.05 and naive == 25 * sum(12 - n for n in sizes)
+    with_one_alone = work.benchmark_work(tokens, 12, sizes, [4])
+    assert with_one_alone == (predicted + 25 * 8, naive + 25 * 8)
+
+
 @pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=50)])
 def test_drawn_models_cost_at_most_the_estimate(options: Shapley | Presence) -> None:
     """Against the trees of the sets that are drawn; what the estimate leaves out is that forks share their starts."""

@@ -8,6 +8,7 @@ from transformers import PreTrainedModel
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import measuring, perplexity
+from lamina.evaluation.together import Together
 from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.models.load import load_tokenizer
 from lamina.models.structure import text_config
@@ -22,8 +23,8 @@ if __name__ == "__main__":
             cut = perplexity.windows(documents, load_tokenizer(manifest), text.window, text.stride)
             about = {"task": job.name, "task_version": perplexity.version(text.window, text.stride)}
 
-            def score(model: PreTrainedModel, name: str) -> tuple[measuring.Rows, measuring.Rows]:
-                scores = perplexity.document_nll(model, cut, len(documents), name)
+            def score(model: PreTrainedModel, name: str, together: Together) -> tuple[measuring.Rows, measuring.Rows]:
+                scores = perplexity.document_nll(model, cut, len(documents), name, together)
                 measured = perplexity.metric_rows(scores, text_config(base).vocab_size)
                 found = perplexity.sample_rows(scores)
                 return [row | about for row in measured], [row | {"task": job.name} for row in found]

@@ -10,9 +10,10 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import TRAINING, drawn_work, fit_work, layer_flops, search_work, sweep_work
+from lamina.cost.work import TRAINING, benchmark_work, drawn_work, fit_work, layer_flops, search_work, sweep_work
 from lamina.modules import load
 from lamina.relevance.passes import DRAWN
+from lamina.variant import Variant
 from lamina.workflow import studies
 
 
@@ -95,9 +96,10 @@ def estimate(
     for model, calibration, task, block in studies.benchmark_blocks(config):
         tokens, stage = tasks[model, task], stages["benchmark"]
         stage.jobs += 1
+        lacking: dict[bool, list[int]] = {True: [], False: []}
         for variant in studies.block_variants(config, model, calibration, task, block):
-            work = float(tokens.rows * (depth[model] - variant.removed))
-            stage.add(work, work, flops(model, tokens))
+            lacking[_is_candidate(config, variant)].append(variant.removed)
+        stage.add(*benchmark_work(tokens, depth[model], lacking[True], lacking[False]), flops(model, tokens))
     for model, calibration, task, block in studies.generation_blocks(config):
         tokens, stage, asked = tasks[model, task], stages["benchmark"], config.benchmarks.tasks[task].generate
         stage.jobs += 1
@@ -108,3 +110,10 @@ def estimate(
     for chosen in (studies.efficiency_variants, studies.draft_variants):
         stages["benchmark"].jobs += sum(bool(chosen(config, model)) for model in config.models)
     return stages
+
+
+def _is_candidate(config: Configuration, variant: Variant) -> bool:
+    """Whether a variant has the base model's weights, but for linear maps of the stream."""
+    linear = variant.recovery == "none" or config.recoveries[variant.recovery].LINEAR
+    donors = not variant.is_base and studies.donors(config, variant.selector)
+    return linear and variant.healing == "none" and not donors

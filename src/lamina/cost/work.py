@@ -4,7 +4,7 @@ A layer-token is one token through one decoder layer, the unit in which evaluati
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lamina.config.metrics import Presence
@@ -78,6 +78,19 @@ def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tu
     """
     forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
     return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
+
+
+def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]) -> tuple[float, float]:
+    """Layer-tokens of measuring variants by log-likelihoods, by the engine and naively, given layers removed from each.
+
+    Those that are measured `together` share contexts, and layers up to the first that one of them lacks, behind
+    (L - n) / (n + 1) others on average. Those with other weights are measured `alone`, row by row.
+    """
+    left = sorted((n_layers - n for n in together), reverse=True)
+    forks = sum(each * (n_layers - each) / (n_layers - each + 1) for each in left[1:])
+    rows = sum(n_layers - n for n in alone)
+    engine = tokens.packed * (sum(left[:1]) + forks) + tokens.rows * rows
+    return float(engine), float(tokens.rows * (sum(left) + rows))
 
 
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:

@@ -22,6 +22,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.config.benchmarks import Generate
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
+from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 
 WRITTEN = "exact_match,written"
@@ -232,8 +233,8 @@ class GenerationBenchmark(TaskBenchmark):
         self.lm = self.writer
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
-    def score(self, model: PreTrainedModel, name: str) -> TaskScores:
-        """Score what one variant writes, called `name` in messages.
+    def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
+        """Score what one variant writes, called `name` in messages; `together` holds log-likelihoods, not answers.
 
         Gives `exact_match,written` of tasks with choices (others have their exact match as benchmarks), `repetition`,
         `unstopped` and `length` of the likeliest answers, `pass@k` and the same three of the samples, after `sampled_`.
@@ -244,7 +245,7 @@ class GenerationBenchmark(TaskBenchmark):
             If the variant gives NaN.
         """
         self.writer.draw = None
-        found = super().score(model, name)
+        found = super().score(model, name, together)
         row = {key: found.metrics[0][key] for key in ("task", "n_samples", "n_shot", "task_version")}
         values = self._wear() | self._sampled(model, name)
         metrics = [row | _mean(metric, list(each.values())) for metric, each in values.items()]

@@ -11,12 +11,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.text import encode
 from lamina.errors import LaminaError
+from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.structure import text_config
 from lamina.streams.batches import by_length, logit_positions, padded
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
 _TOKENS = 8192  # positions per batch, padding included
+_STAGE = "the evaluation of perplexity"
 
 
 @dataclass(frozen=True)
@@ -73,9 +75,11 @@ def windows(
     return found
 
 
-@torch.no_grad()
-def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name: str) -> DocumentScores:
-    """Score the windows of `count` documents on `model`, called `name` in messages.
+def document_nll(
+    model: PreTrainedModel, cut: Sequence[Window], count: int, name: str, together: Together | None = None
+) -> DocumentScores:
+    """Score the windows of `count` documents on `model`, called `name` in messages and in `together`, which holds what
+    is measured in one pass.
 
     Raises
     ------
@@ -86,7 +90,20 @@ def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name
     limit = getattr(text_config(model), "max_position_embeddings", None)
     if limit is not None and longest > limit:
         raise LaminaError(f"window: {longest} is longer than the model's context of {limit} tokens.")
+    rows = [(window.tokens[: window.first], window.tokens[window.first :]) for window in cut]
+    shared = together and together.likelihoods(name, rows, _STAGE)
+    sums = [-each.nats for each in shared] if shared else _losses(model, cut, name)
     nll, tokens = [0.0] * count, [0] * count
+    for window, total in zip(cut, sums, strict=True):
+        nll[window.document] += total
+        tokens[window.document] += len(window.tokens) - window.first
+    return DocumentScores(tuple(nll), tuple(tokens))
+
+
+@torch.no_grad()
+def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[float]:
+    """Summed negative log-likelihood (nats) of the scored tokens of each window."""
+    found = [0.0] * len(cut)
     budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
     for group in by_length([len(window.tokens) for window in cut], budget):
         batch = [cut[number] for number in group]
@@ -97,11 +114,10 @@ def document_nll(model: PreTrainedModel, cut: Sequence[Window], count: int, name
         logits = model(input_ids=inputs, attention_mask=mask.long(), use_cache=False).logits.float()
         losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(scored, 0.0)
         sums = losses.double().sum(1)
-        assert_finite(sums, name, "the evaluation of perplexity")
-        for window, total, number in zip(batch, sums.tolist(), scored.sum(1).tolist(), strict=True):
-            nll[window.document] += total
-            tokens[window.document] += number
-    return DocumentScores(tuple(nll), tuple(tokens))
+        assert_finite(sums, name, _STAGE)
+        for number, total in zip(group, sums.tolist(), strict=True):
+            found[number] = total
+    return found
 
 
 def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:

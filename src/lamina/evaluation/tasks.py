@@ -1,7 +1,7 @@
 """lm-eval on many variants in one process: the task or group, its requests and their encodings are made once.
 
 The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM, of which only the
-model is exchanged between variants.
+model is exchanged between variants. The log-likelihoods of variants that one pass of the engine can hold come from it.
 """
 
 import logging
@@ -20,6 +20,7 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.errors import LaminaError
+from lamina.evaluation.together import Together
 from lamina.models import proof
 from lamina.models.boundary import assert_finite
 from lamina.streams.batches import logit_positions
@@ -31,6 +32,7 @@ logging.getLogger("lm_eval.models.huggingface").setLevel(logging.ERROR)
 
 _BOOTSTRAP = 100_000
 _LARGEST_BATCH = 64
+_STAGE = "the evaluation of a task"
 
 
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
@@ -50,15 +52,17 @@ class VariantLM(EncodingLM):
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH)
-        self.name = name
+        # Of bfloat16 logits too, as the engine does.
+        super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH, softmax_dtype="float32")
+        self.name, self._together = name, Together(model, {})
         self._base, self._may_write = model, True
         self._encoded: dict[int, list[_Encoded]] = {}
         self._recorded: list[_Encoded] | None = None
 
-    def use(self, model: PreTrainedModel, name: str) -> None:
-        """Evaluate `model`, called `name` in messages, from now on."""
+    def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
+        """Evaluate `model`, called `name` in messages, from now on; in one pass with others where `together` can."""
         self._model, self._config, self.name = model, model.config, name
+        self._together = together or Together(model, {})
         self._may_write = model is self._base
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
@@ -77,6 +81,12 @@ class VariantLM(EncodingLM):
             # Called by HFLM.loglikelihood with what it has encoded: keep that, score later.
             self._recorded.extend(requests)
             return []
+        for texts, before, after in requests:
+            self.check(texts or ("", ""), before, after, self.max_length)
+        rows = [(tuple(before), tuple(after)) for _, before, after in requests]
+        found = self._together.likelihoods(self.name, rows, _STAGE)
+        if found is not None:
+            return [(each.nats, each.likeliest) for each in found]
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
@@ -85,7 +95,7 @@ class VariantLM(EncodingLM):
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         logits = super()._model_call(inps, *args, **kwargs)
-        assert_finite(logits, self.name, "the evaluation of a task")
+        assert_finite(logits, self.name, _STAGE)
         return logits
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -151,8 +161,8 @@ class TaskBenchmark:
             # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
             each.build_all_requests = partial(_reset, each)
 
-    def score(self, model: PreTrainedModel, name: str) -> TaskScores:
-        """Score one variant, called `name` in messages.
+    def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
+        """Score one variant, called `name` in messages and in `together`, which holds what is measured in one pass.
 
         A group has rows of its tasks and of the groups in it too, which name it as what they are part of.
 
@@ -161,7 +171,7 @@ class TaskBenchmark:
         LaminaError
             If the variant gives NaN.
         """
-        self.lm.use(model, name)
+        self.lm.use(model, name, together)
         groups = [self.task, *self.task.get_all_groups()] if isinstance(self.task, Group) else []
         found: Any = evaluate(
             lm=self.lm,

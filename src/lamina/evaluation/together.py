@@ -1,0 +1,127 @@
+"""Log-likelihoods of many variants from one pass of the engine, which shares contexts and layers.
+
+Rows with one context run it once. Variants that are the base model less units, with linear maps of the stream where
+layers went, run the layers before the first one in which they differ once. A variant with other weights is measured
+alone.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Row, Sample
+from lamina.errors import LaminaError
+from lamina.evaluation.assembly import Parts
+from lamina.models.boundary import Patch, assert_finite
+from lamina.models.modeling_lamina import patch_dtype
+from lamina.streams.batches import TOKENS
+from lamina.sweep import engine, room
+from lamina.sweep.candidates import Candidate
+
+Scored = tuple[tuple[int, ...], tuple[int, ...]]
+"""A context and the continuation whose tokens are scored, as token ids."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Likelihood(NamedTuple):
+    """Of a continuation: its log-likelihood in nats, and whether each of its tokens was the likeliest."""
+
+    nats: float
+    likeliest: bool
+
+
+def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
+    """A variant of `model` as a candidate of a pass; None where it has other weights or layers than the model's."""
+    if parts.plan is None:
+        return Candidate()
+    if parts.adapter is not None or parts.plan.get("donors"):
+        return None
+    to, patches = (model.device, patch_dtype(model.dtype)), {}
+    for boundary, fitted in (parts.patches or {}).items():
+        found = fitted.as_patch()
+        if found is None:
+            return None
+        bias = None if found.bias is None else found.bias.to(*to)
+        patches[boundary] = Patch(found.operator.to(*to), bias)
+    return Candidate(frozenset(parts.plan["units"]), patches)
+
+
+class Together:
+    """Variants of `model` that are measured in one pass, by name, as soon as somebody asks for one of them."""
+
+    def __init__(self, model: PreTrainedModel, candidates: Mapping[str, Candidate]) -> None:
+        self.model = model
+        # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
+        self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(_layers(item[1]))))
+        self._found: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
+        self._alone = False
+
+    def likelihoods(self, name: str, rows: Sequence[Scored], stage: str) -> list[Likelihood] | None:
+        """Of each row, on the variant called `name`; `stage` is what messages call this.
+
+        None for a variant that is measured alone: it has other weights, or the engine does not run its family rightly.
+
+        Raises
+        ------
+        LaminaError
+            If the variant gives NaN.
+        """
+        key = tuple(rows)
+        if name not in self.candidates or self._alone or not rows:
+            return None
+        if key not in self._found:
+            try:
+                self._found[key] = self._measured(key)
+            except LaminaError as refusal:
+                _logger.warning("Each variant is measured alone. %s", refusal)
+                self._alone = True
+                return None
+        found = self._found[key][name]
+        assert_finite(torch.tensor([each.nats for each in found], dtype=self.model.dtype), name, stage)
+        return found
+
+    def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
+        """Of every candidate, the likelihoods of the rows."""
+        samples = shared(rows)
+        tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
+        with engine.opened(self.model, samples, tokens, outputs=False) as session:
+            session.measure(range(len(samples)), self.candidates)
+        scores = session.scores
+        found = {}
+        for name in self.candidates:
+            number = scores.index[name]
+            each = zip(scores.loglikelihood[number].tolist(), scores.hits[number].tolist(), rows, strict=True)
+            found[name] = [Likelihood(nats, hits == len(row[1])) for nats, hits, row in each]
+        return found
+
+
+def shared(rows: Sequence[Scored]) -> list[Sample]:
+    """Rows in order, those in one sample that follow each other and share a context.
+
+    So do contexts that differ late before one and the same continuation, as in WinoGrande.
+    """
+    groups: list[list[Scored]] = []
+    for row in rows:
+        if groups and _share(groups[-1][0], row):
+            groups[-1].append(row)
+        else:
+            groups.append([row])
+    return [
+        Sample(number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "")
+        for number, group in enumerate(groups)
+    ]
+
+
+def _share(one: Scored, other: Scored) -> bool:
+    if one[0] == other[0]:
+        return True
+    same = next((n for n, (a, b) in enumerate(zip(one[0], other[0], strict=False)) if a != b), 0)
+    return one[1] == other[1] and 2 * same >= max(len(one[0]), len(other[0]))
+
+
+def _layers(candidate: Candidate) -> list[tuple[int, str]]:
+    return [(int(unit.partition(".")[0]), unit) for unit in candidate.removed]
