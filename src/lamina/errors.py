@@ -1,5 +1,6 @@
 """The one exception a user is meant to read."""
 
+import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,8 +37,13 @@ def cause(text: str) -> str | None:
 def explained() -> Iterator[None]:
     """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback.
 
-    Where memory or the disk ran out, that is said too.
+    Where memory or the disk ran out, that is said too. What lamina has to say of its work goes to standard error, which
+    is a job's log.
     """
+    talk = logging.getLogger("lamina")
+    if not talk.handlers:
+        talk.addHandler(logging.StreamHandler())
+        talk.setLevel(logging.INFO)
     try:
         yield
         while _checks:

@@ -22,7 +22,6 @@ from lamina.evaluation import drafts, efficiency, perplexity
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.healing import full, lora
-from lamina.healing.progress import Progress
 from lamina.healing.training import Source as Training
 from lamina.models import donors, export
 from lamina.models.boundary import Patch
@@ -30,6 +29,7 @@ from lamina.models.materialise import materialise
 from lamina.passes import coalitions, residuals, weights
 from lamina.recovery import check, fit_rows, patch, protocol, refit, weighing
 from lamina.recovery.protocol import Fitted, Source
+from lamina.resume import Progress
 from lamina.search import contest, exact, looped, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.growing import Growing

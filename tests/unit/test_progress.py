@@ -3,13 +3,16 @@
 import io
 import logging
 import re
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.workflow.progress import LogHandler, Progress, spoken
+from lamina.timeleft import spoken
+from lamina.workflow.progress import LogHandler, Progress
 
 
 class Terminal(io.StringIO):
@@ -81,6 +84,36 @@ def test_a_long_run_says_something_every_minute() -> None:
     stream = io.StringIO()
     feed(handler(stream), jobs=1000)
     assert 1000 / 6 - 2 <= len(stream.getvalue().splitlines()) <= 1000 / 6 + 12
+
+
+def test_long_jobs_tell_how_far_they_are_and_when_the_run_ends(tmp_path: Path) -> None:
+    """Two jobs of 1,000 s each, of which nothing has ended; a third waits for its turn."""
+    found = Progress()
+    found.plan({"sweep_units": 3, "total": 3}, 0)
+    for job, text in enumerate(("loading\n10 %, about 15 min left\n38 %, about 10 min left\n", "no share yet\n")):
+        log = tmp_path / f"{job}.log"
+        log.write_text(text)
+        found.start(job, "sweep_units", 0, log)
+    assert found.line(380) == "0 of 3 jobs (0 %), sweep_units 0 of 3 (running: 38 %), about 19 min left"
+    (tmp_path / "1.log").write_text("61 %, about 4 min left\n")
+    # 620 s and 243 s of those under way, and 811 s, their mean, of the one that waits; two side by side.
+    assert found.left(380) == (pytest.approx((620 + 380 * 0.39 / 0.61 + (1000 + 380 / 0.61) / 2) / 2), True)
+    assert "(running: 38 %, 61 %)" in found.line(380)
+
+
+def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lamina.workflow.progress._SECONDS", 0.05)
+    stream = io.StringIO()
+    made = handler(stream)
+    begun = time.time()
+    made.handle(record("", begun, event=LogEvent.RUN_INFO, stats={"sweep_units": 2, "total": 2}))
+    made.handle(record("", begun, event=LogEvent.JOB_INFO, jobid=1, rule_name="sweep_units"))
+    time.sleep(0.5)
+    made.close()
+    said = stream.getvalue().splitlines()
+    assert len(said) >= 3 and said[-1].startswith("0 of 2 jobs (0 %), sweep_units 0 of 2")
+    time.sleep(0.2)
+    assert stream.getvalue().splitlines() == said
 
 
 def test_a_terminal_has_one_line_that_is_written_over() -> None:

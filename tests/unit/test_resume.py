@@ -17,10 +17,10 @@ from lamina.config import healings
 from lamina.config.healings import Lora
 from lamina.data import calibrations
 from lamina.healing import lora, training
-from lamina.healing.progress import Progress, digest
 from lamina.healing.training import Source
 from lamina.jobs.heal_variant import HealVariant
 from lamina.recovery import patch
+from lamina.resume import Progress, digest
 from lamina.tables import store
 from tests.unit import scripts, tiny
 from tests.unit.configurations import REPOSITORY

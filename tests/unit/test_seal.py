@@ -17,10 +17,10 @@ from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
-from lamina.healing.progress import Progress
 from lamina.models.materialise import materialise
 from lamina.recovery import patch
 from lamina.reporting import database, shell
+from lamina.resume import Progress
 from lamina.search import plans
 from lamina.search.plans import Plan
 from lamina.tables import store

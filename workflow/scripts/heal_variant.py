@@ -8,12 +8,12 @@ from pathlib import Path
 from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.healing.progress import Progress, digest
 from lamina.healing.training import Source
 from lamina.jobs.heal_variant import HealVariant
 from lamina.models.load import load_quantised
 from lamina.modules import load
 from lamina.recovery import patch
+from lamina.resume import Progress, digest
 from lamina.tables import store
 from lamina.variant import Variant
 

@@ -5,6 +5,7 @@ from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.load import load_model
+from lamina.resume import Progress, digest
 from lamina.search import plans, removals
 from lamina.tables import store
 
@@ -12,10 +13,12 @@ if __name__ == "__main__":
     with explained():
         job = SweepUnits.read()
         plan, rows = plans.read(job.plan) if job.plan else None, []
+        progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
             manifest, removed = seal.read_json(job.manifest), plan.units if plan else []
             if units := removals.share(job, manifest["n_layers"], removed):
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 read = {name: calibrations.read(file) for name, file in files.items()}
-                rows = removals.rows(job, load_model(manifest), manifest, read, units, removed)
+                rows = removals.rows(job, load_model(manifest), manifest, read, units, removed, progress)
         store.write(job.output, store.from_rows("sweeps", rows, **job.keys), job.provenance)
+        progress.remove()

@@ -1,5 +1,9 @@
-"""What the jobs share that measure many variants of one model: one model load, and two tables."""
+"""What the jobs share that measure many variants of one model: one model load, and two tables.
 
+What is measured is kept beside the output until the tables stand, so that a job that was killed goes on from there.
+"""
+
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +18,9 @@ from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.jobs.benchmark_task import BenchmarkTask
 from lamina.models.load import load_model
 from lamina.models.materialise import materialise
+from lamina.resume import Progress, digest
 from lamina.tables import store
+from lamina.timeleft import TimeLeft
 from lamina.variant import Variant
 
 BenchmarkJob = BenchmarkTask | BenchmarkGeneration | BenchmarkPerplexity
@@ -23,6 +29,7 @@ Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
 """Of a model, what messages call it, and what can be measured with it in one pass: rows of `benchmarks` and of
 `benchmark_samples`, without a variant's keys."""
 
+SECONDS = 30.0  # between two savings
 _PATCHES = 1 << 30  # bytes of patches that are held at a time
 
 
@@ -30,20 +37,33 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
     """Score every variant by what `prepare` makes of the manifest and the unpruned model, and write both tables."""
     rows: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
+    unfinished = _Unfinished(job)
     if job.variants:
         manifest = seal.read_json(job.manifest)
         base = load_model(manifest)
-        score = prepare(manifest, base)
-        for parts in _some(job.variants):
-            candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
-            together = Together(base, {name: found for name, found in candidates.items() if found is not None})
-            for variant, each in parts.items():
-                model = materialise(base, each.plan, each.patches, each.adapter)
-                measured, documents = score(model, assembly.title(variant), together)
-                rows += [variant.row() | row for row in measured]
-                samples += [variant.row() | row for row in documents]
+        for variant, (measured, documents) in _scored(job, base, prepare(manifest, base), unfinished):
+            rows += [variant.row() | row for row in measured]
+            samples += [variant.row() | row for row in documents]
     store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
     store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)
+    unfinished.remove()
+
+
+def _scored(
+    job: BenchmarkJob, base: PreTrainedModel, score: Score, unfinished: "_Unfinished"
+) -> Iterator[tuple[Variant, tuple[Rows, Rows]]]:
+    """Every variant that was not refused, with what was scored."""
+    left = TimeLeft(len(job.variants), len(unfinished.scored))
+    for parts in _some(job.variants):
+        candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
+        named = {name: found for name, found in candidates.items() if found is not None}
+        together = Together(base, named, unfinished.of_pass)
+        for variant, each in parts.items():
+            if str(variant) not in unfinished.scored:
+                model = materialise(base, each.plan, each.patches, each.adapter)
+                unfinished.note(variant, score(model, assembly.title(variant), together))
+                left.step(1)
+            yield variant, unfinished.scored[str(variant)]
 
 
 def _some(variants: Sequence[str]) -> Iterator[Mapping[Variant, Parts]]:
@@ -62,3 +82,32 @@ def _some(variants: Sequence[str]) -> Iterator[Mapping[Variant, Parts]]:
         held += size
     if found:
         yield found
+
+
+class _Unfinished:
+    """What a job has measured so far, on disk: `scored`, the rows of variants by their text, and passes under way."""
+
+    def __init__(self, job: BenchmarkJob) -> None:
+        self._key = digest({"job": job.origin})
+        self._file = f"{job.output}.unfinished"
+        self._progress, self._passes = Progress(self._file, self._key), list[Progress]()
+        found = self._progress.load()
+        self.scored: dict[str, tuple[Rows, Rows]] = found[1] if found else {}
+        self._saved = time.monotonic()
+
+    def note(self, variant: Variant, scored: tuple[Rows, Rows]) -> None:
+        """A variant was scored."""
+        self.scored[str(variant)] = scored
+        if time.monotonic() - self._saved >= SECONDS:
+            self._progress.save({}, self.scored)
+            self._saved = time.monotonic()
+
+    def of_pass(self, what: str) -> Progress:
+        """Where a pass over rows with this hash is kept."""
+        self._passes.append(Progress(f"{self._file}.{len(self._passes)}", digest({"pass": self._key, "rows": what})))
+        return self._passes[-1]
+
+    def remove(self) -> None:
+        """Forget everything, once the tables stand."""
+        for each in (self._progress, *self._passes):
+            each.remove()

@@ -5,8 +5,9 @@ layers went, run the layers before the first one in which they differ once. A va
 alone.
 """
 
+import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,6 +18,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
 from lamina.models.modeling_lamina import patch_dtype
+from lamina.resume import Progress
 from lamina.streams.batches import TOKENS
 from lamina.sweep import engine, room
 from lamina.sweep.candidates import Candidate
@@ -53,8 +55,14 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
 class Together:
     """Variants of `model` that are measured in one pass, by name, as soon as somebody asks for one of them."""
 
-    def __init__(self, model: PreTrainedModel, candidates: Mapping[str, Candidate]) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        candidates: Mapping[str, Candidate],
+        progress: Callable[[str], Progress | None] = lambda what: None,
+    ) -> None:
+        """`progress` gives, by a hash of some rows, where what is measured of them is kept until it is finished."""
+        self.model, self._progress = model, progress
         # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
         self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(_layers(item[1]))))
         self._found: dict[tuple[Scored, ...], dict[str, list[Likelihood]]] = {}
@@ -88,8 +96,9 @@ class Together:
         """Of every candidate, the likelihoods of the rows."""
         samples = shared(rows)
         tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
+        progress = self._progress(hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest())
         with engine.opened(self.model, samples, tokens, outputs=False) as session:
-            session.measure(range(len(samples)), self.candidates)
+            session.measure(range(len(samples)), self.candidates, progress=progress)
         scores = session.scores
         found = {}
         for name in self.candidates:

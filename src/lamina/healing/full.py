@@ -17,11 +17,11 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
-from lamina.healing.progress import Progress
 from lamina.healing.training import Source
 from lamina.models.boundary import Boundary, Repairing, own_all
 from lamina.models.materialise import EVERYTHING, materialise
 from lamina.models.modeling_lamina import describe
+from lamina.resume import Progress
 
 save_empty = lora.save_empty
 

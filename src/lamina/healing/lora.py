@@ -23,12 +23,12 @@ from lamina.config.healings import Lora
 from lamina.errors import LaminaError
 from lamina.healing import training
 from lamina.healing.objectives import Objective
-from lamina.healing.progress import Progress
 from lamina.healing.training import Source
 from lamina.models.adaptable import names_as_they_are, paths
 from lamina.models.boundary import Boundary, Repairing, own
 from lamina.models.materialise import ADAPTED, SETTINGS, materialise
 from lamina.models.modeling_lamina import Patched
+from lamina.resume import Progress
 from lamina.tables import store
 
 NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None}

@@ -20,10 +20,11 @@ from lamina.data.calibrations import Sample
 from lamina.data.splitting import held_out
 from lamina.errors import LaminaError
 from lamina.healing.objectives import Objective, tokens
-from lamina.healing.progress import Progress
+from lamina.resume import Progress
 from lamina.streams.batches import by_length
 from lamina.streams.footprint import Shape, stepped, trained
 from lamina.sweep.room import room
+from lamina.timeleft import TimeLeft
 
 VALIDATION_SHARE = 0.15
 SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch
@@ -103,6 +104,7 @@ def train(
     else:
         rows, best = saved[1]["rows"], _restored(saved[0], masters, optimiser)
     objective.variant.train()
+    left = TimeLeft(len(steps), rows[-1]["step"])
     for number, step in enumerate(steps[rows[-1]["step"] :], rows[-1]["step"] + 1):
         rate = options.learning_rate * schedule(number, warmup, len(steps))
         for group in optimiser.param_groups:
@@ -137,6 +139,7 @@ def train(
                 best = {name: weight.detach().clone() for name, weight in weights.items()}
         if progress and (step.last or number % SAVE_STEPS == 0):
             progress.save(_state(masters, best, optimiser), {"rows": rows})
+        left.step(1)
     masters.release()
     return rows, best
 

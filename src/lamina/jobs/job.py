@@ -11,6 +11,7 @@ on has no default here, and stands in the configuration or in a module that the 
 
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -69,6 +70,7 @@ class Job(Part):
     follows: dict[str, str | None] = {}
 
     _code: str = PrivateAttr("")
+    _told: str = PrivateAttr("")
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -139,7 +141,7 @@ class Job(Part):
             )
         told = json.loads(text)
         job = cls.model_validate(told["job"])
-        job._code = told.get("code", "")
+        job._code, job._told = told.get("code", ""), text
         modules.declare(job.modules)
         seal.tell(text)
         contents.check(told.get("sources", {}))
@@ -155,6 +157,16 @@ class Job(Part):
         told = {name: value for name, value in self._plain().items() if name not in aside}
         found = {"code": self._code, "params": hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}
         return found | ({"seed": str(told["seed"])} if "seed" in told else {})
+
+    @property
+    def origin(self) -> str:
+        """A hash of all that the job was told and of the files that it reads, by which its unfinished work is known."""
+        found = hashlib.sha256((self._told or json.dumps(self._plain(), sort_keys=True)).encode())
+        for given in self.inputs.values():
+            for file in filter(os.path.isfile, [given] if isinstance(given, str) else given):
+                with Path(file).open("rb") as handle:
+                    found.update(hashlib.file_digest(handle, "sha256").digest())
+        return found.hexdigest()
 
     def _plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)

@@ -10,6 +10,7 @@ from lamina.data.calibrations import Calibration
 from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.surgery import parse
 from lamina.modules import load
+from lamina.resume import Progress
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import protected_layers
@@ -34,6 +35,7 @@ def rows(
     read: Mapping[str, Calibration],
     units: Sequence[str],
     removed: Sequence[str],
+    progress: Progress,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
@@ -45,6 +47,8 @@ def rows(
         The calibrations that the job names: the one that is scored, and what a repair in the loop is fitted on.
     units, removed
         Those of the block, and those that are gone before the sweep.
+    progress
+        Where a sweep of all units on all samples keeps what it has measured so far.
     """
     calibration = read[job.keys["calibration"]]
     tokens = room.tokens(job.tokens, model, calibration.samples, len(units) + 2)
@@ -56,7 +60,8 @@ def rows(
     if job.budget or job.loop or job.donors:
         return _evaluated(job, model, manifest, read, units, removed, tokens)
     names = [engine.CURRENT, *units] if job.block == 0 else units
-    return engine.sweep(model, calibration.samples, units, removed, cast(engine.Pass, job.pass_), tokens).rows(names)
+    pass_ = cast(engine.Pass, job.pass_)
+    return engine.sweep(model, calibration.samples, units, removed, pass_, tokens, progress=progress).rows(names)
 
 
 def _evaluated(

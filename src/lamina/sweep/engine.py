@@ -1,6 +1,6 @@
 """The ablation engine: candidates measured on samples, many in one pass; a sweep is the candidates of every removal."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -14,11 +14,13 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import check_patches
 from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import check, parse
+from lamina.resume import Progress
 from lamina.streams.batches import TOKENS
 from lamina.sweep import candidates, forking, packing, proof, readings
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Batch, Line, Places
+from lamina.sweep.resumable import resumable
 from lamina.sweep.scores import Name, Scores
 
 Pass = Literal["removal", "stream"]
@@ -56,6 +58,7 @@ def sweep(
     pass_: Pass = "removal",
     tokens: int = TOKENS,
     outputs: bool = True,
+    progress: Progress | None = None,
 ) -> Scores:
     """Measure the removal of each of `units` from `model` without its `removed` units, on every sample.
 
@@ -70,6 +73,8 @@ def sweep(
         Budget of one pass: lines × streams × length. Memory follows it.
     outputs
         Whether to compare the outputs with the unpruned model's.
+    progress
+        Where what is measured so far is kept, for a process that takes up the work of one that was killed.
 
     Raises
     ------
@@ -77,7 +82,7 @@ def sweep(
         If the model itself yields logits that are not numbers.
     """
     with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
-        session.sweep(units, removed, pass_)
+        session.sweep(units, removed, pass_, progress)
     return session.scores
 
 
@@ -174,12 +179,18 @@ class Session:
         logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **given).logits
         return logits
 
-    def sweep(self, units: Sequence[str], removed: Sequence[str] = (), pass_: Pass = "removal") -> None:
+    def sweep(
+        self,
+        units: Sequence[str],
+        removed: Sequence[str] = (),
+        pass_: Pass = "removal",
+        progress: Progress | None = None,
+    ) -> None:
         """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
         current = Candidate(frozenset(removed))
         without = {unit: current.without(unit) for unit in units} if pass_ == "removal" else {}
         observed = {unit: self.observation(current, unit) for unit in units}
-        self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed)
+        self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed, progress)
 
     def observation(self, model: Candidate, unit: str) -> Observation:
         """What is to be looked at to see what a unit of `model` does to its stream."""
@@ -191,11 +202,13 @@ class Session:
         numbers: Iterable[int],
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Score the candidates in `wanted` on the samples with these numbers, and make the observations beside.
 
         What is found stands in `scores` under the names given. An observation is made in the pass of the candidate with
-        its name, or in the only pass if no candidate has it.
+        its name, or in the only pass if no candidate has it. With `progress`, what a process that was killed has
+        measured by the same call is taken from there, batch by batch, and the numbers are those of one that was not.
 
         Raises
         ------
@@ -212,17 +225,31 @@ class Session:
         forks = [name for name, candidate in wanted.items() if candidate not in carried]
         once = [name for name in wanted if wanted[name] in carried]
         most = len(forks) + len(carried)
-        for batch in packing.batches(lines, self.tokens / max(1, most), self._head_cost):
-            width = len(batch[0].tokens) * len(batch)
-            for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
-                names = group if number else [*once, *group]
-                self._pass(batch, *_part(names, wanted, observed, number == 0))
+        batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost))
+        with resumable(batches, self.scores, progress) as left:
+            for batch in left:
+                self._measure(batch, forks, once, carried, wanted, observed)
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise LaminaError(
                 f"{type(self.model).__name__} ({self.model.config.name_or_path}) yields logits that are not numbers "
                 "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its "
                 "models entry; if that does not help, its weights are damaged."
             )
+
+    def _measure(
+        self,
+        batch: tuple[Line, ...],
+        forks: list[Name],
+        once: list[Name],
+        carried: Collection[Candidate],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation],
+    ) -> None:
+        """All passes over one batch; `once` are those of the first, beside its share of what forks off."""
+        width = len(batch[0].tokens) * len(batch)
+        for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
+            names = group if number else [*once, *group]
+            self._pass(batch, *_part(names, wanted, observed, number == 0))
 
     def _check(self, candidate: Candidate) -> None:
         """Refuse what a materialised variant refuses."""

@@ -83,6 +83,11 @@ class Scores:
             self.cosine[unit, of] = _or_infinite(cosine[streamed])
             self.angular_last[unit, of] = _or_infinite(angle[streamed])
 
+    def state(self) -> dict[str, np.ndarray]:
+        """All arrays by name, the very ones: what is written into them is taken in."""
+        named = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return named | {f"output.{metric}": values for metric, values in self.output.items()}
+
     def not_numbers(self, name: Name) -> bool:
         """Whether any score of a candidate is NaN."""
         number = self.index[name]

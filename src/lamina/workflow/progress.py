@@ -1,19 +1,25 @@
 """How far a run is: jobs done of all, the stage, the time left, and nothing else unless something goes wrong.
 
 Snakemake's logger plugin `lamina` (`snakemake --logger lamina`, as `make run` does). On a terminal one line is written
-over and over; in a pipe there is a line a minute and a line for each tenth of the run, without control codes.
+over and over; in a pipe there is a line a minute and a line for each tenth of the run, without control codes. Of long
+jobs it tells the shares that their logs say are done.
 """
 
 import logging
 import shutil
 import sys
+import threading
+import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, NamedTuple, TextIO
 
 from snakemake.logging import DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
+
+from lamina.timeleft import share, spoken
 
 # Snakemake's own talk of a run that goes well; whatever else it says is shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
@@ -31,6 +37,23 @@ _TALK = (
     "host: ",
 )
 _SECONDS = 60.0  # between two lines in a pipe, at most
+_TAIL = 4096  # bytes at the end of a log, where a job says how far it is
+
+
+class Running(NamedTuple):
+    """A job under way: its rule, when it began, its log."""
+
+    rule: str
+    begun: float
+    log: Path | None = None
+
+    def share(self) -> float | None:
+        """The share that its log says is done; None where it says nothing."""
+        if self.log is None or not self.log.is_file():
+            return None
+        with self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - _TAIL))
+            return share(file.read().decode(errors="replace"))
 
 
 @dataclass
@@ -42,7 +65,7 @@ class Progress:
     done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)  # of the finished jobs of each rule
-    running: dict[int, tuple[str, float]] = field(default_factory=dict)
+    running: dict[int, Running] = field(default_factory=dict)
     stage: str = ""  # the rule of the last job that started or ended
     begun: float = 0.0
 
@@ -51,14 +74,14 @@ class Progress:
         self.stages = Counter({rule: count for rule, count in stages.items() if rule != "total"})
         self.total, self.begun = stages["total"], now
 
-    def start(self, job: int, rule: str, now: float) -> None:
+    def start(self, job: int, rule: str, now: float, log: Path | None = None) -> None:
         """A job was started."""
         self.stage = rule
-        self.running[job] = (rule, now)
+        self.running[job] = Running(rule, now, log)
 
     def finish(self, job: int, now: float) -> None:
         """A job ended well."""
-        rule, started = self.running.pop(job, ("", now))
+        rule, started, _ = self.running.pop(job, Running("", now))
         if rule:
             self.stage = rule
             self.finished[rule] += 1
@@ -67,43 +90,44 @@ class Progress:
     def left(self, now: float) -> tuple[float, bool] | None:
         """Seconds to the end, and whether every kind of job that is left has been timed; None before any was.
 
-        Jobs that are left take the mean of their rule's, or of all where none has finished, as many side by side as
+        A job that says how far it is takes as long for the rest as for what is done. Jobs that are left take the mean
+        of their rule's, those under way that say it among them, or of all where there is none, as many side by side as
         have been on average.
         """
-        spent, all_finished = sum(self.seconds.values()), self.finished.total()
-        if not spent or now <= self.begun:
+        shares = {job: share for job, running in self.running.items() if (share := running.share())}
+        whole = {job: (now - self.running[job].begun) / share for job, share in shares.items()}
+        timed, spent = Counter(self.finished), dict(self.seconds)
+        for job, seconds in whole.items():
+            rule = self.running[job].rule
+            timed[rule] += 1
+            spent[rule] = spent.get(rule, 0.0) + seconds
+        if not sum(spent.values()) or now <= self.begun:
             return None
-        running = Counter(rule for rule, _ in self.running.values())
-        each = {
-            rule: self.seconds[rule] / self.finished[rule] if self.finished[rule] else spent / all_finished
-            for rule in self.stages
-        }
+        running = Counter(each.rule for each in self.running.values())
+        everything = sum(spent.values()) / timed.total()
+        each = {rule: spent[rule] / timed[rule] if timed[rule] else everything for rule in self.stages}
         waiting = {rule: count - self.finished[rule] - running[rule] for rule, count in self.stages.items()}
         work = sum(max(0, count) * each[rule] for rule, count in waiting.items())
-        work += sum(max(0.0, each.get(rule, 0.0) - (now - started)) for rule, started in self.running.values())
-        under_way = sum(now - started for _, started in self.running.values())
-        known = all(self.finished[rule] for rule, count in self.stages.items() if count)
-        return work / max(1.0, (spent + under_way) / (now - self.begun)), known
+        lasting = {job: whole.get(job, each.get(one.rule, 0.0)) for job, one in self.running.items()}
+        work += sum(max(0.0, lasting[job] - (now - one.begun)) for job, one in self.running.items())
+        under_way = sum(now - one.begun for one in self.running.values())
+        known = all(timed[rule] for rule, count in self.stages.items() if count)
+        return work / max(1.0, (sum(self.seconds.values()) + under_way) / (now - self.begun)), known
 
     def line(self, now: float) -> str:
-        """`120 of 400 jobs (30 %), sweep_units 34 of 80, about 4 min left`."""
+        """`120 of 400 jobs (30 %), sweep_units 34 of 80 (running: 38 %, 61 %), about 4 min left`."""
         text = f"{self.done} of {self.total} jobs ({self.done / max(1, self.total):.0%})".replace("%", " %")
         if self.stage:
             # What most of the running jobs do, the earliest begun among equals.
-            running = Counter(rule for rule, _ in self.running.values())
+            running = Counter(each.rule for each in self.running.values())
             rule = running.most_common(1)[0][0] if running else self.stage
             text += f", {rule} {self.finished[rule]} of {self.stages[rule]}"
+            shares = [f"{share:.0%}".replace("%", " %") for each in self.running.values() if (share := each.share())]
+            text += f" (running: {', '.join(shares)})" if shares else ""
         left = self.left(now) if self.done < self.total else None
         if left:
             text += f", {'about' if left[1] else 'at least'} {spoken(left[0])} left"
         return text
-
-
-def spoken(seconds: float) -> str:
-    """A time in the unit that a person would use."""
-    if seconds < 90:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 class LogHandler(LogHandlerBase):
@@ -121,6 +145,7 @@ class LogHandler(LogHandlerBase):
         self.progress = Progress()
         self.drawn = ""  # the line that stands on the terminal
         self.said = (0, 0.0)  # tenth of the run and time of the last line in a pipe
+        self._over = threading.Event()
         self.addFilter(DefaultFilter(told.quiet, told.debug_dag, told.verbose, told.dryrun, told.printshellcmds))
         self.setFormatter(DefaultFormatter(told.quiet, told.show_failed_logs))
 
@@ -136,6 +161,7 @@ class LogHandler(LogHandlerBase):
 
     def close(self) -> None:
         """Leave the last state on the terminal."""
+        self._over.set()
         if self.drawn:
             self.stream.write("\n")
             self.drawn = ""
@@ -151,8 +177,9 @@ class LogHandler(LogHandlerBase):
         event, progress = told["event"], self.progress
         if event == LogEvent.RUN_INFO:
             progress.plan(told["stats"], now)
+            threading.Thread(target=self._keep_saying, daemon=True).start()
         elif event == LogEvent.JOB_INFO:
-            progress.start(told["jobid"], told["rule_name"], now)
+            progress.start(told["jobid"], told["rule_name"], now, next(map(Path, told.get("log") or []), None))
             if told.get("rule_msg"):  # what a rule has to say of its job
                 self._say(told["rule_msg"])
         elif event == LogEvent.JOB_FINISHED:
@@ -166,6 +193,23 @@ class LogHandler(LogHandlerBase):
             if event == LogEvent.RUN_INFO or tenth > self.said[0] or now - self.said[1] >= _SECONDS:
                 self.said = (tenth, now)
                 self._say(progress.line(now))
+
+    def _keep_saying(self) -> None:
+        """A line a minute also while long jobs neither begin nor end."""
+        while not self._over.wait(_SECONDS):
+            self.acquire()
+            try:
+                if not self._over.is_set() and self.progress.running:
+                    self._say_again(time.time())
+            finally:
+                self.release()
+
+    def _say_again(self, now: float) -> None:
+        if self.stream.isatty():
+            self._draw(self.progress.line(now))
+        elif now - self.said[1] >= _SECONDS:
+            self.said = (self.said[0], now)
+            self._say(self.progress.line(now))
 
     def _draw(self, line: str) -> None:
         line = line[: shutil.get_terminal_size().columns - 1]

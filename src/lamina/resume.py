@@ -1,4 +1,4 @@
-"""Where a healing stands, on disk, so that one that was killed goes on from there as if nothing had happened."""
+"""Where a job stands, on disk, so that one that was killed goes on from there as if nothing had happened."""
 
 import hashlib
 import json

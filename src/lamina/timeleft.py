@@ -1,0 +1,40 @@
+"""How far a job is, in its log once a minute: `38 %, about 7 min left`. The line of a run is made of these."""
+
+import logging
+import re
+import time
+
+SECONDS = 60.0  # between two lines of a job
+SAID = re.compile(r"^(\d+) %(?:, about .* left)?$", re.MULTILINE)
+
+_logger = logging.getLogger(__name__)
+
+
+class TimeLeft:
+    """Of work that is `total`, in any unit; of which `done` was done by an earlier process."""
+
+    def __init__(self, total: float, done: float = 0.0) -> None:
+        self.total, self._before, self._done = total, done, done
+        self._begun = self._said = time.monotonic()
+
+    def step(self, amount: float) -> None:
+        """So much more is done."""
+        self._done += amount
+        now = time.monotonic()
+        if now - self._said >= SECONDS and self._before < self._done < self.total:
+            self._said = now
+            left = (now - self._begun) * (self.total - self._done) / (self._done - self._before)
+            _logger.info("%d %%, about %s left", 100 * self._done / self.total, spoken(left))
+
+
+def share(log: str) -> float | None:
+    """The share of a job that is done, by the last line of its log that says so; None where none does."""
+    found = SAID.findall(log)
+    return int(found[-1]) / 100 if found else None
+
+
+def spoken(seconds: float) -> str:
+    """A time in the unit that a person would use."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    return f"{round(seconds / 60)} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
