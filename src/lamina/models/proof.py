@@ -66,19 +66,34 @@ def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
 def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
     """Logits of the last positions of one row, run alone: (last, V)."""
     row = torch.tensor([ids], device=model.device)
-    found: torch.Tensor = model(input_ids=row, use_cache=False).logits
+    with scored(model, slice(-last, None)):
+        found: torch.Tensor = model(input_ids=row, use_cache=False).logits
     return found[0, -last:].clone()
+
+
+@contextmanager
+def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
+    """While open, only these positions are multiplied by the vocabulary matrix where it takes rows: long ones fit."""
+    head = model.get_output_embeddings()
+    if head is None:
+        yield
+        return
+    handle = head.register_forward_pre_hook(lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @torch.inference_mode()
 def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]) -> torch.Tensor:
     """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
-    size = max(1, _CHUNK // (len(ids) * text_config(model).vocab_size))
+    size = max(1, _CHUNK // (last * text_config(model).vocab_size))
     found = []
     for start in range(0, len(gone), size):
         some = gone[start : start + size]
         rows = torch.tensor([ids], device=model.device).expand(len(some), -1)
-        with _bypassed(layers_of(model), some):
+        with _bypassed(layers_of(model), some), scored(model, slice(-last, None)):
             found.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
     return torch.cat(found)
 
@@ -134,31 +149,48 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
     return float(far.max() if dtype in ROUNDING else far.median())
 
 
-def check(model: PreTrainedModel, ids: Sequence[int]) -> None:
+def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
     """Refuse a model that a later token changes earlier, or that cut layers do not leave as layers that are passed by.
 
-    It is checked once, see `proven`.
+    Both are tried on the longest row there is too, as windows and chunks change nothing before their size, and some
+    rotations of positions depend on the length of a text. It is checked once, see `proven`.
 
     Raises
     ------
     LaminaError
-        Saying which of the two, and by how much.
+        Saying which of them, and by how much.
     """
-    if proven.found(model, _WHOLE):
+    what = f"{_WHOLE}, in rows of {len(longest)} tokens"
+    if proven.found(model, what):
         return
-    name, most, last = text_config(model).model_type, tolerance(model), len(ids) // 2
-    whole = logits(model, ids, len(ids))
-    changed = [*ids[:-last], *reversed(ids[:last])]
-    far = distance(logits(model, changed, len(ids))[:-last], whole[:-last], model.dtype)
+    name, most, last = text_config(model).model_type, tolerance(model), max(1, min(_LONG, len(longest) // 2))
+    before = logits(model, longest[:-last] or ids, last)
+    far = distance(before, logits(model, longest, last + len(before))[: len(before)], model.dtype)
     if far > most:
+        ahead = _looks_ahead(model, ids)
+        if ahead > most:
+            raise LaminaError(
+                f"the model family '{name}' looks ahead: another ending moves the logits of the tokens before it (by "
+                f"{ahead:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those "
+                "before."
+            )
         raise LaminaError(
-            f"the model family '{name}' looks ahead: another ending moves the logits of the tokens before it (by "
-            f"{far:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those before."
+            f"the model family '{name}' gives the same tokens other logits in a text of {len(longest)} tokens than in "
+            f"one of {len(longest) - last} (by {far:.2g} of their spread): a number would depend on what runs beside a "
+            "text, or before it. Calibrate on shorter texts."
         )
     depth = len(layers_of(model))
     if depth >= 3:
-        check_cut(model, [depth // 3, depth - 1], ids)
-    proven.note(model, _WHOLE, True)
+        check_cut(model, [depth // 3, depth - 1], longest)
+    proven.note(model, what, True)
+
+
+def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """How far the logits of tokens move where those behind them are others."""
+    last = max(1, len(ids) // 2)
+    changed = [*ids[:-last], *reversed(ids[:last])]
+    moved, whole = (logits(model, row, len(ids))[:-last] for row in (changed, ids))
+    return distance(moved, whole, model.dtype)
 
 
 def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
@@ -169,10 +201,10 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     LaminaError
         Saying by how much.
     """
-    what = f"cut by {list(gone)}"
+    what = f"cut by {list(gone)}, in a row of {len(ids)} tokens"
     if not gone or proven.found(model, what):
         return
-    last, most = len(ids) // 2, tolerance(model)
+    last, most = min(_LONG, len(ids) // 2), tolerance(model)
     named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
     named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
     cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"

@@ -8,10 +8,10 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import proof
+from lamina.models import proof, proven
 from lamina.models.structure import layers_of, text_config
 from lamina.streams import taps
-from lamina.streams.batches import TOKENS
+from lamina.streams.batches import TOKENS, padded
 
 # Numbers of the streams that are turned into float32 at a time: 8 MiB.
 _CHUNK = 1 << 21
@@ -27,9 +27,12 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     Raises
     ------
     LaminaError
-        If the streams are not numbers, or the model is not a causal one whose layers can be cut.
+        If the streams are not numbers, or the model is not a causal one whose layers can be cut, or its numbers depend
+        on what runs beside a sequence.
     """
-    proof.check(model, proof.short(sequences))
+    short, longest = proof.short(sequences), max(sequences, key=len)
+    proof.check(model, short, longest)
+    _check_beside(model, short, longest)
     count = len(layers_of(model)) + 1
     found = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
     taps.run(model, sequences, range(count), found.add, tokens)
@@ -59,6 +62,26 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
                 }
             )
     return rows
+
+
+@torch.inference_mode()
+def _check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
+    """Refuse a model that gives a text other logits in a batch with a longer one, as some rotations of positions do."""
+    what = f"run beside {len(longest)} tokens"
+    if len(ids) == len(longest) or proven.found(model, what):
+        return
+    rows, real = padded([longest, ids], model.device)
+    last = max(1, len(ids) // 2)
+    with proof.scored(model, slice(len(ids) - last, len(ids))):
+        found = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
+    far = proof.distance(found, proof.logits(model, ids, last), model.dtype)
+    if far > proof.tolerance(model):
+        raise LaminaError(
+            f"the model family '{text_config(model).model_type}' gives a text other logits beside one of "
+            f"{len(longest)} tokens than alone (by {far:.2g} of their spread), so its activations would depend on what "
+            "runs beside them. Calibrate on texts of one length, or on shorter ones."
+        )
+    proven.note(model, what, True)
 
 
 class _Similarities:

@@ -67,7 +67,7 @@ def run(
     LaminaError
         If a stream holds NaN, or the model has more than one.
     """
-    wanted = sorted(set(boundaries))
+    wanted, width = sorted(set(boundaries)), text_config(model).hidden_size
     body: Any = model.base_model
     with (
         _ending_at(model, wanted),
@@ -79,7 +79,7 @@ def run(
         ):
             ids, real = padded([sequences[number] for number in samples], model.device)
             body(input_ids=ids, attention_mask=real.long(), use_cache=False)
-            if any(stream.dim() != 3 for stream in streams.values()):
+            if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
                 raise LaminaError(
                     f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
                     ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
@@ -188,7 +188,7 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
 
 def _stream(output: Any) -> torch.Tensor:
     """The stream in what a layer gives out."""
-    stream: torch.Tensor = output[0] if isinstance(output, tuple) else output
+    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
     return stream
 
 

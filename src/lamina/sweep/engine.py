@@ -148,20 +148,21 @@ class Session:
         self.scores = Scores(samples)
         self.layer_tokens = 0
         self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
-        self.fixed = False
+        self.fixed, self.mixed = False, True
         config = text_config(model)
         self._head_cost = config.vocab_size / (4 * config.hidden_size)
         self._halves_are_all = not family_of(model).stream_norm
         self._checked: set[Candidate] = set()
 
     @torch.inference_mode()
-    def share(self, contexts: bool, fixed: bool = False) -> None:
+    def share(self, contexts: bool, fixed: bool = False, mixed: bool = True) -> None:
         """Let the rows of a sample share their context, under masks of our own, or run each under the model's masks.
 
-        `fixed` keeps the size of the batch the same around the layers, for code that reshapes what leaves them.
+        `fixed` keeps the size of the batch the same around the layers, for code that reshapes what leaves them. Without
+        `mixed` a batch has lines of one length and no padding, for code that looks at the longest.
         """
         samples, model = self.scores.samples, self.model
-        self.windows, self.fixed = self.windows if contexts else None, fixed
+        self.windows, self.fixed, self.mixed = self.windows if contexts else None, fixed, mixed
         self._lines = [packing.pack(number, sample, contexts) for number, sample in enumerate(samples)]
         # Each wrapper learns what its layer is given and returns, from batches of different sizes.
         token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
@@ -225,7 +226,7 @@ class Session:
         forks = [name for name, candidate in wanted.items() if candidate not in carried]
         once = [name for name in wanted if wanted[name] in carried]
         most = len(forks) + len(carried)
-        batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost))
+        batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed))
         with resumable(batches, self.scores, progress) as left:
             for batch in left:
                 self._measure(batch, forks, once, carried, wanted, observed)
@@ -291,7 +292,7 @@ class Session:
         def observe(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
             seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
 
-        batch = packing.collate(lines, self.model.device)
+        batch = packing.collate(lines, self.model.device, self.mixed)
         everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
         places = packing.places(lines, self.scores.offsets)
         logits, leaves = self.logits(batch, places, everyone, list(observed.values()), observe)

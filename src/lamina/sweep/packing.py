@@ -156,11 +156,11 @@ def scored_positions(line: Line) -> list[int]:
     return sorted({at for answer in line.answers for at in answer.at})
 
 
-def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[tuple[Line, ...]]:
+def batches(lines: Sequence[Line], budget: float, head_cost: float, mixed: bool = True) -> Iterator[tuple[Line, ...]]:
     """Groups of lines of similar length whose cost, in tokens, stays under `budget`; a single line may exceed it.
 
-    A scored position costs `head_cost` tokens more, for its logits. The longest lines come first, so that a batch too
-    large for the machine fails at once.
+    Without `mixed` the lines of a group have one length. A scored position costs `head_cost` tokens more, for its
+    logits. The longest lines come first, so that a batch too large for the machine fails at once.
     """
     order = sorted(lines, key=lambda line: (-len(line.tokens), line.sample))
     start = 0
@@ -168,7 +168,7 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[
         length, chosen, scored = len(order[start].tokens), [order[start]], len(scored_positions(order[start]))
         for line in order[start + 1 :]:
             scored += len(scored_positions(line))
-            if length * (len(chosen) + 1) + scored * head_cost > budget:
+            if length * (len(chosen) + 1) + scored * head_cost > budget or not (mixed or len(line.tokens) == length):
                 break
             # Much shorter lines wait for a batch of their own, unless this one would stay small.
             if len(line.tokens) < SHORT * length and length * len(chosen) > budget / 16:
@@ -178,13 +178,13 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float) -> Iterator[
         start += len(chosen)
 
 
-def collate(lines: tuple[Line, ...], device: torch.device) -> Batch:
+def collate(lines: tuple[Line, ...], device: torch.device, mixed: bool = True) -> Batch:
     """Pad `lines` on the right into one batch, which goes to the device at once.
 
     On a device with tensor cores to a multiple of 8: they compute in such steps, and attention copies a mask whose rows
-    are not aligned.
+    are not aligned. Lines that are not `mixed` have one length and stay as long as they are.
     """
-    step = ALIGNED if device.type == "cuda" else 1
+    step = ALIGNED if device.type == "cuda" and mixed else 1
     length = -(-max(len(line.tokens) for line in lines) // step) * step
     numbers = np.zeros((4, len(lines), length), dtype=np.int64)
     numbers[2] = -1

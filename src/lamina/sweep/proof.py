@@ -1,9 +1,10 @@
 """The engine proves itself on the model at hand, before a number is believed.
 
-A few rows of the samples go through twice: one by one through the plain model, and as lines of one batch through the
-engine; then one short row without an early and a late layer and one of each other kind, against the model whose layer
-hands its input on. Where contexts cannot be shared rightly, each row runs alone under the model's own masks; where that
-is not right either, the model is refused.
+Two or three samples go through twice: row by row through the plain model, and as lines of one batch through the engine;
+then one short row without an early and a late layer and one of each other kind, against the model whose layer hands its
+input on. The longest sample is among them, so that whatever a model does from some length on (a window, a chunk, an
+index of the best tokens) is reached if the sweep reaches it. Where contexts cannot be shared rightly, each row runs
+alone under the model's own masks; where that is not right either, the model is refused.
 """
 
 import logging
@@ -27,9 +28,11 @@ from lamina.sweep.candidates import Candidate
 if TYPE_CHECKING:
     from lamina.sweep.engine import Session
 
-_ROWS = 2  # of each sample
 _LAST = 8  # positions that are compared
 _SHORT, _LONG = 16, 64  # tokens of the row without each layer
+
+# How `Session.share` is called: contexts, fixed, mixed; the cheapest way first.
+_WAYS = ((True, False, True), (False, False, True), (False, False, False), (False, True, True))
 
 _HALVES = "halves"  # under this name it is remembered
 
@@ -42,23 +45,22 @@ class Proof:
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
         self.model, self.most = model, proof.tolerance(model)
         self.windows = forking.windows(model)
-        longest = max(map(_length, samples))
-        self.key = tuple(sorted({w for w in self.windows or () if w is not None and w < longest}))
-        self.what = f"swept, with windows {self.key}"
+        longest, most_rows = max(map(_length, samples)), max(len(sample.rows) for sample in samples)
+        self.what = f"swept, in lines of {longest} tokens and of {'several rows' if most_rows > 1 else 'one row'}"
         self.known: Sequence[Any] | None = proven.found(model, self.what)
         if self.known is not None:
             return
-        self.samples = _chosen(samples, max(self.key, default=0))
+        self.samples = _chosen(samples)
+        text = self.samples[0].sequence()[:_LONG]
+        proof.check(model, text, max((sample.sequence() for sample in self.samples), key=len))
         rows = [row for sample in self.samples for row in sample.rows]
         self.wanted = [
             proof.logits(model, (row.context + row.continuation)[:-1], len(row.continuation)) for row in rows
         ]
         if any(wanted.isnan().any() for wanted in self.wanted):
             # Refused where its numbers are asked for.
-            self.known = (self.windows is not None, False, "")
+            self.known = (self.windows is not None, False, True, "")
             return
-        text = self.samples[-1].sequence()[:_LONG]
-        proof.check(model, text)
         self.text = Sample(0, "text", 0, (_ending(text),), "")
         last = len(self.text.rows[0].continuation)
         self.gone = proof.removals(model)
@@ -73,21 +75,21 @@ class Proof:
             If neither gives the plain model's numbers, naming the family, the layer and how far it is off.
         """
         if self.known is not None:
-            contexts, fixed, why = self.known
-            session.share(contexts, fixed)
+            *way, why = self.known
+            session.share(*way)
         else:
-            contexts, fixed, why = self._way(session)
-            proven.note(self.model, self.what, [contexts, fixed, why])
+            *way, why = self._way(session)
+            proven.note(self.model, self.what, [*way, why])
         if why:
             _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
 
-    def _way(self, session: "Session") -> tuple[bool, bool, str]:
+    def _way(self, session: "Session") -> tuple[bool, bool, bool, str]:
         """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
         reasons = [] if self.windows is not None else ["its layers see more than a mask can tell"]
-        for contexts, fixed in ((True, False), (False, False), (False, True))[len(reasons) :]:
+        for way in _WAYS[len(reasons) :]:
             worked = session.layer_tokens
             try:
-                session.share(contexts, fixed)
+                session.share(*way)
                 reason = self._difference(session)
             except torch.cuda.OutOfMemoryError:
                 raise
@@ -95,7 +97,7 @@ class Proof:
                 reason = f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
             session.layer_tokens = worked
             if reason is None:
-                return contexts, fixed, reasons[0] if reasons else ""
+                return *way, reasons[0] if reasons else ""
             reasons.append(reason)
         raise LaminaError(
             f"the model family '{self._name}' cannot be swept: {reasons[-1]}. No number would be the model's own."
@@ -132,11 +134,17 @@ def _far(
     """The distance of each candidate from what is wanted, at the samples' scored tokens in order."""
     contexts = session.windows is not None
     lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
-    batch = packing.collate(tuple(lines), session.model.device)
-    places = packing.places(lines, np.zeros(len(samples), dtype=np.int64))
-    logits, leaves = session.logits(batch, places, candidates)
+    # Lines of any length in one batch, since what a model does with one may depend on the longest.
+    size = max(1, session.tokens // (len(candidates) * max(len(line.tokens) for line in lines)) if session.mixed else 1)
+    found: list[list[torch.Tensor]] = [[] for _ in candidates]
+    for start in range(0, len(lines), size):
+        some = tuple(lines[start : start + size])
+        places = packing.places(some, np.zeros(len(samples), dtype=np.int64))
+        logits, leaves = session.logits(packing.collate(some, session.model.device, session.mixed), places, candidates)
+        for mine, leaf in zip(found, leaves, strict=True):
+            mine.append(logits[leaf][places.at])
     dtype = session.model.dtype
-    return [proof.distance(logits[leaf][places.at], given, dtype) for leaf, given in zip(leaves, wanted, strict=True)]
+    return [proof.distance(torch.cat(mine), given, dtype) for mine, given in zip(found, wanted, strict=True)]
 
 
 def check_halves(session: "Session") -> None:
@@ -151,7 +159,7 @@ def check_halves(session: "Session") -> None:
     if proven.found(model, _HALVES):
         return
     # The text of the proof, from the same samples.
-    short = _chosen(session.scores.samples, 0)[-1].sequence()[:_LONG]
+    short = _chosen(session.scores.samples)[0].sequence()[:_LONG]
     text, depth = Sample(0, "text", 0, (_ending(short),), ""), len(session.layers)
     units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
     cannot = f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP alone"
@@ -175,14 +183,15 @@ def _length(sample: Sample) -> int:
     return max(len(row.context) + len(row.continuation) for row in sample.rows)
 
 
-def _chosen(samples: Sequence[Sample], window: int) -> list[Sample]:
-    """Few rows of two samples: the shortest that is longer than every window, and the shortest of some length."""
+def _chosen(samples: Sequence[Sample]) -> list[Sample]:
+    """The shortest sample of some length, the longest of several rows, and the longest, to be scored at their ends."""
     order = sorted(samples, key=_length)
-    long = next((sample for sample in order if _length(sample) > window + 1), order[-1])
     short = next((sample for sample in order if _length(sample) >= _SHORT), order[-1])
+    several = [sample for sample in order if len(sample.rows) > 1]
+    chosen = {id(sample): sample for sample in (short, *several[-1:], order[-1])}
     return [
-        replace(sample, gold=0, rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows[:_ROWS]))
-        for sample in ((long,) if long is short else (long, short))
+        replace(sample, gold=0, rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows))
+        for sample in chosen.values()
     ]
 
 
