@@ -6,6 +6,7 @@ is what is benchmarked: the update merged into the weights, in their dtype.
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ from lamina.errors import LaminaError
 from lamina.healing import training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
-from lamina.models.adaptable import names_as_they_are, paths
-from lamina.models.boundary import Boundary, Repairing, own
+from lamina.models.adaptable import adaptable, adapted_weight, names_as_they_are, own_adapted
+from lamina.models.boundary import Boundary, Repairing
 from lamina.models.materialise import ADAPTED, SETTINGS, materialise
 from lamina.models.modeling_lamina import Patched
 from lamina.resume import Progress
 from lamina.tables import store
+
+_logger = logging.getLogger(__name__)
 
 NO_ADAPTER: dict[str, Any] = {"peft_type": "LORA", "target_modules": [], "base_model_name_or_path": None}
 
@@ -122,15 +125,25 @@ def _make_parameters(module: Any) -> None:
 
 
 def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
-    """PEFT's description of the adapter: every target that the variant still has, named in full."""
-    targets = paths(model, options.targets)
+    """PEFT's description of the adapter: every target that the variant still has, named in full.
+
+    An update of stacked experts is added to their weights and never sees what they are given, so it can have no
+    dropout, and PEFT knows one number for all updates.
+    """
+    targets = adaptable(model, options.targets)
+    if targets.parameters and options.dropout:
+        _logger.warning(
+            "%s has experts stacked in one parameter, whose updates cannot have dropout: it is trained without.",
+            type(model).__name__,
+        )
     return LoraConfig(
         r=options.rank,
         # Typed as int, used as the number it is.
         lora_alpha=cast(int, options.alpha),
-        lora_dropout=options.dropout,
-        target_modules=targets,
-        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
+        lora_dropout=0.0 if targets.parameters else options.dropout,
+        target_modules=targets.modules,
+        target_parameters=targets.parameters or None,
+        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets.modules),
         bias="none",
         task_type="CAUSAL_LM",
     )
@@ -177,20 +190,22 @@ def merged(model: nn.Module) -> Iterator[None]:
     weights: dict[nn.Module, nn.Parameter] = {}
 
     def merge(module: Any, args: Any) -> None:
-        base = module.get_base_layer()
-        weights[module] = base.weight
-        own(base, "weight")
+        weights[module] = own_adapted(module)
         module.merge()
 
     def restore(module: Any, args: Any, output: Any) -> None:
-        module.get_base_layer().weight = weights.pop(module)
+        base, name = adapted_weight(module)
+        setattr(base, name, weights.pop(module))
         module.merged_adapters.clear()
 
     handles = []
     for module in model.modules():
         # Weights in 4 bits cannot be merged, so an update stands beside them.
-        if isinstance(module, LoraLayer) and cast(Any, module).get_base_layer().weight.is_floating_point():
-            layer = cast(nn.Module, module)
+        if not isinstance(module, LoraLayer):
+            continue
+        layer = cast(nn.Module, module)
+        base, name = adapted_weight(layer)
+        if getattr(base, name).is_floating_point():
             handles += [layer.register_forward_pre_hook(merge), layer.register_forward_hook(restore)]
     try:
         yield

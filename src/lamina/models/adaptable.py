@@ -1,18 +1,36 @@
-"""The linear modules of a model that low-rank updates can stand beside."""
+"""What of a model low-rank updates can stand beside: linear modules, and experts that are stacked in one parameter."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models.structure import family_of, linear_maps
+from lamina.models.boundary import own
+from lamina.models.structure import family_of, linear_maps, stacked_maps
 
 
-def paths(model: PreTrainedModel, targets: str) -> list[str]:
-    """Full module names of the projections of `mlp`, `attention`, both (`all`) or `none`, of those there are now.
+@dataclass(frozen=True)
+class Adaptable:
+    """Full names of linear `modules` and of `parameters` that hold a matrix for each expert."""
 
-    Experts that are stacked parameters are none of them.
+    modules: list[str]
+    parameters: list[str]
+
+    @property
+    def holders(self) -> set[str]:
+        """Where PEFT's updates stand: several parameters of a module have one wrapped around the other."""
+        stacked = Counter(name.rpartition(".")[0] for name in self.parameters)
+        wrapped = {f"{name}{'.base_layer' * depth}" for name, count in stacked.items() for depth in range(count)}
+        return {*self.modules, *wrapped}
+
+
+def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
+    """What `targets` name: projections of `mlp`, `attention`, both (`all`) or `none`, of those there are now.
 
     Raises
     ------
@@ -20,14 +38,33 @@ def paths(model: PreTrainedModel, targets: str) -> list[str]:
         If there are none.
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
-    found = [name for part in parts for name in linear_maps(model, part)]
-    if parts and not found:
+    found = Adaptable(
+        [name for part in parts for name in linear_maps(model, part)],
+        [name for part in parts for name in stacked_maps(model, part)],
+    )
+    if parts and not found.holders:
         other = "attention" if targets == "mlp" else "mlp"
         raise LaminaError(
-            f"the {' and '.join(parts)} of the model family '{family_of(model).name}' have no linear modules that LoRA "
-            f"can adapt (experts may be stacked parameters). Write targets: {other}, or method: full."
+            f"the {' and '.join(parts)} of the model family '{family_of(model).name}' have no linear modules, and no "
+            f"experts stacked in one parameter, that LoRA can adapt. Write targets: {other}, or method: full."
         )
     return found
+
+
+def adapted_weight(layer: nn.Module) -> tuple[nn.Module, str]:
+    """The module behind one of PEFT's layers, and the name of its parameter that the update is of."""
+    inner: Any = layer
+    while hasattr(inner, "base_layer"):
+        inner = inner.base_layer
+    return inner, getattr(layer, "parameter_name", "weight")
+
+
+def own_adapted(layer: nn.Module) -> nn.Parameter:
+    """Put a copy of the adapted weight in its place, so that an update can be merged; returns the shared one."""
+    module, name = adapted_weight(layer)
+    shared: nn.Parameter = getattr(module, name)
+    own(module, name)
+    return shared
 
 
 @contextmanager

@@ -8,15 +8,15 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from transformers import PreTrainedModel
 
 from lamina import seal
 from lamina.errors import LaminaError
 from lamina.models import donors, modeling_lamina, proof
-from lamina.models.adaptable import names_as_they_are, paths
-from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own, own_all, share
+from lamina.models.adaptable import adaptable, names_as_they_are, own_adapted
+from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own_all, share
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, remove
 from lamina.tables import store
@@ -122,7 +122,9 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
     held = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
     there = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
-    stray = sorted(held.symmetric_difference(paths(variant, targets)) | (there ^ patches.keys() if patches else set()))
+    stray = sorted(
+        held.symmetric_difference(adaptable(variant, targets).holders) | (there ^ patches.keys() if patches else set())
+    )
     if stray:
         raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
     for name, values in patches.items():
@@ -143,7 +145,7 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
         set_peft_model_state_dict(adapted, state)
     for module in adapted.modules():
         if isinstance(module, LoraLayer):
-            own(module.get_base_layer(), "weight")
+            own_adapted(cast(Any, module))
     merged = adapted.merge_and_unload()
     if hasattr(merged, "peft_config"):
         del merged.peft_config

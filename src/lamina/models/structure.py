@@ -140,6 +140,19 @@ def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
     ]
 
 
+def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
+    """Full names of the parameters in one part of the layers that hold a matrix for each of several experts."""
+    path = _layer_list(model, text_config(model))
+    return [
+        ".".join(each for each in (path, str(number), half.name, name, key) if each)
+        for number, layer in enumerate(layers_of(model))
+        for half in halves(layer)[part]
+        for name, module in half.module.named_modules()
+        for key, weight in module.named_parameters(recurse=False)
+        if weight.dim() == 3 and len(weight) == getattr(module, "num_experts", None)
+    ]
+
+
 def _is_linear(module: nn.Module) -> bool:
     """Whether a module gives a product with its weight alone; a family's own class is asked with a row of zeros."""
     if not isinstance(module, (nn.Linear, Conv1D)):
