@@ -26,6 +26,8 @@ from lamina.sweep.candidates import Candidate
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
 """A context and the continuation whose tokens are scored, as token ids."""
 
+LINE = 512  # tokens of a line that may hold any number of rows
+
 _logger = logging.getLogger(__name__)
 
 
@@ -109,27 +111,34 @@ class Together:
 
 
 def shared(rows: Sequence[Scored]) -> list[Sample]:
-    """Rows in order, those in one sample that follow each other and share a context.
+    """Rows in order, those in one sample that follow each other and share a context that is worth it.
 
     So do contexts that differ late before one and the same continuation, as in WinoGrande.
     """
     groups: list[list[Scored]] = []
+    length = 0  # of the last group as one line
     for row in rows:
-        if groups and _share(groups[-1][0], row):
+        own = len(row[0]) + len(row[1])
+        same = _shared(groups[-1][0], row) if groups else 0
+        # Attention grows with the square of a line, and a token that begins all texts is no context.
+        if 2 * same >= len(row[1]) and same and length + own - same <= max(LINE, 2 * own):
             groups[-1].append(row)
+            length += own - same
         else:
             groups.append([row])
+            length = own
     return [
         Sample(number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "")
         for number, group in enumerate(groups)
     ]
 
 
-def _share(one: Scored, other: Scored) -> bool:
+def _shared(one: Scored, other: Scored) -> int:
+    """Tokens that two rows can share."""
     if one[0] == other[0]:
-        return True
+        return len(one[0])
     same = next((n for n, (a, b) in enumerate(zip(one[0], other[0], strict=False)) if a != b), 0)
-    return one[1] == other[1] and 2 * same >= max(len(one[0]), len(other[0]))
+    return same if one[1] == other[1] and 2 * same >= max(len(one[0]), len(other[0])) else 0
 
 
 def _layers(candidate: Candidate) -> list[tuple[int, str]]:
