@@ -16,7 +16,8 @@ _MACHINE = {
         *("MemoryError", "OutOfMemoryError", "out of memory", "not enough memory", "llocate memory", "bad_alloc"),
         "failed to map segment from shared object",
     ): "memory ran out: the machine's or device's, or a limit such as `ulimit -v`. Run fewer jobs at a time (CORES=1), "
-    "write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger machine.",
+    "write a smaller `sweep: {tokens: ...}` or a smaller dtype, or use a larger machine. (Where a GPU's batches can be "
+    "halved, they were: what is left needs shorter samples, or `devices: auto` in the model's entry.)",
     ("No space left on device", "Disk quota exceeded"): "the disk is full. Make room and start again: what is finished "
     "stays.",
 }

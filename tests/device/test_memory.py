@@ -1,13 +1,18 @@
-"""A pass that a pretended device has no memory for is halved, measures nothing twice, and gives the same numbers."""
+"""What a pretended device has no memory for is halved, measures nothing twice, and gives the same numbers."""
 
 import gc
 
 import pytest
+import torch
 
+from lamina.config.benchmarks import Efficiency
+from lamina.errors import LaminaError
+from lamina.evaluation import efficiency
+from lamina.healing import training
 from lamina.models.load import load_model
 from lamina.sweep import engine
 from tests.device.compare import differences
-from tests.device.conftest import Made
+from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import Machine, pretended
 from tests.device.stages import STAGES
 from tests.device.world import UNITS, World
@@ -38,6 +43,68 @@ def test_a_sweep_that_is_too_large_is_halved_until_it_fits(made: Made, share: fl
     assert not differences(whole.rows(names), halved.rows(names))
     assert more >= ran / 2, "what was measured before a failure is not run again"
     assert len(halved.rows(names)) == len(names) * len(world.samples)
+
+
+# Shares of the memory that a stage would take, the lower one such that half of a batch does not fit either, or nearly.
+HALVED = {
+    "capture_activations": (0.7, 0.4),
+    "sweep_gradient": (0.8, 0.5),
+    "sweep_fit": (0.9,),
+    "sweep_looped": (0.8, 0.6),
+    "fit_patch[ghost]": (0.8, 0.6),
+    "fit_patch[linearpatch]": (0.8, 0.6),
+    "fit_patch[replaceme]": (0.8, 0.6),
+    "fit_patch[streamline]": (0.95, 0.8),
+    "fit_patch_refit": (0.8, 0.6),
+    "heal_variant[lora]": (0.8, 0.6),
+    "heal_variant[lora_both_distill]": (0.8,),
+    "heal_variant[full]": (0.8,),
+    "benchmark_task": (0.8, 0.6),
+    "benchmark_generation": (0.7,),
+    "benchmark_perplexity": (0.8, 0.6),
+    "diagnose_layers[variance]": (0.7,),
+    "diagnose_layers[fit]": (0.95, 0.8),
+    "diagnose_probe": (0.6,),
+}
+QUICK = ("capture_activations", "sweep_gradient", "fit_patch[linearpatch]", "fit_patch[streamline]")
+QUICK += (
+    "heal_variant[lora]",
+    "diagnose_layers[fit]",
+    "benchmark_task",
+    "benchmark_generation",
+    "benchmark_perplexity",
+)
+
+
+@pytest.mark.parametrize(
+    "stage", [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in HALVED]
+)
+def test_a_stage_that_is_too_large_is_halved_until_it_fits(
+    stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A healing follows the memory that it finds, and is to be wrong about it here."""
+    monkeypatch.setattr(training, "positions", lambda *_: 100_000)
+    _, ample = on_devices(stage, tokens=100_000)
+    for share in HALVED[stage]:
+        found, machine = on_devices(stage, int(share * ample.cards[0].peak), tokens=100_000)
+        assert machine.cards[0].failed
+        assert not differences(on_host(stage, tokens=100_000), found)
+
+
+@pytest.mark.parametrize("stage", ["capture_activations", "fit_patch[ghost]", "heal_variant[lora]"])
+def test_one_sample_that_does_not_fit_ends_with_the_devices_own_error(
+    stage: str, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "positions", lambda *_: 100_000)
+    with pytest.raises(torch.cuda.OutOfMemoryError, match="out of memory"):
+        on_devices(stage, 240_000)
+
+
+def test_efficiency_is_of_its_batch_and_is_never_halved(made: Made) -> None:
+    with pretended(2_000_000):
+        model = made().model()
+        with pytest.raises(LaminaError, match=r"benchmarks\.efficiency: 900 sequences of .*smaller batch"):
+            efficiency.measure(model, [({}, model)], Efficiency(prompt=8, generate=3, batch=900))
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
+from lamina.errors import LaminaError
 from lamina.models.context import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
@@ -141,8 +142,18 @@ def _runner(base: PreTrainedModel, options: Efficiency) -> Callable[[PreTrainedM
         if on_gpu:
             torch.cuda.synchronize()
 
-    @torch.inference_mode()
     def run(model: Any) -> Timing:
+        try:
+            return timed(model)
+        except torch.cuda.OutOfMemoryError as error:
+            # Never in halves: what is measured is this batch.
+            raise LaminaError(
+                f"benchmarks.efficiency: {options.batch} sequences of {options.prompt} + {options.generate} tokens do "
+                f"not fit into the memory of {base.device}. Write a smaller batch or prompt."
+            ) from error
+
+    @torch.inference_mode()
+    def timed(model: Any) -> Timing:
         last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
         held = torch.cuda.memory_allocated() if on_gpu else 0
         if on_gpu:

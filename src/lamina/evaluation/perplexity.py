@@ -15,6 +15,7 @@ from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.structure import text_config
 from lamina.streams.batches import by_length, logit_positions, padded
+from lamina.streams.halving import halved, in_two
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
 _TOKENS = 8192  # positions per batch, padding included
@@ -105,7 +106,8 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
     """Summed negative log-likelihood (nats) of the scored tokens of each window."""
     found = [0.0] * len(cut)
     budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
-    for group in by_length([len(window.tokens) for window in cut], budget):
+
+    def measure(group: list[int]) -> None:
         batch = [cut[number] for number in group]
         inputs, mask = padded([window.tokens[:-1] for window in batch], model.device)
         targets, _ = padded([window.tokens[1:] for window in batch], model.device)
@@ -117,6 +119,9 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
         assert_finite(sums, name, _STAGE)
         for number, total in zip(group, sums.tolist(), strict=True):
             found[number] = total
+
+    for group in by_length([len(window.tokens) for window in cut], budget):
+        halved(measure, group, in_two)
     return found
 
 

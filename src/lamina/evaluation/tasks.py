@@ -5,9 +5,9 @@ model is exchanged between variants. The log-likelihoods of variants that one pa
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import lm_eval.utils
 import torch
@@ -24,6 +24,7 @@ from lamina.evaluation.together import Together
 from lamina.models import proof
 from lamina.models.boundary import assert_finite
 from lamina.streams.batches import logit_positions
+from lamina.streams.halving import fitting
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
@@ -35,6 +36,7 @@ _LARGEST_BATCH = 64
 _STAGE = "the evaluation of a task"
 
 
+_T = TypeVar("_T")
 _Encoded = tuple[tuple[str, str], list[int], list[int]]
 
 
@@ -87,11 +89,23 @@ class VariantLM(EncodingLM):
         found = self._together.likelihoods(self.name, rows, _STAGE)
         if found is not None:
             return [(each.nats, each.likeliest) for each in found]
-        return super()._loglikelihood_tokens(requests, *args, **kwargs)
+        return self._in_batches(lambda: super(VariantLM, self)._loglikelihood_tokens(requests, *args, **kwargs))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """As HFLM, without the progress bar."""
-        return super().generate_until(requests, disable_tqdm=True)
+        return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
+
+    def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
+        """HFLM's answers, begun anew in batches of half the size where a GPU has no memory for one.
+
+        HFLM takes the longest requests first, so that the first batch tells.
+        """
+
+        def of(size: int) -> list[_T]:
+            self.batch_size_per_gpu = size
+            return answers()
+
+        return fitting(of, int(self.batch_size_per_gpu))[0]
 
     def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         logits = super()._model_call(inps, *args, **kwargs)

@@ -195,7 +195,8 @@ def merged(model: nn.Module) -> Iterator[None]:
 
     def restore(module: Any, args: Any, output: Any) -> None:
         base, name = adapted_weight(module)
-        setattr(base, name, weights.pop(module))
+        if module in weights:
+            setattr(base, name, weights.pop(module))
         module.merged_adapters.clear()
 
     handles = []
@@ -206,7 +207,8 @@ def merged(model: nn.Module) -> Iterator[None]:
         layer = cast(nn.Module, module)
         base, name = adapted_weight(layer)
         if getattr(base, name).is_floating_point():
-            handles += [layer.register_forward_pre_hook(merge), layer.register_forward_hook(restore)]
+            # Also where memory runs out on the way, since the batch is then tried again in halves.
+            handles += [layer.register_forward_pre_hook(merge), layer.register_forward_hook(restore, always_call=True)]
     try:
         yield
     finally:

@@ -23,6 +23,7 @@ from lamina.healing.objectives import Objective, tokens
 from lamina.resume import Progress
 from lamina.streams.batches import by_length
 from lamina.streams.footprint import Shape, stepped, trained
+from lamina.streams.halving import fitting, halved, in_two
 from lamina.sweep.room import room
 from lamina.timeleft import TimeLeft
 
@@ -109,7 +110,7 @@ def train(
         rate = options.learning_rate * schedule(number, warmup, len(steps))
         for group in optimiser.param_groups:
             group["lr"] = rate
-        loss, count = backward(objective, step.groups, memory)
+        loss, count, memory = _halving(objective, step.groups, memory, masters)
         if math.isnan(loss):
             raise LaminaError(
                 f"{objective.variant.config.model_type} gives NaN in healing, step {number}. Lower the learning_rate, "
@@ -170,6 +171,11 @@ class Masters:
             if self.values[name] is not weight:
                 weight.data.copy_(self.values[name].data)
 
+    def forget(self) -> None:
+        """Drop all gradients."""
+        for weight in (*self.weights.values(), *self.values.values()):
+            weight.grad = None
+
     def release(self) -> None:
         """Let the weights keep their gradients again."""
         for hook in self._hooks:
@@ -220,6 +226,16 @@ def positions(objective: Objective, weights: Weights) -> int:
     return int((room(model) - kept // 2) // trained(shape, shape.layers, objective.name == "distill"))
 
 
+def _halving(
+    objective: Objective, groups: Sequence[Sequence[Sample]], memory: int, masters: Masters
+) -> tuple[float, int, int]:
+    """As `backward`, begun anew with half the positions where a GPU has no memory for a part, and those that did."""
+    lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
+    asked = min(memory, len(lengths) * max(lengths))
+    (loss, count), found = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
+    return loss, count, memory if found == asked else found
+
+
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
     """Add the gradient of a batch's mean loss per token, in as many parts as memory asks for; loss and scored tokens.
 
@@ -254,12 +270,16 @@ def validate(objective: Objective, sources: Sequence[Source], memory: int) -> fl
     total: list[float] = []
     count: list[float] = []
     for samples, weight in sources:
-        for group in by_length([len(tokens(sample)[0]) for sample in samples], memory):
+
+        def measure(group: list[int], samples: Sequence[Sample] = samples, weight: float = weight) -> None:
             batch = [samples[number] for number in group]
             found = [weight * float(value) for value in objective.sums(batch)]
             among = [weight * value for value in objective.counts(batch)]
-            total = [a + b for a, b in zip(total or [0.0] * len(found), found, strict=True)]
-            count = [a + b for a, b in zip(count or [0.0] * len(among), among, strict=True)]
+            total[:] = [a + b for a, b in zip(total or [0.0] * len(found), found, strict=True)]
+            count[:] = [a + b for a, b in zip(count or [0.0] * len(among), among, strict=True)]
+
+        for group in by_length([len(tokens(sample)[0]) for sample in samples], memory):
+            halved(measure, group, in_two)
     loss = sum(a / b for a, b in zip(total, count, strict=True))
     if math.isnan(loss):
         raise LaminaError(

@@ -7,7 +7,7 @@ patches are those of `lamina.search.looped`, so that a sample is never judged by
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from transformers import PreTrainedModel
@@ -69,9 +69,17 @@ class _Spread:
     def __init__(self) -> None:
         self.sum, self.squares, self.count = torch.zeros(()), torch.zeros(()), 0
 
-    def add(self, y: torch.Tensor) -> None:
-        """Take in tokens (tokens, C) in float64."""
-        self.sum, self.squares, self.count = self.sum + y.sum(0), self.squares + y.square().sum(), self.count + len(y)
+    @classmethod
+    def of(cls, y: torch.Tensor) -> Self:
+        """Of tokens (tokens, C) in float64."""
+        found = cls()
+        found.sum, found.squares, found.count = y.sum(0), y.square().sum(), len(y)
+        return found
+
+    def add(self, other: "_Spread") -> None:
+        """Take in the tokens of another."""
+        self.sum, self.squares = self.sum + other.sum, self.squares + other.squares
+        self.count += other.count
 
     def square(self) -> torch.Tensor:
         """‖Y - mean‖²."""
@@ -86,8 +94,6 @@ def _add(
     streams: Mapping[int, torch.Tensor],
 ) -> None:
     """Add a batch's squared errors, sample by sample, each under the patch that scores its fold."""
-    for end, sums in spread.items():
-        sums.add(streams[end][batch.real].double())
     folds = [repairs.fold[number] for number in batch.samples]
     for scored, patches in enumerate(repairs.patches):
         lines = [line for line, fold in enumerate(folds) if fold == scored]
@@ -97,3 +103,6 @@ def _add(
             x = streams[start][lines].double()
             left = streams[end][lines].double() - x - x @ patch.operator.to(x)
             errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
+    # Errors may be put down twice where memory runs out, and sums are made before any is added to.
+    for sums, more in [(spread[end], _Spread.of(streams[end][batch.real].double())) for end in spread]:
+        sums.add(more)

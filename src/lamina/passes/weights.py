@@ -19,6 +19,7 @@ from lamina.models.boundary import assert_finite, share
 from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import parse, remove
 from lamina.streams.batches import by_length, padded
+from lamina.streams.halving import fitting
 
 # A backward pass keeps what every layer computed, about this many times a forward pass's memory.
 BACKWARD = 8
@@ -98,9 +99,20 @@ def summed_gradients(
 ) -> dict[nn.Parameter, torch.Tensor]:
     """Gradient of the samples' losses by each wanted weight, summed in float32 whatever the dtype of the weights."""
     sums = {weight: torch.zeros_like(weight, dtype=torch.float32) for weight in wanted}
-    for group in by_length([len(sample.sequence()) for sample in samples], tokens):
-        with _gradients(model, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
-            _losses(model, [samples[number] for number in group]).sum().backward()
+    lengths = [len(sample.sequence()) for sample in samples]
+
+    def add(tokens: int) -> None:
+        for group in by_length(lengths, tokens):
+            with _gradients(model, wanted, lambda weight, gradient: sums[weight].add_(gradient)):
+                _losses(model, [samples[number] for number in group]).sum().backward()
+
+    def forget() -> None:
+        for weight, total in sums.items():
+            weight.grad = None
+            total.zero_()
+
+    # A backward pass that fails has added some of its gradients.
+    fitting(add, tokens, max(lengths), forget)
     return sums
 
 

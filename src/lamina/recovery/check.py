@@ -18,6 +18,7 @@ from lamina.models.structure import text_config
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
+from lamina.streams.halving import reserve
 from lamina.streams.moments import BATCH, rows
 from lamina.streams.sources import Source, split
 
@@ -74,6 +75,8 @@ def measure(
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
+        # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
+        reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)
         for (start, end), (operator, bias) in operators.items():
             found = sums[start, end]
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):

@@ -66,11 +66,15 @@ def collect(
     found = {boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in wanted}
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        # All of them before any is added, so that a batch may be halved.
+        added = []
         for boundary, sums in found.items():
             x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
             for split, lines in zip(sums, (~held, held), strict=True):
-                _add(split, x[lines], y[lines], weight)
-                split.tokens += int(batch.real[lines].sum())
+                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
+        for split, more in added:
+            for name, value in vars(split.plus(more)).items():
+                setattr(split, name, value)
 
     over.run(model, sources, [place for boundary in wanted for place in boundary], add, seed)
     samples = over.counted(sources)
@@ -129,15 +133,13 @@ def _empty(channels: int, on: torch.device) -> Channels:
     return Channels(*torch.zeros(4, channels, dtype=torch.float64, device=on))
 
 
-def _add(sums: Channels, x: torch.Tensor, y: torch.Tensor, weight: float) -> None:
-    """Add samples x, y (lines, T, C), zero where there is padding; their number cancels in the ratio of means."""
+def _sums(x: torch.Tensor, y: torch.Tensor, weight: float, tokens: int) -> Channels:
+    """Of samples x, y (lines, T, C), zero where there is padding; their number cancels in the ratio of means."""
     before, after = x.abs().sum(1), y.abs().sum(1)
     # A channel that is always zero can have any scale.
-    sums.ratios += weight * torch.where(before > 0, after / before, 1.0).sum(0)
-    sums.xx += weight * x.square().sum((0, 1))
-    sums.xy += weight * (x * y).sum((0, 1))
-    sums.yy += weight * y.square().sum((0, 1))
-    sums.samples += weight * len(x)
+    ratios = torch.where(before > 0, after / before, 1.0).sum(0)
+    xx, xy, yy = (weight * products.sum((0, 1)) for products in (x.square(), x * y, y.square()))
+    return Channels(weight * ratios, xx, xy, yy, weight * len(x), tokens)
 
 
 def _tensors(scale: torch.Tensor, options: LinearPatch) -> dict[str, torch.Tensor]:

@@ -221,6 +221,11 @@ def _add(
     with torch.set_grad_enabled(scale is not None), mixed:
         error = squares(wanted - batch.called[before](layer, given))
         share = error * (scale or 0)
+    found = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
     if scale is not None:
-        share.backward()
-    sums += torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
+        # All of them before any is added, so that a batch may be halved.
+        trained = list(layer.parameters())
+        for parameter, gradient in zip(trained, torch.autograd.grad(share, trained, allow_unused=True), strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    sums += found

@@ -106,6 +106,7 @@ class _Similarities:
         size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
         shape, on = (len(batch.samples), len(streams), len(streams)), batch.real.device
         cosine, relative, angle = torch.zeros(3, *shape, dtype=torch.float64, device=on)
+        magnitude = torch.zeros_like(self.magnitude)
         norm, ends = torch.zeros(shape[:2], dtype=torch.float64, device=on), batch.real.sum(-1) - 1
         for lines, places in zip(line.split(size), place.split(size), strict=True):
             tokens = torch.stack([stream[lines, places].float() for stream in streams.values()], dim=1)
@@ -120,10 +121,11 @@ class _Similarities:
             cosine += torch.einsum("bn,nlm->blm", share, 1 - similarity)
             relative += torch.einsum("bn,nlm->blm", share, change)
             norm += share @ lengths
-            self.magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double())
+            magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double())
             last = (places == ends[lines])[:, None, None]
             angle.index_add_(0, lines, torch.where(last, similarity.arccos() / torch.pi, 0))
         whole = torch.stack([cosine, relative, angle]).cpu().numpy()
+        self.magnitude += magnitude
         self.cosine[batch.samples], self.relative[batch.samples], self.angle[batch.samples] = whole
         self.norm[batch.samples] = norm.cpu()
 

@@ -18,6 +18,7 @@ from lamina.models.structure import text_config
 from lamina.streams import sources as over
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS
+from lamina.streams.halving import reserve
 from lamina.streams.sources import Source
 
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
@@ -200,6 +201,9 @@ def accumulate(
     seen: set[int] = set()
     channels = next(iter(streams.values())).shape[-1]
     chunks = _chunks(wanted, channels)
+    # Memory runs out before anything is added: for X, Y, what stands for X, and two copies. As much for any tokens that
+    # are wanted of a batch, so that it cannot run out for the second part of them.
+    reserve(min(wanted.numel(), max(1, BATCH // channels)), channels, count=5 if inputs else 4, on=wanted.device)
     for (start, end), moments in sums.items():
         given = [inputs[start]] if inputs else []
         for line, place in chunks:

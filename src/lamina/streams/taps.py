@@ -18,6 +18,7 @@ from lamina.models.boundary import assert_finite
 from lamina.models.devices import moved
 from lamina.models.structure import layers_of, text_config
 from lamina.streams.batches import by_length, padded
+from lamina.streams.halving import halved, in_two
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,10 @@ class Batch:
 
 
 Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
-"""Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them."""
+"""Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them.
+
+It leaves nothing behind if memory runs out in it, for then it gets both halves of the batch.
+"""
 
 Run = Callable[
     [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
@@ -56,11 +60,13 @@ def run(
     consumer: Consumer,
     tokens: int,
     outputs: Sequence[nn.Module] = (),
+    whole: bool = False,
 ) -> None:
     """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
 
     Only the body runs, and of it no layer behind the last boundary: the rest says nothing about these streams. `tokens`
-    bounds a batch, see `positions`. Modules before that boundary of which the outputs are wanted too are `outputs`.
+    bounds a batch, see `positions`; one that a GPU has no memory for is halved, unless batches must stay `whole`.
+    Modules before that boundary of which the outputs are wanted too are `outputs`.
 
     Raises
     ------
@@ -74,27 +80,38 @@ def run(
         tapped(model, wanted) as (streams, called),
         _listening(outputs, model.device) as given,
     ):
-        for samples in by_length(
-            [len(sequence) for sequence in sequences], positions(tokens, len(wanted) + len(outputs))
-        ):
-            ids, real = padded([sequences[number] for number in samples], model.device)
-            body(input_ids=ids, attention_mask=real.long(), use_cache=False)
-            if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
-                raise LaminaError(
-                    f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
-                    ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
-                    "perplexity, output_kl."
-                )
-            if streams:
-                # All at once, for each look makes a GPU wait.
-                sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
-                assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
-            # Some families run MLPs on a list of tokens.
-            seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
-            consumer(Batch(samples, real, seen, called), streams)
-            streams.clear()
-            called.clear()
-            given.clear()
+
+        def once(samples: list[int]) -> None:
+            try:
+                ids, real = padded([sequences[number] for number in samples], model.device)
+                body(input_ids=ids, attention_mask=real.long(), use_cache=False)
+                _check(model, streams, real, width)
+                # Some families run MLPs on a list of tokens.
+                seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
+                consumer(Batch(samples, real, seen, called), streams)
+            finally:
+                for kept in (streams, called, given):
+                    kept.clear()
+
+        budget = positions(tokens, len(wanted) + len(outputs))
+        for samples in by_length([len(sequence) for sequence in sequences], budget):
+            if whole:
+                once(samples)
+            else:
+                halved(once, samples, in_two)
+
+
+def _check(model: PreTrainedModel, streams: Mapping[int, torch.Tensor], real: torch.Tensor, width: int) -> None:
+    if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
+        raise LaminaError(
+            f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
+            ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
+            "perplexity, output_kl."
+        )
+    if streams:
+        # All at once, for each look makes a GPU wait.
+        sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
+        assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
 
 
 def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
@@ -116,8 +133,8 @@ def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
                 consumer(batch, {**streams, boundary: found[position]})
 
             # Batches are sorted as `by_length` sorts, so that this is one batch, line by line the same.
-            lines = [sequences[number] for number in batch.samples]
-            run(variant, lines, [position], give, 2 * batch.real.numel())
+            same = [sequences[number] for number in batch.samples]
+            run(variant, same, [position], give, 2 * batch.real.numel(), whole=True)
 
         run(model, sequences, boundaries, beside, tokens, outputs)
 

@@ -16,6 +16,7 @@ from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import check, parse
 from lamina.resume import Progress
 from lamina.streams.batches import TOKENS
+from lamina.streams.halving import halved
 from lamina.sweep import candidates, forking, packing, proof, readings
 from lamina.sweep.candidates import Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
@@ -269,20 +270,7 @@ class Session:
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
     ) -> None:
         """One forward pass; on a GPU out of memory, halves until it fits."""
-        try:
-            self._forward(lines, wanted, observed)
-            return
-        except torch.cuda.OutOfMemoryError:
-            if len(lines) == 1 and len(wanted) <= 1:
-                raise
-        # Outside `except`, whose traceback would keep the failed pass's tensors alive.
-        torch.cuda.empty_cache()
-        names = list(wanted)
-        halves = (lines[::2], lines[1::2]) if len(lines) > 1 else (lines,)
-        parts = (names,) if len(lines) > 1 else (names[::2], names[1::2])
-        for half in halves:
-            for number, part in enumerate(parts):
-                self._pass(half, *_part(part, wanted, observed, number == 0))
+        halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
 
     def _forward(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
@@ -338,6 +326,18 @@ def _part(
     """Some of the candidates, with the observations that have their names; the first part also takes all others."""
     chosen = {name: wanted[name] for name in names}
     return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
+
+
+def _halves(
+    whole: tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]],
+) -> list[tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]]:
+    """A pass as two, of half the lines each, or of half the candidates where there is one line."""
+    lines, wanted, observed = whole
+    if len(lines) > 1:
+        return [(half, wanted, observed) for half in (lines[::2], lines[1::2])]
+    names = list(wanted)
+    parts = [names[::2], names[1::2]] if len(names) > 1 else []
+    return [(lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)]
 
 
 def layer_count(model: PreTrainedModel) -> int:

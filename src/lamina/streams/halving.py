@@ -1,0 +1,68 @@
+"""What to do where a device has too little memory for a batch: its halves, one after the other.
+
+Work that is halved must leave nothing behind when it fails, so that nothing is measured twice: it may add to sums and
+tables once it has all the memory that it needs.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+
+P = TypeVar("P")
+R = TypeVar("R")
+
+
+def halved(work: Callable[[P], object], part: P, halves: Callable[[P], Sequence[P]]) -> None:
+    """Do `work` on a part, or where memory runs out on what `halves` makes of it, until it fits.
+
+    Raises
+    ------
+    torch.cuda.OutOfMemoryError
+        If a part that has no halves does not fit.
+    """
+    try:
+        work(part)
+        return
+    except torch.cuda.OutOfMemoryError:
+        smaller = halves(part)
+        if not smaller:
+            raise
+    # Outside `except`, whose traceback would keep the failed work's tensors alive.
+    torch.cuda.empty_cache()
+    for each in smaller:
+        halved(work, each, halves)
+
+
+def fitting(
+    work: Callable[[int], R], size: int, least: int = 1, forget: Callable[[], object] = lambda: None
+) -> tuple[R, int]:
+    """What `work` gives for the largest of `size` and its halves whose memory there is, and that size.
+
+    For work that begins anew with a smaller size; `forget` takes back what it has left behind when it failed.
+
+    Raises
+    ------
+    torch.cuda.OutOfMemoryError
+        If a size of at most `least` does not fit.
+    """
+    while True:
+        try:
+            return work(size), size
+        except torch.cuda.OutOfMemoryError:
+            if size <= least:
+                raise
+        forget()
+        torch.cuda.empty_cache()
+        size //= 2
+
+
+def in_two(part: list[P]) -> list[list[P]]:
+    """Both halves of a list, in its order; none of one that has a single entry."""
+    middle = len(part) // 2
+    return [part[:middle], part[middle:]] if middle else []
+
+
+def reserve(*shape: int, count: int, on: torch.device) -> None:
+    """Ask for the memory of so many tensors (shape) in float64 at once, so that it runs out here or not at all."""
+    del [torch.empty(shape, dtype=torch.float64, device=on) for _ in range(count)][:]
