@@ -114,6 +114,7 @@ def estimate(
 
 def _is_candidate(config: Configuration, variant: Variant) -> bool:
     """Whether a variant has the base model's weights, but for linear maps of the stream."""
-    linear = variant.recovery == "none" or config.recoveries[variant.recovery].LINEAR
+    entry = None if variant.recovery == "none" else config.recoveries[variant.recovery]
+    linear = entry is None or (entry.LINEAR and not entry.FOLDED)
     donors = not variant.is_base and studies.donors(config, variant.selector)
     return linear and variant.healing == "none" and not donors

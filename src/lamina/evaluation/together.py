@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
+from lamina.config.recoveries import Recovery
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
@@ -47,7 +48,8 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
         found = fitted.as_patch()
-        if found is None:
+        # What is folded into weights is a map of the stream but for the epsilon of the norms: it is measured as it is.
+        if found is None or Recovery.pick({"method": fitted.method}).FOLDED:
             return None
         bias = None if found.bias is None else found.bias.to(*to)
         patches[boundary] = Patch(found.operator.to(*to), bias)
