@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.configuration_utils import ALLOWED_LAYER_TYPES
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -139,11 +145,11 @@ def _per_layer(told: dict[str, Any], settings: dict[str, Any]) -> dict[str, dict
     return {str(n): kinds[kind] for n, kind in enumerate(settings["layer_types"]) if kind in kinds}
 
 
-def model(model_type: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
+def model(model_type: str, seed: int = 0, kind: Any = AutoModelForCausalLM, **changes: Any) -> PreTrainedModel:
     """A random model in evaluation mode, its weights large enough that each layer matters."""
     config = configuration(model_type, **changes)
     torch.manual_seed(seed)
-    built = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    built: PreTrainedModel = kind.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in built.named_parameters():
             if parameter.dim() > 1 and "embed" not in name and "conv" not in name:
@@ -151,3 +157,15 @@ def model(model_type: str, seed: int = 0, **changes: Any) -> PreTrainedModel:
             elif parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return built.eval()
+
+
+def seeing(model_type: str) -> PreTrainedModel:
+    """As `model`, of a type that sees: with its tower for images."""
+    changes: dict[str, Any] = {}
+    if configuration(model_type).vision_config is None:
+        changes["vision_config"] = _small(CONFIG_MAPPING[model_type].sub_configs["vision_config"], {}).to_dict()
+    if model_type == "qwen2_5_vl":
+        # Positions of time, height and width share the head's channels, by numbers that stand in the code alone.
+        text = configuration(model_type).text_config.to_dict()
+        changes["text_config"] = text | {"rope_parameters": text["rope_parameters"] | {"mrope_section": [2, 1, 1]}}
+    return model(model_type, 0, AutoModelForImageTextToText, **changes)

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models.boundary import Boundary, Repairing, own_all
+from lamina.models.load import auto_class
 from lamina.models.materialise import EVERYTHING, materialise
 from lamina.models.modeling_lamina import describe
 from lamina.resume import Progress
@@ -52,7 +53,7 @@ def heal(
                 "start: random trains a plain model of fewer layers, and this variant has patches or lacks halves of "
                 "layers. Heal it with recoveries: [none] and a selector with units: layer."
             )
-        fresh = dict(AutoModelForCausalLM.from_config(variant.config).named_parameters())
+        fresh = dict(auto_class(variant.config).from_config(variant.config).named_parameters())
         for name, weight in weights.items():
             weight.data.copy_(fresh[name])
     for weight in weights.values():

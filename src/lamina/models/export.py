@@ -23,6 +23,7 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models import export_card, modeling_lamina, own_code, proof
 from lamina.models.boundary import Boundary, Repairing
+from lamina.models.load import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import NUMBERED, kept_layers, parse, runs
@@ -150,11 +151,6 @@ def _own_source(variant: PreTrainedModel) -> str:
             f"{model_class} is not part of transformers, so a patched or halved variant of it cannot be exported. "
             "Remove whole layers with recovery none, or keep the variant as it is: lamina.load loads it."
         )
-    if variant.config.sub_configs:
-        raise LaminaError(
-            f"{model_class} holds more than a decoder, so a patched or halved variant of it cannot be exported. "
-            "Export its decoder as a model of its own first."
-        )
     return own_code.source(config_class, model_class, _model_type(variant))
 
 
@@ -184,13 +180,14 @@ def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any])
     (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
     path = target / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
-    field = modeling_lamina.refused_field(type(variant.config))
-    config |= {
+    kind = type(variant.config)
+    holder, field = modeling_lamina.refused_field(kind)
+    heads = (config[holder] if holder else config)[field]
+    config = modeling_lamina.refusing(config, kind, modeling_lamina.REFUSAL) | {
         "model_type": _model_type(variant),
         "architectures": ["LaminaForCausalLM"],
         "auto_map": own_code.AUTO_MAP,
-        "lamina": described | {"heads": config[field]},
-        field: modeling_lamina.REFUSAL,
+        "lamina": described | {"heads": heads},
     }
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
@@ -241,6 +238,7 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         zeroed=form == "stock" and bool(halved),
         base_card=_front_matter(Path(source.manifest["path"])),
         predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
+        base_class=auto_class(base.config).__name__,
     )
     (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
     (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halved), encoding="utf-8")

@@ -29,6 +29,7 @@ class Facts:
     zeroed : whether removed halves are still there as zero weights.
     base_card : metadata of the base model's card.
     predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
+    base_class : the class of transformers that loads the base model.
     """
 
     variant: Variant
@@ -43,6 +44,12 @@ class Facts:
     zeroed: bool
     base_card: Mapping[str, Any]
     predicts_ahead: bool
+    base_class: str
+
+    @property
+    def loads_with(self) -> str:
+        """The class of transformers that loads the export; lamina's own code is found by that of decoders."""
+        return "AutoModelForCausalLM" if self.form == "code" else self.base_class
 
     @property
     def donated(self) -> dict[int, str]:
@@ -97,8 +104,8 @@ def _summary(facts: Facts) -> str:
 def _loading(facts: Facts) -> str:
     trust = ", trust_remote_code=True" if facts.form == "code" else ""
     code = (
-        "## How to load\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        f'model = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
+        f'model = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
         'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```'
     )
     if facts.form == "code":
@@ -114,8 +121,8 @@ def _drafting(facts: Facts) -> str:
     return (
         f"## As a draft\n\nIt can write ahead of `{facts.base_name}`, which then decides every token: the output is "
         "that model's own, and faster where the draft is right often enough.\n\n```python\n"
-        f'base = AutoModelForCausalLM.from_pretrained("{facts.base_name}", dtype="auto")\n'
-        f'draft = AutoModelForCausalLM.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        f'base = {facts.base_class}.from_pretrained("{facts.base_name}", dtype="auto")\n'
+        f'draft = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
         'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
         "base.generate(**inputs, assistant_model=draft, max_new_tokens=64)\n```"
     )

@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
@@ -83,6 +92,12 @@ def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
     return load_folder(manifest["path"], manifest["dtype"], trusted, manifest["source"], **options)
 
 
+def auto_class(config: PretrainedConfig) -> Any:
+    """What loads the whole of a model that also sees, where its configuration names that class, else a decoder."""
+    whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
+
+
 def load_folder(
     folder: str | Path,
     dtype: str,
@@ -111,14 +126,14 @@ def load_folder(
     try:
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
-        kind: Any = classes[1] if classes else AutoModelForCausalLM
+        local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
+        kind: Any = classes[1] if classes else auto_class(AutoConfig.from_pretrained(folder, **local))
         model, told = kind.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
-            trust_remote_code=trust_remote_code,
-            local_files_only=True,
+            **local,
             # What does not fit is told below, with the rest.
             ignore_mismatched_sizes=True,
             **options,
@@ -207,13 +222,12 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
 
 def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
     """The model's architecture with no weights (meta tensors), enough for lm-eval to know its context length."""
-    from transformers import AutoConfig
-
     trusted = manifest["trust_remote_code"]
     try:
         config = AutoConfig.from_pretrained(manifest["path"], trust_remote_code=trusted, local_files_only=True)
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+            skeleton: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trusted)
+            return skeleton
     except Exception as error:
         raise _unloaded(manifest["source"], manifest["path"], error) from error
 

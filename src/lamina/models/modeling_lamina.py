@@ -1,5 +1,7 @@
 """A pruned decoder with what a stock class has no place for: patches of the residual stream, removed halves of layers.
 
+The decoder may be part of a model that sees or hears, whose other parts stay as they were.
+
 An export copies this file beside its weights, with the classes it builds on and the model type put in. It needs torch
 and transformers only:
 
@@ -150,13 +152,23 @@ def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
         patch_before(model.get_submodule(path), torch.zeros(width, width, dtype=dtype), bias)
 
 
-def refused_field(kind: Any) -> str:
+def refused_field(kind: Any) -> tuple[str, str]:
     """The number of attention heads under a family's name: every stock class needs it, a tokenizer does not.
 
-    Of a family without attention, the number of its layers.
+    Of a family without attention, the number of its layers. Before it stands the name of the configuration inside of
+    this one that the decoder has, empty where it has this one.
     """
-    names = [kind.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")]
-    return str(names[0] if hasattr(kind(), names[0]) else names[1])
+    whole = kind()
+    text = whole.get_text_config(decoder=True)
+    holder = next((name for name in kind.sub_configs if getattr(whole, name, None) is text), "")
+    names = [text.attribute_map.get(name, name) for name in ("num_attention_heads", "num_hidden_layers")]
+    return holder, str(names[0] if hasattr(text, names[0]) else names[1])
+
+
+def refusing(settings: dict[str, Any], kind: Any, value: Any) -> dict[str, Any]:
+    """A copy of a configuration's settings with the value in the place that stock classes need."""
+    holder, name = refused_field(kind)
+    return settings | ({holder: settings[holder] | {name: value}} if holder else {name: value})
 
 
 class LaminaConfig(BaseConfig):
@@ -166,20 +178,12 @@ class LaminaConfig(BaseConfig):
 
     def __init__(self, lamina: dict[str, Any] | None = None, **kwargs: Any) -> None:
         self.lamina = lamina
-        if lamina is not None:
-            kwargs[self._refused_field()] = lamina["heads"]
-        super().__init__(**kwargs)
-
-    @classmethod
-    def _refused_field(cls) -> str:
-        return refused_field(BaseConfig)
+        super().__init__(**(kwargs if lamina is None else refusing(kwargs, BaseConfig, lamina["heads"])))
 
     def to_dict(self) -> dict[str, Any]:
         """As it stands in config.json: no stock class accepts it."""
         written: dict[str, Any] = super().to_dict()
-        if self.lamina is not None:
-            written[self._refused_field()] = REFUSAL
-        return written
+        return written if self.lamina is None else refusing(written, BaseConfig, REFUSAL)
 
 
 class LaminaForCausalLM(BaseModel):
@@ -191,7 +195,7 @@ class LaminaForCausalLM(BaseModel):
     def __init__(self, config: LaminaConfig) -> None:
         super().__init__(config)
         if config.lamina is not None:
-            restore(self, config.lamina, config.hidden_size)
+            restore(self, config.lamina, config.get_text_config(decoder=True).hidden_size)
 
     # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
     @classmethod

@@ -182,7 +182,8 @@ def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
     if len(outer) > 1:
         # Of a model with towers for images or sound, those of its decoder.
         decoder = _name_of(model, model.get_decoder())
-        outer = [name for name in outer if name.rpartition(".")[0] == decoder]
+        own = [name for name in outer if name.rpartition(".")[0] == decoder]
+        outer = own or [name for name in outer if name.startswith(f"{decoder}.")]
     if len(outer) != 1:
         raise LaminaError(
             f"the layers of the model family '{config.model_type}' are not found: it has {len(outer)} module lists of "
