@@ -1,8 +1,9 @@
 """Memory, time and arithmetic of every stage on a random model of a real shape.
 
-    python benchmarks/scale.py --preset 0.3B [--json] [--stages capture moments] [--repeats 1]
+    python benchmarks/scale.py --preset 0.3B [--json] [--stages capture moments] [--repeats 1] [--pretended 16]
 
-A stage runs in a process of its own, so that memory an earlier one has left behind is not counted as free.
+A stage runs in a process of its own, so that memory an earlier one has left behind is not counted as free. With
+`--pretended` it runs on a GPU that is not there, of so many GiB (docs/devices.md): memory is counted, and no time.
 """
 
 import argparse
@@ -14,7 +15,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -61,6 +64,8 @@ _8B = (32, 4096, 14336, 32, 8, 128256)
 PRESETS = {
     "smoke": Preset(4, 64, 172, 4, 2, 512, (8, 32), (4, (20, 30)), 256),
     "0.3B": Preset(24, 1024, 2816, 16, 4, 32000, (5, 220), (2, (120, 220)), 4096),
+    # As deep and wide with few tokens, for pretended devices.
+    "24x1024": Preset(24, 1024, 2816, 16, 4, 32000, (5, 64), (1, (40, 60)), 1024),
     "1.1B": Preset(22, 2048, 5632, 32, 4, 32000, (4, 220), (2, (120, 220)), 4096),
     "8B": Preset(*_8B, (64, 512), (64, (120, 220)), 32768),
     "8B-long": Preset(*_8B, (16, 4096), (16, (3000, 3900)), 32768),
@@ -80,9 +85,17 @@ def build(preset: Preset) -> PreTrainedModel:
         max_position_embeddings=8192,
     )
     torch.manual_seed(0)
+    # A CPU, which computes for a pretended GPU, takes forty times as long in bfloat16.
+    if pretends():
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(on).eval()
     with on:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if on.type == "cuda" else torch.float32)
     return model.eval()
+
+
+def pretends() -> bool:
+    """Whether the GPU is not there."""
+    return torch.cuda.is_available() and torch.cuda.get_device_name() == "pretended"
 
 
 @dataclass(frozen=True)
@@ -253,6 +266,8 @@ class Stages:
         return [Sample(number, "text", 0, row, str(number)) for number, row in enumerate(rows)]
 
 
+LINE = "{stage:16} {peak_bytes:>13,} bytes, {share} of predicted"
+TIMES = "; {ratio} passes, {of_counted} of {counted} counted; utilisation {utilisation} of {peak_gflops} GFLOP/s"
 STAGES = "capture stream removal_text removal_choices moments fit heal benchmark efficiency".split()
 
 
@@ -261,6 +276,10 @@ def measure(preset: str, name: str, repeats: int) -> dict[str, Any]:
     stages = Stages(PRESETS[preset])
     work: Work = getattr(stages, name)()
     stages.forward([work.beside[0][:8]])
+    facts: dict[str, Any] = {"preset": preset, "stage": name}
+    if pretends():
+        facts |= {"peak_bytes": peak_of(work.run), "predicted_bytes": round(work.memory)}
+        return facts | {"share": round(facts["peak_bytes"] / work.memory, 3)}
     peaks: list[int] = []
     ratios, speeds = [], []
     told = counted([Sample(0, "text", 0, (Row(ids[:1], ids[1:], 1),), "") for ids in work.beside])
@@ -272,7 +291,7 @@ def measure(preset: str, name: str, repeats: int) -> dict[str, Any]:
         ratios.append(mine / before)
         speeds.append(work.flops / mine)
     ratio, most = statistics.median(ratios), peak_speed(stages.model.dtype)
-    facts = {"preset": preset, "stage": name, "peak_bytes": peaks[0], "predicted_bytes": round(work.memory)}
+    facts |= {"peak_bytes": peaks[0], "predicted_bytes": round(work.memory)}
     times = {"ratio": ratio, "lowest": min(ratios), "highest": max(ratios), "counted": work.flops / plain}
     times |= {"of_counted": times["counted"] / ratio, "utilisation": statistics.median(speeds) / most}
     shares = {"share": peaks[0] / work.memory, **times}
@@ -299,6 +318,16 @@ def peak_speed(dtype: torch.dtype) -> float:
     return 2 * size**3 / min(seconds(lambda: a @ a) for _ in range(5))
 
 
+def _devices(gibibytes: int | None) -> AbstractContextManager[object]:
+    """A pretended GPU of so much memory, or what there is."""
+    if gibibytes is None:
+        return nullcontext()
+    sys.path.append(str(Path(__file__).parents[1]))
+    from tests.device.pretended import GIB, pretended
+
+    return pretended(gibibytes * GIB)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
@@ -306,26 +335,25 @@ if __name__ == "__main__":
     parser.add_argument("--stages", nargs="+", choices=STAGES, default=STAGES)
     parser.add_argument("--repeats", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--pretended", type=int, metavar="GIB", help="on a GPU that is not there, of so many GiB")
     parser.add_argument("--here", action="store_true", help="in this process: what --json does for each stage")
     args = parser.parse_args()
     if args.here:
         torch.set_num_threads(args.threads)
-        for stage in args.stages:
-            print(json.dumps(measure(args.preset, stage, args.repeats)))
+        with _devices(args.pretended):
+            for stage in args.stages:
+                print(json.dumps(measure(args.preset, stage, args.repeats)))
         sys.exit()
     # Large tensors go back to the system when they are freed, so that what is resident is what is in use.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": str(1 << 20)}
     told = ["--preset", args.preset, "--repeats", str(args.repeats), "--threads", str(args.threads), "--here"]
+    told += [] if args.pretended is None else ["--pretended", str(args.pretended)]
     rows = []
     for stage in args.stages:
         command = [sys.executable, __file__, *told, "--stages", stage]
         found = subprocess.run(command, stdout=subprocess.PIPE, env=environment, text=True, check=True)
         rows.append(json.loads(found.stdout))
         if not args.json:
-            print(
-                "{stage:16} {peak_bytes:>13,} bytes, {share} of predicted; {ratio} passes, {of_counted} of "
-                "{counted} counted; utilisation {utilisation} of {peak_gflops} GFLOP/s".format(**rows[-1]),
-                flush=True,
-            )
+            print(LINE.format(**rows[-1]) + (TIMES.format(**rows[-1]) if "ratio" in rows[-1] else ""), flush=True)
     if args.json:
         print(json.dumps({"stages": rows}))

@@ -30,8 +30,7 @@ def test_families_with_masks_of_their_own(stage: str, family: str, on_host: OnHo
     assert not differences(on_host(stage, family=family), on_devices(stage, family=family)[0])
 
 
-# For the stages whose names begin so, a function whose result they need on the device. A sum of weights, an export and
-# a load have one operand alone.
+# For the stages whose names begin so, a function whose result they need on the device.
 PLANTED = {
     "capture_activations": "lamina.streams.taps:padded",
     "sweep_removal": "lamina.sweep.packing:collate",
@@ -61,6 +60,8 @@ PLANTED = {
     "diagnose_probe": "lamina.streams.taps:padded",
     "diagnose_patching": "lamina.diagnosis.patching:padded",
 }
+# One operand alone, on the device or on the host.
+ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}
 FIRST = {begin: next(stage for stage in STAGES if stage.startswith(begin)) for begin in PLANTED}
 
 
@@ -80,6 +81,11 @@ def left_on_host(function: Callable[..., Any]) -> Callable[..., Any]:
         return {key: moved(each) for key, each in value.items()} if isinstance(value, dict) else value
 
     return wraps(function)(lambda *args, **kwargs: moved(function(*args, **kwargs)))
+
+
+def test_a_mistake_is_planted_in_each_stage() -> None:
+    planted = tuple(begin.partition("[")[0] for begin in PLANTED)
+    assert {stage for stage in STAGES if not stage.startswith(planted)} == ALONE
 
 
 @pytest.mark.parametrize("begin", PLANTED)
