@@ -1,5 +1,7 @@
 """The estimate of a sweep's cost against the work that the engine really does, and against counting by hand."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from lamina.search.trials import Search, Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, grow
+from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -53,6 +56,25 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
     assert work.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
+
+
+def test_a_plan_without_a_gpu_is_one_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.write_text(
+        tmp_path / "cost.json", json.dumps({"stages": {"sweep": asdict(Stage(1, flops=5e12))}, "notes": []})
+    )
+    monkeypatch.setattr(forecast, "LASTING", 0.05)
+    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: [])
+    assert 1e8 < forecast.machine_rate() < 1e14
+    monkeypatch.setattr(forecast, "machine_rate", lambda: 5e10)
+    forecast.main([str(tmp_path / "cost.json")])
+    told = capsys.readouterr().out
+    assert "100 s" in told or "1.67 min" in told
+    assert "Times of this machine, which has no GPU, at the 0.05 TFLOP/s of products of matrices" in told
+    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: ["0"])
+    forecast.main([str(tmp_path / "cost.json")])
+    assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7]])

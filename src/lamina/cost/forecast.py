@@ -1,20 +1,28 @@
 """What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
 
 `python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
-this machine once `lamina.cost.pace` has measured it. `--jobs` compares that with a run that is over.
+this machine once `lamina.cost.pace` has measured it. Where neither is given and there is no GPU, products of matrices
+that take two seconds say how fast this machine is. `--jobs` compares that with a run that is over.
 """
 
 import argparse
+import os
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import numpy as np
+
 from lamina import seal
 from lamina.errors import LaminaError, explained
+from lamina.workflow import gpu_lock
 
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
 RATE = 100.0
+# A product as small layers have it, (tokens, C) by (C, inner), and for how many seconds it is repeated.
+PRODUCT, LASTING = (512, 576, 1536), 2.0
 # The stage of a rule in table `jobs`; what prepares, gathers and draws is of none.
 RULES = {
     "capture_activations": "capture",
@@ -110,6 +118,18 @@ def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[
     return "\n".join(lines)
 
 
+def machine_rate() -> float:
+    """FLOP/s of this machine's processors in products like those of layers, in float32."""
+    tokens, channels, inner = PRODUCT
+    one, other = np.ones((tokens, channels), np.float32), np.ones((channels, inner), np.float32)
+    one @ other  # the first one starts threads
+    begun, count = time.perf_counter(), 0
+    while time.perf_counter() - begun < LASTING:
+        one @ other
+        count += 1
+    return 2.0 * tokens * channels * inner * count / (time.perf_counter() - begun)
+
+
 def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
     """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
     from lamina.tables import store
@@ -134,13 +154,20 @@ def main(arguments: Iterable[str] | None = None) -> None:
     if args.rate is not None and not args.rate > 0:
         raise LaminaError(f"RATE={args.rate:g}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
     found = seal.read_json(args.file)
-    pace = Pace((args.rate or RATE) * 1e12, {})
-    told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
-    told += "" if args.rate else " CALIBRATE=1 measures this machine instead."
     if not args.rate and args.pace and args.pace.exists():
         measured = seal.read_json(args.pace)
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
         told = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
+    elif args.rate or gpu_lock.devices(os.environ):
+        pace = Pace((args.rate or RATE) * 1e12, {})
+        told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
+        told += "" if args.rate else " CALIBRATE=1 measures this machine instead."
+    else:
+        pace = Pace(machine_rate(), {})
+        told = (
+            f"Times of this machine, which has no GPU, at the {pace.rate / 1e12:.2g} TFLOP/s of products of matrices, "
+            "beside loading and starting. CALIBRATE=1 measures each stage, RATE=100 is a GPU's."
+        )
     stages = {name: Stage(**entry) for name, entry in found["stages"].items()}
     print(table(stages, pace), "", told, "Memory of the largest job, above the process and the weights.", sep="\n")
     print(*found["notes"], sep="\n", end="\n" if found["notes"] else "")
