@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PARTS = {
     "Tests that need a GPU": [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "tests/unit/test_gpu.py"],
-    "Every stage at the size of a model of 1.1 billion": [sys.executable, "benchmarks/scale.py"],
+    "Every stage at the size of a model of 1.1 billion": [sys.executable, "benchmarks/scale.py", "--preset", "1.1B"],
     "The embedded study on the GPU": [
         *(str(BIN / "snakemake"), "--cores", "all", "--resources", f"gpu={torch.cuda.device_count()}", "--keep-going"),
         *("--directory", "results/check-gpu", "--quiet", "all"),
