@@ -6,7 +6,7 @@
 # make test   all tests but the long ones and those of clusters
 # make test-long  whole studies; whether intervals cover; every stage on several pretended devices; what a change makes
 #             stale, and changed studies run again beside busy processes
-# make test-families    every decoder of transformers at tiny size: sweeps right, or refused
+# make test-families    every decoder of transformers at tiny size, all that is tried of it: right, or refused (10 minutes of a CPU)
 # make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
 # make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
@@ -60,7 +60,7 @@ plan: .venv/installed
 test: test-unit test-pipeline
 
 test-unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 -m 'not devices' tests/unit tests/device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 -m 'not devices and not every_type' tests/unit tests/device tests/families
 
 test-pipeline: .venv/installed
 	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm
@@ -73,7 +73,7 @@ test-long: .venv/installed
 test-faults: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/faults
 
-# Every type of transformers at tiny size: whether its sweeps are right or refused.
+# Every type of transformers at tiny size, of which test-unit has a sample: right or refused, as docs/families.md says.
 test-families: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 tests/families
 

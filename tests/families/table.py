@@ -23,7 +23,7 @@ from tests.families import configurations, trials
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "families.md"
 _BEGIN, _END = "<!-- every type: begin -->\n", "<!-- every type: end -->\n"
 _TITLES = ["`model_type`", *trials.TRIALS, "why not"]
-_HEAD = f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}\n"
+HEAD = f"| {' | '.join(_TITLES)} |\n|{'---|' * len(_TITLES)}\n"
 _WORDS = 160  # characters of a reason
 
 Outcomes = Mapping[str, str]
@@ -104,7 +104,7 @@ def main() -> None:
             print(known[model_type], end="", flush=True)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
     table = {model_type: known[model_type] for model_type in sorted(known) if model_type in configurations.TYPES}
-    PAGE.write_text(before + _BEGIN + _HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8")
+    PAGE.write_text(before + _BEGIN + HEAD + "".join(table.values()) + _END + rest.partition(_END)[2], "utf-8")
     print(f"{len(table)} types:", ", ".join(f"{trial} {number}" for trial, number in counts(table).items()))
 
 

@@ -50,9 +50,10 @@ def samples() -> list[Sample]:
     return [*found, Sample(2, "text", 0, (Row(words[:1], words[1:], 16),), "2")]
 
 
-def stack(model: nn.Module) -> list[nn.Module]:
+def stack(model: Any) -> list[nn.Module]:
     """The decoder's layers: of the lists of that many modules, the one that ran last in a forward pass."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == DEPTH]
+    found = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+    lists = [m for m in found if len(m) == DEPTH] or [m for m in found if len(m) == model.config.num_hidden_layers]
     order: list[int] = []
     handles = [
         layer.register_forward_hook(lambda *_, number=number: order.append(number))
@@ -151,7 +152,7 @@ def scored(model: Any, rows: Sequence[Row]) -> torch.Tensor:
 
 def sweep(model: PreTrainedModel, folder: Path, kind: str = "layer") -> None:
     layers, rows = stack(model), [row for sample in samples() for row in sample.rows]
-    units = engine.all_units(DEPTH, kind)
+    units = engine.all_units(len(layers), kind)
     oracle = {"none": scored(model, rows)}
     found = engine.sweep(model, samples(), units)
     for unit in units:
@@ -199,8 +200,8 @@ def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = Non
 
 def cache(model: PreTrainedModel, folder: Path) -> None:
     """A cut model's logits token by token from a cache are those of its whole text, where the model's own are."""
-    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["all"] * DEPTH
-    twice = next(str(number) for number in reversed(range(DEPTH)) if kinds.count(kinds[number]) > 1)
+    kinds = getattr(model.config.get_text_config(decoder=True), "layer_types", None) or ["all"] * len(stack(model))
+    twice = next(str(number) for number in reversed(range(len(kinds))) if kinds.count(kinds[number]) > 1)
     for units in ([], CUT, [twice]):
         variant, ids = _writing(model, units), torch.tensor([text(8, 3)])
         with _of_the_unpruned("gives other logits from its own cache", bool(units)):
