@@ -19,8 +19,10 @@ from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
 from lamina.diagnosis import fit, patching, probe, variance, void
 from lamina.evaluation import drafts, efficiency, perplexity
+from lamina.evaluation.assembly import Parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.evaluation.together import Together, candidate
 from lamina.healing import full, lora
 from lamina.healing.training import Source as Training
 from lamina.models import donors, export
@@ -264,6 +266,21 @@ def benchmark_task(world: World) -> Any:
 
 
 @stage()
+def benchmark_together(world: World) -> Any:
+    """Questions and texts of an unpruned and a repaired model in one pass."""
+    model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
+    fitted = {at: Fitted("ghost", {"operator": torch.eye(32) / 50}) for at in RUNS}
+    parts = {"base": Parts(None, None, None), "repaired": Parts(PLAN, fitted, None)}
+    candidates = {name: candidate(model, each) for name, each in parts.items()}
+    pass_ = Together(model, {name: found for name, found in candidates.items() if found})
+    benchmark, found = TaskBenchmark(task, model, world.tokenizer()), []
+    for name in parts:
+        scores = benchmark.score(model, name, pass_)
+        found.append([scores.metrics, scores.samples, _nll(model, world, name, pass_)])
+    return found
+
+
+@stage()
 def benchmark_generation(world: World) -> Any:
     model, task = world.model(), task_object("mine", world.folder, 0, str(world.questions()))
     options = Generate(max_tokens=4, samples=2, ngram=1)
@@ -352,9 +369,9 @@ def budget_of_tokens(world: World) -> Any:
     return room.tokens("auto", model, world.samples, 8) > 0 and room.tokens("auto", model, world.samples) > 0
 
 
-def _nll(model: PreTrainedModel, world: World) -> list[Any]:
+def _nll(model: PreTrainedModel, world: World, name: str = "a model", pass_: Together | None = None) -> list[Any]:
     cut = [perplexity.Window(text, 1, number) for number, text in enumerate(world.texts)]
-    scores = perplexity.document_nll(model, cut, len(cut), "a model")
+    scores = perplexity.document_nll(model, cut, len(cut), name, pass_)
     return [list(scores.nll), list(scores.tokens)]
 
 

@@ -62,6 +62,8 @@ PLANTED = {
 }
 # One operand alone, on the device or on the host.
 ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}
+# Where the engine refuses a model, and so at each mistake that is planted in it, this measures variants without it.
+BESIDE = {"benchmark_together"}
 FIRST = {begin: next(stage for stage in STAGES if stage.startswith(begin)) for begin in PLANTED}
 
 
@@ -85,7 +87,7 @@ def left_on_host(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def test_a_mistake_is_planted_in_each_stage() -> None:
     planted = tuple(begin.partition("[")[0] for begin in PLANTED)
-    assert {stage for stage in STAGES if not stage.startswith(planted)} == ALONE
+    assert {stage for stage in STAGES if not stage.startswith(planted)} == ALONE | BESIDE
 
 
 @pytest.mark.parametrize("begin", PLANTED)
