@@ -19,6 +19,7 @@ from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.tables import store
+from tests.families import configurations
 from tests.unit import tiny
 
 PLAN = {"units": ["2"], "removed": 1}
@@ -184,7 +185,11 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole() -> None:
 
 
 def test_families_and_calibrations_that_cannot_be_healed_are_explained() -> None:
-    with pytest.raises(LaminaError, match="mixtral"):
-        lora.heal(tiny.model("mixtral"), PLAN, None, [Source(samples())], Lora(**FAST))
+    with pytest.raises(LaminaError, match="mamba"):  # which has no MLP
+        targets = Lora(**{**FAST, "targets": "mlp"})
+        lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], targets)
+    # Its mixers can be, though its configuration knows no attention heads.
+    mixers = Lora(**{**FAST, "targets": "attention"})
+    assert lora.heal(configurations.model("mamba"), PLAN, None, [Source(samples())], mixers)[1]
     with pytest.raises(LaminaError, match="at least 4"):
         lora.heal(tiny.model(), PLAN, None, [Source(samples(3))], Lora(**FAST))

@@ -21,6 +21,7 @@ from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.recovery.protocol import Fitted
+from tests.families import configurations
 from tests.unit import tiny
 from tests.unit.test_evaluation import ROOT, plain_nll, stock
 
@@ -83,6 +84,16 @@ def test_each_row_of_each_variant_is_as_alone(family: str) -> None:
             assert ours.nats == pytest.approx(theirs.nats, abs=1e-4, rel=1e-5) and ours.likeliest == theirs.likeliest
         answers.add(tuple(round(each.nats, 3) for each in found))
     assert len(answers) == len(parts)
+
+
+@pytest.mark.parametrize("family", ["mamba", "gemma4_text", "nemotron_h", "jamba"])
+def test_families_of_other_layers_are_measured_together(family: str) -> None:
+    """Without attention heads, or with widths that differ from layer to layer."""
+    model = configurations.model(family)
+    found = in_one_pass(model, {"base": Parts(None, None, None)}).likelihoods("base", rows(), "a test")
+    assert found is not None
+    for ours, row in zip(found, rows(), strict=True):
+        assert ours.nats == pytest.approx(alone(model, row).nats, abs=1e-4, rel=1e-4)
 
 
 def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:

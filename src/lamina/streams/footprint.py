@@ -31,12 +31,17 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any, size: int) -> "Shape":
-        """Of a configuration of transformers; a family that does not say how wide its MLP is has it 4 C wide."""
+        """Of a configuration of transformers; a family that does not say how wide its MLP is has it 4 C wide.
+
+        Without attention heads, keys are taken to be as wide as the stream. Of widths that differ from layer to layer
+        the largest counts.
+        """
         text = config.get_text_config(decoder=True)
-        channels, heads = text.hidden_size, text.num_attention_heads
-        inner = getattr(text, "intermediate_size", None) or getattr(text, "ffn_dim", None) or 4 * channels
-        width = getattr(text, "head_dim", None) or channels // heads
-        keys = width * (getattr(text, "num_key_value_heads", None) or heads)
+        channels = text.hidden_size
+        heads = _largest(text, "num_attention_heads")
+        inner = _largest(text, "intermediate_size") or _largest(text, "ffn_dim") or 4 * channels
+        width = _largest(text, "head_dim") or (channels // heads if heads else 0)
+        keys = width * (_largest(text, "num_key_value_heads") or heads) or channels
         return cls(text.num_hidden_layers, channels, inner, keys, text.vocab_size, size)
 
     def parameters(self, left: int) -> int:
@@ -145,6 +150,13 @@ def efficiency(shape: Shape, line: int, lines: int) -> int:
     # Of this prompt and of the one before, each twice: a cache that grows by a token leaves a hole where it was.
     kept = 8 * shape.layers * shape.keys * shape.size
     return line * lines * (shape.passing(line) + kept)
+
+
+def _largest(config: Any, name: str) -> int:
+    """What a configuration, or that of any layer, says under a name: the largest, 0 where nothing is said."""
+    holders = config.per_layer_config if getattr(config, "is_heterogeneous", False) else [config]
+    values = [getattr(holder, name, None) or 0 for holder in holders]
+    return int(max(max(each, default=0) if isinstance(each, (list, tuple)) else each for each in values))
 
 
 def _batch(budget: int, line: int, lines: int) -> int:
