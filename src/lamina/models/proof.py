@@ -175,9 +175,9 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
                 "before."
             )
         raise LaminaError(
-            f"the model family '{name}' gives the same tokens other logits in a text of {len(longest)} tokens than in "
-            f"a shorter one (by {far:.2g} of their spread): a number would depend on what runs beside a text, or before "
-            "it. Calibrate on shorter texts."
+            f"the model family '{name}' gives the same tokens other logits in a text of {len(longest)} tokens than "
+            f"in a shorter one (by {far:.2g} of their spread): a number would depend on what runs beside a text, or "
+            "before it. Calibrate on shorter texts."
         )
     depth = len(layers_of(model))
     if depth >= 3:
