@@ -12,9 +12,11 @@ from safetensors import safe_open
 from lamina.errors import LaminaError
 from lamina.tables import store
 
+_FACTS = "facts.json"
+
 
 class Progress:
-    """One safetensors file: tensors, and facts as JSON in its metadata. `key` is a digest of all settings.
+    """One safetensors file: tensors, and facts as JSON in one more of bytes. `key` is a digest of all settings.
 
     A file that was written under another key counts as none: what has changed begins anew.
     """
@@ -31,14 +33,17 @@ class Progress:
                 told = store.tensors_metadata(handle)
                 if told.get("key") != self.key:
                     return None
-                return {name: handle.get_tensor(name) for name in handle.keys()}, json.loads(told["facts"])  # noqa: SIM118
+                tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+                return tensors, json.loads(tensors.pop(_FACTS).numpy().tobytes())
         except LaminaError:
             return None  # a damaged one costs no more than the time to come so far again
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
         """Replace what was saved, all at once: a kill leaves the one or the other."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        store.write_tensors(self.file, held, {"key": self.key, "facts": json.dumps(facts)})
+        # Not in the metadata, whose length a file's digest has a place for only where it is short.
+        held[_FACTS] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
+        store.write_tensors(self.file, held, {"key": self.key})
 
     def remove(self) -> None:
         """Forget it, once the results stand."""

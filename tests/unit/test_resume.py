@@ -77,6 +77,9 @@ def test_a_changed_setting_or_file_begins_anew(tmp_path: Path) -> None:
     assert Progress(saved.file, digest({"rank": 4}, read)).load() is None
     read.write_text("b")
     assert Progress(saved.file, digest({"rank": 2}, read)).load() is None
+    many = {"rows": [{"step": number, "loss": 0.1} for number in range(50_000)]}
+    saved.save({}, many)
+    assert saved.load() == ({}, many)
     saved.remove()
     assert saved.load() is None and [path.name for path in tmp_path.iterdir()] == ["read"]
 
