@@ -41,10 +41,9 @@ def explained() -> Iterator[None]:
     Where memory or the disk ran out, that is said too. What lamina has to say of its work goes to standard error, which
     is a job's log.
     """
-    talk = logging.getLogger("lamina")
-    if not talk.handlers:
-        talk.addHandler(logging.StreamHandler())
-        talk.setLevel(logging.INFO)
+    talk, handler = logging.getLogger("lamina"), logging.StreamHandler()
+    talk.addHandler(handler)
+    talk.setLevel(logging.INFO)
     try:
         yield
         while _checks:
@@ -56,3 +55,5 @@ def explained() -> Iterator[None]:
             traceback.print_exc()
             sys.exit(f"lamina: {meaning}")
         raise
+    finally:
+        talk.removeHandler(handler)

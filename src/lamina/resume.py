@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors import safe_open
 from lamina.errors import LaminaError
 from lamina.tables import store
 
+SECONDS = 30.0  # between two savings of work that could be saved at any time
 _FACTS = "facts.json"
 
 
@@ -22,7 +24,11 @@ class Progress:
     """
 
     def __init__(self, file: str | Path, key: str) -> None:
-        self.file, self.key = Path(file), key
+        self.file, self.key, self._saved = Path(file), key, time.monotonic()
+
+    def is_due(self) -> bool:
+        """Whether the last `save` was so long ago that another one is worth its time."""
+        return time.monotonic() - self._saved >= SECONDS
 
     def load(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
         """Tensors and facts of the last `save`; None if there is none."""
@@ -44,6 +50,7 @@ class Progress:
         # Not in the metadata, whose length a file's digest has a place for only where it is short.
         held[_FACTS] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
         store.write_tensors(self.file, held, {"key": self.key})
+        self._saved = time.monotonic()
 
     def remove(self) -> None:
         """Forget it, once the results stand."""

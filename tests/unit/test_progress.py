@@ -95,10 +95,14 @@ def test_long_jobs_tell_how_far_they_are_and_when_the_run_ends(tmp_path: Path) -
         log.write_text(text)
         found.start(job, "sweep_units", 0, log)
     assert found.line(380) == "0 of 3 jobs (0 %), sweep_units 0 of 3 (running: 38 %), about 19 min left"
+    (tmp_path / "0.log").write_text("40 %, about 10 min left\n")
     (tmp_path / "1.log").write_text("61 %, about 4 min left\n")
-    # 620 s and 243 s of those under way, and 811 s, their mean, of the one that waits; two side by side.
-    assert found.left(380) == (pytest.approx((620 + 380 * 0.39 / 0.61 + (1000 + 380 / 0.61) / 2) / 2), True)
-    assert "(running: 38 %, 61 %)" in found.line(380)
+    assert "(running: 38 %)" in found.line(390)  # logs are looked at twice a minute
+    # 615 s and 262 s of those under way, and 849 s, their mean, of the one that waits; two side by side.
+    assert found.left(410) == (pytest.approx((615 + 410 * 0.39 / 0.61 + (1025 + 410 / 0.61) / 2) / 2), True)
+    assert "(running: 40 %, 61 %)" in found.line(410)
+    found.finish(0, 410)
+    assert "(running: 61 %)" in found.line(410)
 
 
 def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from lamina import timeleft
+from lamina import resume, timeleft
 from lamina.data import calibrations
 from lamina.evaluation import measuring
 from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
@@ -29,6 +29,7 @@ from tests.unit import scripts, tiny
 from tests.unit.configurations import REPOSITORY
 from tests.unit.test_evaluation import documents
 from tests.unit.test_lora import samples
+from tests.unit.test_sweep import random_samples
 
 UNITS = ["0", "2", "4"]
 
@@ -63,6 +64,7 @@ def test_a_sweep_goes_on_with_the_batches_that_are_left(
 
     killing.left = batches  # type: ignore[attr-defined]
     monkeypatch.setattr(resumable.TimeLeft, "step", killing)
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
     with pytest.raises(Killed):
         engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
     monkeypatch.setattr(resumable.TimeLeft, "step", step)
@@ -76,6 +78,31 @@ def test_a_sweep_goes_on_with_the_batches_that_are_left(
         engine.sweep(model, asked, UNITS, tokens=100, progress=Progress(progress.file, "other")).rows(UNITS) == wanted
     )
     assert len(ran) == whole
+
+
+@pytest.mark.parametrize("passes", [1, 2, 5, 8])
+def test_a_sweep_that_is_broken_off_within_a_batch_counts_nothing_twice(
+    passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for few streams a batch takes several passes, and choices that share no line stand in several batches:
+    distances of outputs are sums over these.
+    """
+    model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
+    wanted = engine.sweep(model, asked, UNITS, tokens=30).rows(UNITS)
+    forward = engine.Session._forward
+
+    def killing(*given: Any) -> None:
+        if len(ran) == passes:
+            raise Killed
+        ran.append(1)
+        forward(*given)
+
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    progress = Progress(tmp_path / "unfinished", "key")
+    with monkeypatch.context() as broken, pytest.raises(Killed):
+        broken.setattr(engine.Session, "_forward", killing)
+        engine.sweep(model, asked, UNITS, tokens=30, progress=progress)
+    assert engine.sweep(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
 
 
 def files(folder: Path, count: int) -> str:
@@ -94,11 +121,11 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
     # As if a batch took long: otherwise a job of a test ends before anything is kept.
     slow.write_text(
         "import sys, time, runpy\n"
-        "from lamina.sweep import resumable\n"
+        "from lamina import resume\n"
         "from lamina.timeleft import TimeLeft\n"
         "step = TimeLeft.step\n"
         "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
-        "resumable.SECONDS = 0.0\n"
+        "resume.SECONDS = 0.0\n"
         "script = sys.argv.pop(1)\n"
         "runpy.run_path(script, run_name='__main__')\n"
     )
@@ -150,7 +177,7 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
 
 def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest, asked = files(tmp_path, 4), list[str]()
-    monkeypatch.setattr(measuring, "SECONDS", 0.0)
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
     variants = [str(Variant.base("m")), str(Variant.base("other"))]
     text: Any = {"text": "t.jsonl", "window": 8}
     written = {"output": str(tmp_path / "b.parquet"), "samples": str(tmp_path / "s.parquet")}

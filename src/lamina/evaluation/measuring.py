@@ -3,7 +3,6 @@
 What is measured is kept beside the output until the tables stand, so that a job that was killed goes on from there.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ Score = Callable[[PreTrainedModel, str, Together], tuple[Rows, Rows]]
 """Of a model, what messages call it, and what can be measured with it in one pass: rows of `benchmarks` and of
 `benchmark_samples`, without a variant's keys."""
 
-SECONDS = 30.0  # between two savings
 _PATCHES = 1 << 30  # bytes of patches that are held at a time
 
 
@@ -53,7 +51,7 @@ def _scored(
     job: BenchmarkJob, base: PreTrainedModel, score: Score, unfinished: "_Unfinished"
 ) -> Iterator[tuple[Variant, tuple[Rows, Rows]]]:
     """Every variant that was not refused, with what was scored."""
-    left = TimeLeft(len(job.variants), len(unfinished.scored))
+    left: TimeLeft | None = None
     for parts in _some(job.variants):
         candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
         named = {name: found for name, found in candidates.items() if found is not None}
@@ -62,7 +60,10 @@ def _scored(
             if str(variant) not in unfinished.scored:
                 model = materialise(base, each.plan, each.patches, each.adapter)
                 unfinished.note(variant, score(model, assembly.title(variant), together))
-                left.step(1)
+                if left:
+                    left.step(1)
+                else:  # begun behind the first, whose time is that of a pass over all that are measured together
+                    left = TimeLeft(len(job.variants), len(unfinished.scored))
             yield variant, unfinished.scored[str(variant)]
 
 
@@ -93,14 +94,12 @@ class _Unfinished:
         self._progress, self._passes = Progress(self._file, self._key), list[Progress]()
         found = self._progress.load()
         self.scored: dict[str, tuple[Rows, Rows]] = found[1] if found else {}
-        self._saved = time.monotonic()
 
     def note(self, variant: Variant, scored: tuple[Rows, Rows]) -> None:
         """A variant was scored."""
         self.scored[str(variant)] = scored
-        if time.monotonic() - self._saved >= SECONDS:
+        if self._progress.is_due():
             self._progress.save({}, self.scored)
-            self._saved = time.monotonic()
 
     def of_pass(self, what: str) -> Progress:
         """Where a pass over rows with this hash is kept."""

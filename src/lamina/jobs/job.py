@@ -11,7 +11,6 @@ on has no default here, and stands in the configuration or in a module that the 
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -97,8 +96,7 @@ class Job(Part):
     @property
     def sources(self) -> tuple[str, ...]:
         """Files that it reads and no job has made: anybody may edit them at any time."""
-        given = [file for each in self.inputs.values() for file in ([each] if isinstance(each, str) else each)]
-        return tuple(file for file in given if not file.startswith(f"{paths.RESULTS}/"))
+        return tuple(file for file in self._read if not file.startswith(f"{paths.RESULTS}/"))
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -160,13 +158,18 @@ class Job(Part):
 
     @property
     def origin(self) -> str:
-        """A hash of all that the job was told and of the files that it reads, by which its unfinished work is known."""
-        found = hashlib.sha256((self._told or json.dumps(self._plain(), sort_keys=True)).encode())
-        for given in self.inputs.values():
-            for file in filter(os.path.isfile, [given] if isinstance(given, str) else given):
-                with Path(file).open("rb") as handle:
-                    found.update(hashlib.file_digest(handle, "sha256").digest())
-        return found.hexdigest()
+        """A hash of all that the job was told and of size and time of the files that it reads: whose unfinished work
+        this is. Weights of healed variants are too large to be read once more for it.
+        """
+        told = self._told or json.dumps(self._plain(), sort_keys=True)
+        stats = [(file, Path(file).stat()) for file in self._read if Path(file).is_file()]
+        stamps = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        return hashlib.sha256(json.dumps([told, stamps]).encode()).hexdigest()
+
+    @property
+    def _read(self) -> list[str]:
+        """All files that it reads."""
+        return [file for each in self.inputs.values() for file in ([each] if isinstance(each, str) else each)]
 
     def _plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)

@@ -1,6 +1,6 @@
 """The ablation engine: candidates measured on samples, many in one pass; a sweep is the candidates of every removal."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -228,30 +228,17 @@ class Session:
         once = [name for name in wanted if wanted[name] in carried]
         most = len(forks) + len(carried)
         batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed))
-        with resumable(batches, self.scores, progress) as left:
-            for batch in left:
-                self._measure(batch, forks, once, carried, wanted, observed)
+        for batch in resumable(batches, self.scores, progress):
+            width = len(batch[0].tokens) * len(batch)
+            for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
+                names = group if number else [*once, *group]
+                self._pass(batch, *_part(names, wanted, observed, number == 0))
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise LaminaError(
                 f"{type(self.model).__name__} ({self.model.config.name_or_path}) yields logits that are not numbers "
                 "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its "
                 "models entry; if that does not help, its weights are damaged."
             )
-
-    def _measure(
-        self,
-        batch: tuple[Line, ...],
-        forks: list[Name],
-        once: list[Name],
-        carried: Collection[Candidate],
-        wanted: Mapping[Name, Candidate],
-        observed: Mapping[Name, Observation],
-    ) -> None:
-        """All passes over one batch; `once` are those of the first, beside its share of what forks off."""
-        width = len(batch[0].tokens) * len(batch)
-        for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
-            names = group if number else [*once, *group]
-            self._pass(batch, *_part(names, wanted, observed, number == 0))
 
     def _check(self, candidate: Candidate) -> None:
         """Refuse what a materialised variant refuses."""

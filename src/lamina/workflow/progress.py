@@ -6,6 +6,7 @@ jobs it tells the shares that their logs say are done.
 """
 
 import logging
+import math
 import shutil
 import sys
 import threading
@@ -19,7 +20,7 @@ from snakemake.logging import DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.timeleft import share, spoken
+from lamina.timeleft import SECONDS, share, spoken
 
 # Snakemake's own talk of a run that goes well; whatever else it says is shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
@@ -37,6 +38,7 @@ _TALK = (
     "host: ",
 )
 _SECONDS = 60.0  # between two lines in a pipe, at most
+_LOOK = SECONDS / 2  # between two looks at the logs of running jobs
 _TAIL = 4096  # bytes at the end of a log, where a job says how far it is
 
 
@@ -68,6 +70,8 @@ class Progress:
     running: dict[int, Running] = field(default_factory=dict)
     stage: str = ""  # the rule of the last job that started or ended
     begun: float = 0.0
+    _shares: dict[int, float] = field(default_factory=dict)  # of running jobs, as their logs said when last looked at
+    _looked: float = -math.inf
 
     def plan(self, stages: dict[str, int], now: float) -> None:
         """Take the jobs of each rule, with their `total`."""
@@ -87,6 +91,16 @@ class Progress:
             self.finished[rule] += 1
             self.seconds[rule] = self.seconds.get(rule, 0.0) + now - started
 
+    def shares(self, now: float) -> dict[int, float]:
+        """What running jobs have done, by their logs. A cluster runs hundreds, which write a line a minute at most: so
+        logs are looked at as seldom, and those of younger jobs never.
+        """
+        if now - self._looked >= _LOOK:
+            self._looked = now
+            old = {job: each for job, each in self.running.items() if now - each.begun >= SECONDS}
+            self._shares = {job: share for job, each in old.items() if (share := each.share())}
+        return {job: share for job, share in self._shares.items() if job in self.running}
+
     def left(self, now: float) -> tuple[float, bool] | None:
         """Seconds to the end, and whether every kind of job that is left has been timed; None before any was.
 
@@ -94,8 +108,7 @@ class Progress:
         of their rule's, those under way that say it among them, or of all where there is none, as many side by side as
         have been on average.
         """
-        shares = {job: share for job, running in self.running.items() if (share := running.share())}
-        whole = {job: (now - self.running[job].begun) / share for job, share in shares.items()}
+        whole = {job: (now - self.running[job].begun) / share for job, share in self.shares(now).items()}
         timed, spent = Counter(self.finished), dict(self.seconds)
         for job, seconds in whole.items():
             rule = self.running[job].rule
@@ -122,7 +135,7 @@ class Progress:
             running = Counter(each.rule for each in self.running.values())
             rule = running.most_common(1)[0][0] if running else self.stage
             text += f", {rule} {self.finished[rule]} of {self.stages[rule]}"
-            shares = [f"{share:.0%}".replace("%", " %") for each in self.running.values() if (share := each.share())]
+            shares = [f"{share:.0%}".replace("%", " %") for share in self.shares(now).values()]
             text += f" (running: {', '.join(shares)})" if shares else ""
         left = self.left(now) if self.done < self.total else None
         if left:
