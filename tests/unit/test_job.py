@@ -1,6 +1,7 @@
 """One object is all that a job knows: it goes through JSON unchanged, and its script reads nothing else."""
 
 import ast
+import gc
 import importlib
 import io
 import json
@@ -87,6 +88,10 @@ def test_what_is_not_asked_for_is_not_told_so_that_a_new_option_changes_no_job()
     told = a_sweep()
     assert Grown(**{name: getattr(told, name) for name in SweepUnits.model_fields}).told() == told.told()
     assert not {"plan", "budget", "drawn", "donors", "data"} & json.loads(told.told())["job"].keys()
+    # Other tests list the jobs that there are.
+    del Grown
+    gc.collect()
+    assert not SweepUnits.__subclasses__()
 
 
 @pytest.mark.parametrize("kind", [*kinds(Job), *kinds(Part)], ids=lambda kind: kind.__name__)
