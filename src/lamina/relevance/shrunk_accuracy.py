@@ -1,9 +1,10 @@
 """Accuracy relevance as small-area estimation: the measured drop where samples tell it, else what sureness predicts.
 
-The drops of accuracy y of all units have a known sampling covariance D. They are taken as Xβ + v + e: a row of X is (1,
-the drop of the probability of right answers), v ~ N(0, A I) what each unit has of its own, e ~ N(0, D). The best linear
-unbiased prediction is Xβ̂ + A (A I + D)⁻¹ (y - Xβ̂), A where its restricted likelihood is greatest [Fay and Herriot 1979,
-where D is diagonal; here the units answer the same samples]. This use of it is lamina's own.
+The drops of accuracy y of all units, as shares of the accuracy above chance, have a sampling covariance D that is taken
+as known. They are Xβ + v + e: a row of X is (1, the drop of the probability of right answers), v ~ N(0, A I) what each
+unit has of its own, e ~ N(0, D). The best linear unbiased prediction is Xβ̂ + A (A I + D)⁻¹ (y - Xβ̂), A where its
+restricted likelihood is greatest [Fay and Herriot 1979, where D is diagonal; here the units answer the same samples].
+This use of it is lamina's own.
 """
 
 import numpy as np
@@ -29,12 +30,10 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
     weights
         (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the mean).
     """
-    y, x, before = _drops(columns, weights, context)
+    y, x = _drops(columns, weights, context)
     predicted, _, likelihood = _predicted(y, x, _covariance(columns, context))
     best = likelihood.argmax(axis=0)
-    found = np.take_along_axis(predicted, best[None, :, None], axis=0)[0]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.asarray(found / np.maximum(before - context.chance, 0)[:, None])
+    return np.asarray(np.take_along_axis(predicted, best[None, :, None], axis=0)[0])
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
@@ -49,41 +48,48 @@ def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | Non
 def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
     """95 % posterior interval of the score, (units,), under a flat prior on β and A: A's own error is in it."""
     weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    y, x, before = _drops(columns, weights, context)
+    y, x = _drops(columns, weights, context)
     predicted, errors, likelihood = (each[:, 0] for each in _predicted(y, x, _covariance(columns, context)))
     # A flat prior of A is one that grows with A where the steps of A do.
     chance = np.exp(likelihood - likelihood.max()) * np.gradient(_TRIED)
     chance /= chance.sum()
     normal = np.random.default_rng([context.seed, 5]).standard_normal((4000, 1))
     at = np.random.default_rng([context.seed, 6]).choice(len(_TRIED), 4000, p=chance)
-    drawn = predicted[at] + errors[at] * normal
-    low, high = np.quantile(drawn, [TAIL, 1 - TAIL], axis=0) / max(before[0] - context.chance, 0)
+    low, high = np.quantile(predicted[at] + errors[at] * normal, [TAIL, 1 - TAIL], axis=0)
     return low, high
 
 
-def _drops(columns: Columns, weights: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Measured drops of accuracy and of the probability of right answers, (draws, units), and accuracy before."""
+def _drops(columns: Columns, weights: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray]:
+    """Drops of accuracy as shares of what is above chance, and of the probability of right answers, (draws, units)."""
     right, sure = hits(columns, context.score), probabilities(columns, context.score)
     y, x = (weighted_mean(weights, each[:1] - each[1:]) for each in (right, sure))
-    return y, x, weighted_mean(weights, right[:1])[:, 0]
+    above = np.maximum(weighted_mean(weights, right[:1]) - context.chance, 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return y / above, x
 
 
 def _covariance(columns: Columns, context: Context) -> np.ndarray:
-    """Of the sampling errors of all drops, (units, units), since all units answer the same samples.
+    """Of the sampling errors of all shares, (units, units), since all units answer the same samples.
 
-    The variances are paired, of answers lost, won or neither with half an answer of each kind added: otherwise a unit
-    without a changed answer would be certain. A tenth of each is a unit's own, so that the matrix can be inverted.
+    The error of a share y comes from the changed answers and from the accuracy that it is a share of: from sample to
+    sample it varies as change - y (right - chance). Variances are those of answers lost, won or neither with half an
+    answer of each kind added: otherwise a unit without a changed answer would be certain. All pairs of units have one
+    correlation, the mean of theirs: a matrix of as many correlations as samples tell would be mostly noise, which its
+    inverse takes for knowledge.
     """
     right = hits(columns, context.score)
     changed = right[:1] - right[1:]
-    there = np.isfinite(changed)
-    lost, won = ((changed == sign).sum(axis=1) for sign in (1, -1))
-    count = columns.seen[1:] + 1.5
-    variances = ((lost + won + 1) / count - ((lost - won) / count) ** 2) / count
-    off = np.where(there, changed - np.nanmean(changed, axis=1, keepdims=True), 0.0)
-    found = 0.9 * off @ off.T / np.outer(columns.seen[1:], columns.seen[1:])
-    found[np.diag_indices_from(found)] = np.maximum(variances, np.diag(found) / 0.9)
-    return np.asarray(found)
+    n, units = columns.seen[1:], len(columns.units)
+    above = np.nanmean(right[0]) - context.chance
+    share = np.nanmean(changed, axis=1) / above
+    off = np.where(np.isfinite(changed), changed - share[:, None] * (right[:1] - context.chance), 0.0)
+    half_lost, half_won = (1 - share * (1 - context.chance)) ** 2 / 2, (1 + share * context.chance) ** 2 / 2
+    squares = (off**2).sum(axis=1) + half_lost + half_won
+    alike = off @ off.T / np.sqrt(np.outer(squares, squares))
+    np.fill_diagonal(alike, 0)
+    common = max(alike.sum() / (units * (units - 1)), 0.0)
+    errors = np.sqrt(squares / (n + 1.5) / n) / above
+    return np.asarray(np.outer(errors, errors) * (common + (1 - common) * np.eye(units)))
 
 
 def _predicted(y: np.ndarray, x: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,6 +18,8 @@ Interval = tuple[float, float, float]
 # Correlations that are tried, as steps of Fisher's z, with both ends; and draws of each trial.
 TRIED = np.concatenate([[-1], np.tanh(np.linspace(-3, 3, 21)), [1]])
 DRAWS = 300
+# Sizes of the differences between tasks that are tried, in units of those seen.
+SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
 # A variance is at least so much of what was seen, however large the noise.
 LEAST = 0.02
 
@@ -72,36 +74,50 @@ def true_variance_ratio(
 ) -> tuple[Interval | None, np.ndarray, np.ndarray]:
     """Mean over units of the variance across tasks of standardised true scores, of the first metric by the second's.
 
-    Both are draws of shape (tasks, 1 + draws, units). None for a second metric that does not vary across tasks. With
-    it the variances, unit by unit, of both, (units,), which are 0 where they are all noise.
+    Both are draws of shape (tasks, 1 + draws, units), paired. None where a metric does not vary across tasks. With it
+    the variances, unit by unit, of both, (units,), which are 0 where they are all noise.
+
+    Of each metric, differences between tasks of many sizes are laid out, and under each draw's noise one size gives the
+    variance that was measured. The true variances of those sizes, draw by draw, are what the ratio may be.
     """
-    logs, truths, spreads = [], [], []
-    for scores in (first, second):
-        widened = scores.copy()
-        widened[:, 1:] = scores[:, :1] + np.sqrt(n_samples / max(n_samples - 1, 1)) * (scores[:, 1:] - scores[:, :1])
-        across, whole = widened.var(axis=0), widened.var(axis=(0, 2))
-        left = 2 * across[0] - across[1:].mean(axis=0)
-        seen, between = across[0].mean(), whole[0] - across[0].mean()
-        within = max(left.mean(), LEAST * seen)
-        total = within + max(2 * whole[0] - whole[1:].mean() - left.mean(), LEAST * between)
-        spreads.append(np.maximum(left, 0) / total if total > 0 else left)
-        if seen <= 1e-12 * whole[0]:
-            logs.append(np.full(widened.shape[1], np.nan))
-            truths.append(np.nan)
-            continue
-        units = widened[:, 0].mean(axis=0)
-        laid = np.sqrt(within / seen) * (widened[:, 0] - units)
-        if between > 0:
-            laid = laid + np.sqrt((total - within) / between) * (units - units.mean())
-        drawn = laid[:, None] + widened[:, 1:] - widened[:, :1]
-        measured = np.concatenate([[seen / whole[0]], drawn.var(axis=0).mean(axis=-1) / drawn.var(axis=(0, 2))])
-        logs.append(np.log(measured))
-        truths.append(np.log(within / total))
-    ratio, truth = logs[0] - logs[1], truths[0] - truths[1]
-    if not np.isfinite(truth):
-        return None, *spreads
-    high, point, low = np.exp(ratio[0] + truth - np.percentile(ratio[1:], [100 * TAIL, 50, 100 - 100 * TAIL]))
-    return (float(point), float(low), float(high)), *spreads
+    found = [_variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)]
+    (own, spread), (others, other_spread) = found
+    if own is None or others is None:
+        return None, spread, other_spread
+    low, point, high = np.exp(np.percentile(own - others, [100 * TAIL, 50, 100 - 100 * TAIL]))
+    return (float(point), float(low), float(high)), spread, other_spread
+
+
+def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, np.ndarray]:
+    """Logarithms of the share of variance that is within units, one per draw, and the share of each unit, (units,).
+
+    None where units do not vary across tasks but for rounding.
+    """
+    estimate, noise = scores[:, 0], widening * (scores[:, 1:] - scores[:, :1])
+    units = estimate.mean(axis=0)
+    inside, between = estimate - units, units - units.mean()
+    seen, apart = (inside**2).mean(), (between**2).mean()
+    # What noise adds to both, in the mean over draws and in each, and what it has in common with what was measured.
+    noise_between = noise.mean(axis=0)
+    noise_inside = noise - noise_between
+    noise_between = noise_between - noise_between.mean(axis=-1, keepdims=True)
+    left = (inside**2).mean(axis=0) - (noise_inside**2).mean(axis=(0, 1))
+    added = (noise_between**2).mean(axis=-1)
+    true_apart = max(apart - added.mean(), LEAST * apart)
+    total = max(left.mean(), LEAST * seen) + true_apart
+    shares = np.maximum(left, 0) / total if total > 0 else left
+    if seen <= 1e-12 * (seen + apart):
+        return None, shares
+    shrunk = np.sqrt(true_apart / apart) if apart > 0 else 0.0
+    within = SIZES[:, None] ** 2 * seen + (noise_inside**2).mean(axis=(0, 2))
+    within = within + 2 * SIZES[:, None] * (inside[:, None] * noise_inside).mean(axis=(0, 2))
+    others = true_apart + 2 * shrunk * (between * noise_between).mean(axis=-1) + added
+    with np.errstate(divide="ignore"):
+        measured = np.maximum.accumulate(np.log(within / (within + others)), axis=0)
+    true_within = np.maximum(SIZES**2, LEAST) * seen
+    truths = np.log(true_within / (true_within + true_apart))
+    of_draws = [np.interp(np.log(seen / (seen + apart)), curve, truths) for curve in measured.T]
+    return np.array(of_draws), shares
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
