@@ -4,8 +4,9 @@
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   all tests but the long ones and those of clusters
-# make test-long  whole studies; whether intervals cover; every stage on several pretended devices; what a change makes
-#             stale, and changed studies run again beside busy processes
+# make test-devices  every stage on several pretended devices, and in half precision
+# make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside
+#             busy processes
 # make test-families    every decoder of transformers at tiny size, all that is tried of it: right, or refused (10 minutes of a CPU)
 # make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
@@ -45,7 +46,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-devices test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -65,17 +66,19 @@ test-unit: .venv/installed
 test-pipeline: .venv/installed
 	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm
 
+test-devices: .venv/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=30 tests/device
+
 test-long: .venv/installed
 	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/coverage
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=10 tests/device
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=30 tests/coverage
 
 test-faults: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=10 tests/faults
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=30 tests/faults
 
 # Every type of transformers at tiny size, of which test-unit has a sample: right or refused, as docs/families.md says.
 test-families: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=10 tests/families
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=30 tests/families
 
 # Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
 check-gpu: .venv/installed
