@@ -28,13 +28,13 @@ import duckdb
 
 from lamina import paths
 from lamina.config.report import Report
+from lamina.declared import declared
 from lamina.jobs.compare_metrics import CompareMetrics
 from lamina.jobs.compare_selectors import CompareSelectors
 from lamina.jobs.job import Job
 from lamina.jobs.plot_figure import PlotFigure
 from lamina.jobs.render_report import RenderReport
 from lamina.reporting import database
-from lamina.workflow.declared import declared
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))

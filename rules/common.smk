@@ -31,7 +31,7 @@ from lamina.jobs.described import described
 from lamina.variant import Variant
 from lamina import paths, seal
 from lamina.workflow import commands, exports, failures, gpu_lock, graph, records, runs, studies, warm
-from lamina.workflow.declared import declared
+from lamina.declared import declared
 from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, threads
 

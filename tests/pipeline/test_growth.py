@@ -12,7 +12,6 @@ from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
 
 pytestmark = pytest.mark.reruns
 
-METRIC = '        Metric("made_up", "removal", "nll", "made up"),\n'
 FIGURE = '''"""A made-up figure."""
 
 from matplotlib.figure import Figure
@@ -49,16 +48,8 @@ def add_twin(project: Project, package: str, of_module: str) -> None:
     (folder / "made_up.py").write_text((folder / f"{of_module}.py").read_text())
 
 
-def add_metric(project: Project) -> None:
-    add_twin(project, "relevance", "perplexity")
-    file = "src/lamina/config/metrics.py"
-    text = (project.folder / file).read_text()
-    line = next(line for line in text.splitlines(keepends=True) if 'Metric("perplexity"' in line)
-    project.edit(file, line, line + METRIC)
-
-
 def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Project) -> None:
-    add_metric(restored)
+    add_twin(restored, "relevance", "perplexity")
     jobs = restored.stale()
     assert rules(jobs) == GATHERING - {"compare_tasks", "compare_selectors"} | {"score_relevance"}
     assert of(jobs, "gather_table", "table") == {"relevance"}
@@ -150,7 +141,7 @@ def test_another_default_reruns_the_jobs_that_took_the_earlier_one(restored: Pro
 
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
     with moved.restored():
-        add_metric(moved)
+        add_twin(moved, "relevance", "perplexity")
         moved.add("src/lamina/figures/made_up.py", FIGURE)
         moved.run()
         made, known = (

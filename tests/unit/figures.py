@@ -2,7 +2,7 @@
 
 import importlib
 
-from lamina.workflow.declared import declared
+from lamina.declared import declared
 
 PLACES = declared("lamina.figures", "PLACE")
 FIGURES = {name: importlib.import_module(f"lamina.figures.{name}") for name in sorted(PLACES, key=PLACES.__getitem__)}

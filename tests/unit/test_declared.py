@@ -1,11 +1,13 @@
 """What modules declare is read without importing them."""
 
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from lamina.workflow.declared import declared
+from lamina.config.metrics import METRICS
+from lamina.declared import declared
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -29,6 +31,15 @@ def test_the_lists_of_rules_are_those_of_the_library() -> None:
     from lamina.tables import store
 
     assert set(declared("lamina.tables", "GRAIN")) == set(store.TABLES)
+
+
+def test_every_metric_declares_its_entry_and_the_configuration_imports_none() -> None:
+    entries = declared("lamina.relevance", "METRIC")
+    assert {"accuracy", "output_kl", "random"} <= entries.keys() == METRICS.keys()
+    assert METRICS["output_js"].bound == math.log(2) and METRICS["accuracy"].bound == 1
+    code = "import sys, lamina.config.configuration; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if name in ("torch", "numpy") or "lamina.relevance" in name]
 
 
 def test_what_rules_import_is_light() -> None:

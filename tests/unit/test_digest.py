@@ -267,6 +267,18 @@ def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() 
     )
 
 
+@pytest.mark.parametrize(("module", "counts"), [("relevance/lead", False), ("alone", True)])
+def test_the_entry_of_a_metric_counts_by_its_digest_alone(tree: Path, module: str, counts: bool) -> None:
+    roots = []
+    for entry in ('METRIC = {"help": "one"}\n', 'METRIC = {"help": "two"}\n'):
+        root = edited(tree, "lamina/dotted.py", "import", "import")
+        (root / f"lamina/{module}.py").parent.mkdir(exist_ok=True)
+        (root / f"lamina/{module}.py").write_text(f"{entry}\n\ndef terms():\n    return 1\n")
+        roots.append(root)
+    one, two = (code_digest(f"lamina.{module.replace('/', '.')}", root=root) for root in roots)
+    assert (one != two) is counts
+
+
 def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {name: family_digest(name) for name in ("llama", "gpt2", "unheard_of", "gemma3", None)}
     monkeypatch.setitem(FAMILIES, "unheard_of", Family(alibi=True))

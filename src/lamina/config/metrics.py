@@ -1,9 +1,9 @@
 """The relevance metrics, one entry each: what a metric is measured by, and who may use it.
 
-Its formula stands in the module of `lamina.relevance` that has its name.
+An entry is the literal `METRIC` in the metric's module of `lamina.relevance`, beside its formula. It is read from the
+source, since the configuration imports nothing of what computes numbers.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field
 
 from lamina.config.entry import Entry, option
 from lamina.config.explain import listed
+from lamina.declared import declared
 
 
 @dataclass(frozen=True)
@@ -49,49 +50,7 @@ MODULES = {
     "presence": "lamina.passes.coalitions",
 }
 
-METRICS = {
-    metric.name: metric
-    for metric in (
-        Metric("accuracy", "removal", "correct", "share of the model's advantage over chance that is lost", bound=1.0),
-        Metric(
-            "expected_accuracy",
-            "removal",
-            "choice_scores",
-            "share of the sureness of right answers above chance that is lost: accuracy without its 0/1 noise",
-            bound=1.0,
-        ),
-        Metric(
-            "shrunk_accuracy",
-            "removal",
-            "choice_scores",
-            "accuracy where samples tell it, else what the sureness of right answers predicts",
-            signed=True,
-            pooled=True,
-        ),
-        Metric("cosine", "stream", "cosine", "how much the unit turns the residual stream", runs=True),
-        Metric("angular", "stream", "angular_last", "how much it turns the stream at the last token", runs=True),
-        Metric("perplexity", "removal", "nll", "how much the loss rises"),
-        Metric(
-            "margin", "removal", "gold_margin", "how far the right choice's lead over the best other falls", signed=True
-        ),
-        Metric("output_cosine", "removal", "output_cosine", "how far the output turns", bound=2.0),
-        Metric("output_norm", "removal", "output_norm", "how far the output moves, by its norm"),
-        Metric("output_js", "removal", "output_js", "Jensen-Shannon divergence of the output", bound=math.log(2)),
-        Metric("output_kl", "removal", "output_kl", "Kullback-Leibler divergence of the output"),
-        Metric(
-            "agreement", "removal", "output_flips", "share of tokens where another one becomes likeliest", bound=1.0
-        ),
-        Metric("acceptance", "removal", "output_tv", "how often the model would reject the cut one's draft", bound=1.0),
-        Metric(
-            "shapley", "shapley", "shapley", "what the unit adds to models of the others, over all orders of removal"
-        ),
-        Metric("presence", "presence", "presence", "how much better random cut models are that keep the unit"),
-        Metric("residual", "fit", "residual", "what no linear patch gives back of the stream", halves=False),
-        Metric("taylor", "gradient", "taylor", "sum of abs(weight × gradient)"),
-        Metric("magnitude", "weights", "magnitude", "sum of abs(weight)"),
-        Metric("random", "weights", "magnitude", "a seeded permutation, as a baseline"),
-    )
-}
+METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relevance", "METRIC").items()}
 
 
 def those(condition: Callable[[Metric], object]) -> str:

@@ -4,9 +4,9 @@ from typing import Annotated, Any, Self
 
 from lamina import paths, sql
 from lamina.config.configuration import Configuration
+from lamina.declared import declared
 from lamina.jobs.gather_table import schemas
 from lamina.jobs.job import READ, Job
-from lamina.workflow.declared import declared
 
 
 class BuildDatabase(Job):

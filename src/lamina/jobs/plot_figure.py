@@ -4,8 +4,8 @@ from typing import Annotated, Any, Self
 
 from lamina import paths, sql
 from lamina.config.configuration import Configuration
+from lamina.declared import declared
 from lamina.jobs.job import READ, Job
-from lamina.workflow.declared import declared
 
 
 class PlotFigure(Job):

@@ -7,8 +7,8 @@ from lamina import paths, sql
 from lamina.config.configuration import Configuration
 from lamina.config.glossary import glossary
 from lamina.config.report import Report
+from lamina.declared import declared
 from lamina.jobs.job import READ, Job, Told
-from lamina.workflow.declared import declared
 
 _TEMPLATE = paths.own("workflow/report/report.html.j2")
 

@@ -5,6 +5,13 @@ import numpy as np
 from lamina.relevance.columns import Columns, Context, weighted_mean
 from lamina.relevance.statistics import DRAWS, TAIL, wilson_interval
 
+METRIC = {
+    "pass_": "removal",
+    "column": "correct",
+    "help": "share of the model's advantage over chance that is lost",
+    "bound": 1.0,
+}
+
 # For who would rank units of a model that is at chance.
 REMEDY = (
     "Give calibration '{calibration}' more samples or few-shot examples, choose a task that the model can do, or a "

@@ -8,6 +8,13 @@ import numpy as np
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.statistics import share_interval
 
+METRIC = {
+    "pass_": "removal",
+    "column": "output_flips",
+    "help": "share of tokens where another one becomes likeliest",
+    "bound": 1.0,
+}
+
 # So many samples with a changed token are enough for a bootstrap.
 _ENOUGH = 30
 

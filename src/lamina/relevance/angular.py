@@ -2,3 +2,10 @@
 
 arXiv 2403.17887, eq. 6. No unit is removed.
 """
+
+METRIC = {
+    "pass_": "stream",
+    "column": "angular_last",
+    "help": "how much it turns the stream at the last token",
+    "runs": True,
+}

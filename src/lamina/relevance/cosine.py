@@ -2,3 +2,5 @@
 
 arXiv 2605.14075, eq. 2. No unit is removed.
 """
+
+METRIC = {"pass_": "stream", "column": "cosine", "help": "how much the unit turns the residual stream", "runs": True}

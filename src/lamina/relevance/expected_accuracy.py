@@ -11,6 +11,13 @@ from lamina.relevance import accuracy
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.sureness import probability, temperature
 
+METRIC = {
+    "pass_": "removal",
+    "column": "choice_scores",
+    "help": "share of the sureness of right answers above chance that is lost: accuracy without its 0/1 noise",
+    "bound": 1.0,
+}
+
 REMEDY = (
     f"{accuracy.REMEDY} Without choices there is nothing to be sure of: write metric: perplexity, or make calibration "
     "'{calibration}' of multiple choice alone."

@@ -4,6 +4,8 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 
+METRIC = {"pass_": "weights", "column": "magnitude", "help": "sum of abs(weight)"}
+
 
 def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
     """Sum of abs(w) over a unit's weights, (draws, units): no sample enters, so every draw is the same."""

@@ -4,6 +4,13 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 
+METRIC = {
+    "pass_": "removal",
+    "column": "gold_margin",
+    "help": "how far the right choice's lead over the best other falls",
+    "signed": True,
+}
+
 REMEDY = "Write metric: accuracy or perplexity, or make calibration '{calibration}' of multiple choice alone."
 
 

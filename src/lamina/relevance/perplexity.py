@@ -4,6 +4,8 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 
+METRIC = {"pass_": "removal", "column": "nll", "help": "how much the loss rises"}
+
 
 def terms(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
     """Rise of the loss in nats, and scored tokens, (units, samples) each [SLEB, Shortened LLaMA]."""

@@ -15,6 +15,8 @@ from lamina.relevance.columns import Columns, Context
 from lamina.relevance.random_models import REMEDY as REMEDY
 from lamina.relevance.random_models import Value
 
+METRIC = {"pass_": "presence", "column": "presence", "help": "how much better random cut models are that keep the unit"}
+
 undefined = partial(random_models.undefined, "presence")
 
 

@@ -4,6 +4,8 @@ import numpy as np
 
 from lamina.relevance.columns import Columns, Context
 
+METRIC = {"pass_": "weights", "column": "magnitude", "help": "a seeded permutation, as a baseline"}
+
 
 def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
     """Places 1 … units of a seeded permutation, (draws, units); no sample enters, so every draw is the same."""

@@ -2,3 +2,10 @@
 
 The sum over the runs of removed layers of ‖Y - Ŷ‖² / ‖Y - mean‖² at their ends, cross-fitted.
 """
+
+METRIC = {
+    "pass_": "fit",
+    "column": "residual",
+    "help": "what no linear patch gives back of the stream",
+    "halves": False,
+}

@@ -15,6 +15,12 @@ from lamina.relevance.columns import Columns, Context
 from lamina.relevance.random_models import REMEDY as REMEDY
 from lamina.relevance.random_models import Value
 
+METRIC = {
+    "pass_": "shapley",
+    "column": "shapley",
+    "help": "what the unit adds to models of the others, over all orders of removal",
+}
+
 undefined = partial(random_models.undefined, "shapley")
 
 

@@ -15,6 +15,14 @@ from lamina.relevance.columns import Columns, Context, weighted_mean
 from lamina.relevance.expected_accuracy import probabilities
 from lamina.relevance.statistics import TAIL
 
+METRIC = {
+    "pass_": "removal",
+    "column": "choice_scores",
+    "help": "accuracy where samples tell it, else what the sureness of right answers predicts",
+    "signed": True,
+    "pooled": True,
+}
+
 REMEDY = expected_accuracy.REMEDY
 # Values of A that are tried: 0, and steps of a third of a power of two about the mean of D.
 _TRIED = np.concatenate([[0.0], 2.0 ** np.arange(-8, 8.1, 1 / 3)])

@@ -14,11 +14,11 @@ import jinja2
 from markupsafe import Markup
 
 from lamina.config.metrics import METRICS
+from lamina.declared import declared
 from lamina.evaluation.paired_tests import ratio_interval
 from lamina.figures.style import Z95
 from lamina.reporting import explorer, recommendation, summary
 from lamina.tables.answers import answer
-from lamina.workflow.declared import declared
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}

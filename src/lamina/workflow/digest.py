@@ -25,7 +25,7 @@ _SOURCE = Path(__file__).resolve().parents[2]
 # checks, jobs (what they tell is a param), paths, names of variants, and the registry of families (a model's own entry
 # is followed by its jobs).
 _NAMES = (
-    *("config", "errors", "jobs", "models.families", "modules", "paths", "preflight", "seal"),
+    *("config", "declared", "errors", "jobs", "models.families", "modules", "paths", "preflight", "seal"),
     *("tables", "variant", "version", "workflow"),
 )
 _ASIDE = tuple(f"{_PACKAGE}.{name}" for name in _NAMES)
@@ -119,8 +119,8 @@ def _default(field: Any) -> Any:
 @cache
 def _pins(lock: Path) -> dict[str, str]:
     """Versions by the normal form of a package's name."""
-    found = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
-    return {_normal(name): version for name, version in found}
+    pins = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_normal(name): version for name, version in pins}
 
 
 def _normal(package: str) -> str:
@@ -180,8 +180,8 @@ def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
     key = hashlib.sha256(f"{name} {sys.version} ".encode() + _OWN + text).hexdigest()
     kept = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.digest"
     try:
-        found, digest, *imported = kept.read_text(encoding="utf-8").split("\n")
-        if found == key:
+        kept_key, digest, *imported = kept.read_text(encoding="utf-8").split("\n")
+        if kept_key == key:
             return digest, imported
     except (OSError, ValueError):
         pass
@@ -210,7 +210,15 @@ def _parse(name: str, file: Path, text: bytes) -> tuple[str, list[str]]:
             source = ".".join([*above, *([node.module] if node.module else [])])
             imported.add(source)
             imported.update(f"{source}.{alias.name}" for alias in node.names)
+    if name.startswith(f"{_PACKAGE}.relevance."):
+        tree.body = [statement for statement in tree.body if not _is_entry(statement)]
     return _hashed(ast.dump(tree)) if tree.body else "", sorted(imported)
+
+
+def _is_entry(statement: ast.stmt) -> bool:
+    """Whether a statement is the entry of a metric. Jobs follow it by `entry_digest`, which leaves its help out."""
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    return isinstance(target, ast.Name) and target.id == "METRIC"
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

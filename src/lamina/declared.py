@@ -1,7 +1,7 @@
 """What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
 
-A figure names the tables that it reads (`TABLES`), a table its grain (`GRAIN`). So the rules know both without a list
-of their own, and a new module is all that a new figure takes.
+A figure names the tables that it reads (`TABLES`), a table its grain (`GRAIN`), a metric what it is measured by
+(`METRIC`). So the rules and the configuration need no list of them: a new module is enough.
 """
 
 import ast
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_SOURCE = Path(__file__).resolve().parents[2]
+_SOURCE = Path(__file__).resolve().parents[1]
 
 
 @cache
@@ -23,13 +23,14 @@ def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
     root
         The folder that holds the package.
     """
-    found = {}
+    literals = {}
     for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
-        for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
+        text = file.read_bytes()
+        for statement in ast.parse(text, filename=str(file)).body if name.encode() in text else ():
             target, value = _assigned(statement)
             if target == name and value is not None:
-                found[file.stem] = ast.literal_eval(value)
-    return found
+                literals[file.stem] = ast.literal_eval(value)
+    return literals
 
 
 def _assigned(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:
