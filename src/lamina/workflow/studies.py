@@ -128,7 +128,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
 
 
 def starts_shared(config: Configuration, selector: str) -> bool:
-    """Whether a selector's sweep of the unpruned model is everybody's: all units on all samples, nothing repaired."""
+    """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
     entry = config.selectors[selector]
     return entry.budget == "full" and entry.recovery is None and not entry.donors
 
