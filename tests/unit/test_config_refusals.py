@@ -83,7 +83,7 @@ WRONG_VALUES = [
     ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of variance, fit"]),
     ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
     ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
-    ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "accuracy, cosine"]),
+    ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "angular, cosine"]),
     (
         "selectors.accuracy.strategy",
         "greedy",
@@ -106,7 +106,7 @@ WRONG_VALUES = [
     ("studies.maps.metrics", [], ["studies.maps.metrics", "[]", "a list of metrics", "diagnoses"]),
     ("studies.prune.models", [], ["studies.prune.models", "[]", "with at least one entry"]),
     ("studies.prune.tasks", "mine", ["studies.prune.tasks", "'mine'", "all, own, or a list"]),
-    ("studies.maps.metrics", ["accuraci"], ["studies.maps.metrics[0]", "'accuraci'", "accuracy, cosine"]),
+    ("studies.maps.metrics", ["accuraci"], ["studies.maps.metrics[0]", "'accuraci'", "angular, cosine"]),
     ("models", ["small"], ["models", "['small']", "`key: value`"]),
     ("studies.prune", ["small"], ["studies.prune", "['small']", "`metrics` or `selectors` and `removed`"]),
 ]
