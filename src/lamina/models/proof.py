@@ -25,9 +25,8 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 0.1
 
 _SHORT, _LONG = 16, 64  # tokens
-# Numbers of logits computed at a time: 256 MiB in bfloat16. And compared at once, 16 MiB in float32: of a vocabulary of
-# 262,144 those of 16 positions.
-_CHUNK, _COMPARED = 1 << 27, 1 << 22
+# Numbers of logits computed at a time: 256 MiB in bfloat16.
+_CHUNK = 1 << 27
 
 _WHOLE = "causal, and can be cut"  # under this name it is remembered
 
@@ -68,13 +67,8 @@ def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tenso
     """Logits of the last positions of one row, run alone: (last, V)."""
     row = torch.tensor([ids], device=model.device)
     with scored(model, slice(-last, None)):
-        found: torch.Tensor = model(input_ids=row, use_cache=False).logits[0]
-    return found if len(found) <= last else found[-last:].clone()
-
-
-def compared(model: PreTrainedModel, ids: Sequence[int]) -> int:
-    """How many positions at the end of a row are compared: a half of it, as many as `_LONG`, less if V is large."""
-    return max(1, min(_LONG, len(ids) // 2, _COMPARED // text_config(model).vocab_size))
+        found: torch.Tensor = model(input_ids=row, use_cache=False).logits
+    return found[0, -last:].clone()
 
 
 @contextmanager
@@ -169,7 +163,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     what = f"{_WHOLE}, in rows of {len(longest)} tokens"
     if proven.found(model, what):
         return
-    name, most, last = text_config(model).model_type, tolerance(model), compared(model, longest)
+    name, most, last = text_config(model).model_type, tolerance(model), max(1, min(_LONG, len(longest) // 2))
     before = logits(model, longest[:-last] or ids, last)
     far = distance(before, logits(model, longest, last + len(before))[: len(before)], model.dtype)
     if far > most:
@@ -210,7 +204,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     what = f"cut by {list(gone)}, in a row of {len(ids)} tokens"
     if not gone or proven.found(model, what):
         return
-    last, most = compared(model, ids), tolerance(model)
+    last, most = min(_LONG, len(ids) // 2), tolerance(model)
     named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
     named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
     cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"

@@ -111,7 +111,6 @@ def opened(
             layers[layer].donors[name] = module
         session = Session(model, layers, head, samples, tokens, outputs)
         proven.prove(session)
-        del proven  # its logits, which a large vocabulary makes many
         yield session
 
 
