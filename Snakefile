@@ -53,6 +53,7 @@ rule all:
     input:
         "results/report.html",
         "results/refusals.txt",
+        "results/cost.json",
         REPORTED,
 
 

@@ -30,7 +30,7 @@ from lamina.preflight.load import load
 from lamina.jobs.described import described
 from lamina.variant import Variant
 from lamina import paths, seal
-from lamina.workflow import commands, exports, failures, gpu_lock, graph, records, runs, studies, warm
+from lamina.workflow import commands, exports, failures, gpu_lock, graph, progress, records, runs, studies, warm
 from lamina.declared import declared
 from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, threads
@@ -67,6 +67,7 @@ WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
 
 
+progress.follow(workflow)
 records.follow_files()
 runs.explain_locks()
 

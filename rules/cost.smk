@@ -1,5 +1,5 @@
-# Needs: what `prepare` gives. Gives: results/cost.json, the work of the configuration before any of it is done. Not a part
-# of a run; `make plan` prints it.
+# Needs: what `prepare` gives. Gives: results/cost.json, the work of the configuration before any of it is done. `make plan`
+# prints it, and the time that a run has left is counted from it.
 from lamina.jobs.estimate_cost import EstimateCost
 
 
@@ -17,6 +17,7 @@ rule estimate_cost:
         EstimateCost.OUTPUTS["output"],
     log:
         "logs/estimate_cost.log",
+    priority: 100
     conda:
         "../envs/lamina.yaml"
     params:

@@ -5,7 +5,8 @@ import re
 import time
 
 SECONDS = 60.0  # between two lines of a job
-SAID = re.compile(r"^(\d+) %(?:, about .* left)?$", re.MULTILINE)
+SAID = re.compile(r"^(\d+) %(?:, about ([\d.]+) (s|min|h) left)?$", re.MULTILINE)
+UNITS = {"s": 1, "min": 60, "h": 3600}
 
 _logger = logging.getLogger(__name__)
 
@@ -27,10 +28,16 @@ class TimeLeft:
             _logger.info("%d %%, about %s left", 100 * self._done / self.total, spoken(left))
 
 
-def share(log: str) -> float | None:
-    """The share of a job that is done, by the last line of its log that says so; None where none does."""
-    found = SAID.findall(log)
-    return int(found[-1]) / 100 if found else None
+def said(log: str) -> tuple[float, float | None] | None:
+    """What the last line of a log says that says how far its job is: the share that is done, and the seconds left.
+
+    None where no line does; no seconds where it names the share alone.
+    """
+    lines = SAID.findall(log)
+    if not lines:
+        return None
+    percent, number, unit = lines[-1]
+    return int(percent) / 100, float(number) * UNITS[unit] if unit else None
 
 
 def spoken(seconds: float) -> str:

@@ -231,4 +231,5 @@ def estimated(config: Any) -> Stage:
     models = {name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models}
     drawn = {(m, c): tokens for m in models for c in config.calibrations}
     named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
-    return estimate.estimate(config, models, drawn, {(m, t): tokens for m in models for t in named})["benchmark"]
+    works = estimate.works(config, models, drawn, {(m, t): tokens for m in models for t in named})
+    return estimate.stages(works)["benchmark"]

@@ -1,6 +1,7 @@
 """The lines of a run: how far it is, what it does, how long it takes, and every failure."""
 
 import io
+import json
 import logging
 import re
 import time
@@ -12,7 +13,8 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lamina.timeleft import spoken
-from lamina.workflow.progress import LogHandler, Progress
+from lamina.workflow.expected import Expected, Waiting
+from lamina.workflow.progress import LogHandler, Progress, Running
 
 
 class Terminal(io.StringIO):
@@ -89,17 +91,17 @@ def test_a_long_run_says_something_every_minute() -> None:
 def test_long_jobs_tell_how_far_they_are_and_when_the_run_ends(tmp_path: Path) -> None:
     """Two jobs of 1,000 s each, of which nothing has ended; a third waits for its turn."""
     found = Progress()
-    found.plan({"sweep_units": 3, "total": 3}, 0)
+    found.plan({"sweep_units": 3, "total": 3}, 0, waiting({"sweep_units": 3}))
     for job, text in enumerate(("loading\n10 %, about 15 min left\n38 %, about 10 min left\n", "no share yet\n")):
         log = tmp_path / f"{job}.log"
         log.write_text(text)
         found.start(job, "sweep_units", 0, log)
-    assert found.line(380) == "0 of 3 jobs (0 %), sweep_units 0 of 3 (running: 38 %), about 19 min left"
+    assert found.line(380) == "0 of 3 jobs (0 %), sweep_units 0 of 3 (running: 38 %), about 18 min left"
     (tmp_path / "0.log").write_text("40 %, about 10 min left\n")
     (tmp_path / "1.log").write_text("61 %, about 4 min left\n")
     assert "(running: 38 %)" in found.line(390)  # logs are looked at twice a minute
-    # 615 s and 262 s of those under way, and 849 s, their mean, of the one that waits; two side by side.
-    assert found.left(410) == (pytest.approx((615 + 410 * 0.39 / 0.61 + (1025 + 410 / 0.61) / 2) / 2), True)
+    # 600 s and 240 s of those under way by their logs, and the mean of 1,010 s and 650 s of the one that waits.
+    assert found.left(410) == (pytest.approx((600 + 240 + 830) / 2, rel=0.01), True)
     assert "(running: 40 %, 61 %)" in found.line(410)
     found.finish(0, 410)
     assert "(running: 61 %)" in found.line(410)
@@ -145,27 +147,83 @@ def test_a_dry_run_is_shown_whole() -> None:
     assert stream.getvalue() == "Job stats:\n\n"
 
 
-def test_the_time_left_counts_jobs_at_their_rules_mean_as_many_abreast_as_before() -> None:
-    """Two at a time: four short jobs of 10 s are done, one of 100 s; left are 2 short and 3 long, one of them begun."""
-    progress = Progress()
-    progress.plan({"short": 6, "long": 4, "total": 10}, 0)
+def waiting(rules: dict[str, int], threads: int = 1) -> dict[int, Waiting]:
+    """So many jobs of each rule, numbered; job n writes the file n."""
+    jobs = [rule for rule, count in rules.items() for _ in range(count)]
+    return {number: Waiting(rule, (str(number),), threads) for number, rule in enumerate(jobs)}
+
+
+def progress_of(rules: dict[str, int], cost: Path, **jobs: Any) -> Progress:
+    """A run of so many jobs of each rule that begins at 0."""
+    progress = Progress(expected=Expected(cost))
+    progress.plan(rules | {"total": sum(rules.values())}, 0, waiting(rules), **jobs)
+    return progress
+
+
+def test_jobs_that_are_left_take_what_their_rules_jobs_took_as_many_abreast_as_before(tmp_path: Path) -> None:
+    """On a cluster, two at a time: four short jobs of 10 s are done, one of 100 s; left are 2 and 3, one of them begun.
+
+    Nothing is counted, so that all were expected to take as long. All together took 10 / 1 and 100 / 1 times that, by a
+    mean whose weights are the roots of 4 and 1; it counts as a quarter of a job beside each rule's own.
+    """
+    progress = progress_of({"short": 6, "long": 4}, tmp_path / "none")
     assert progress.left(5) is None
-    for job, (rule, begin, end) in enumerate(
-        [("long", 0, 100), ("short", 0, 10), ("short", 10, 20), ("short", 20, 30), ("short", 30, 40)]
-    ):
+    for job, (rule, begin, end) in {
+        6: ("long", 0, 100),
+        0: ("short", 0, 10),
+        1: ("short", 10, 20),
+        2: ("short", 20, 30),
+        3: ("short", 30, 40),
+    }.items():
         progress.start(job, rule, begin)
         progress.finish(job, end)
-    progress.start(9, "long", 40)
+    progress.start(7, "long", 40)
     left, known = progress.left(100) or (0.0, False)
+    every = 10 ** (2 / 3) * 100 ** (1 / 3)
+    short, long = (40 + every / 4) / 4.25, (100 + every / 4) / 1.25
     abreast = (100 + 40 + 60) / 100
-    assert known and left == pytest.approx((2 * 10 + 2 * 100 + 40) / abreast)
+    assert known and left == pytest.approx((2 * short + 2 * long + (long - 60)) / abreast)
 
 
-def test_a_kind_of_job_that_was_not_timed_yet_makes_it_at_least() -> None:
-    progress = Progress()
-    progress.plan({"short": 2, "heal_variant": 1, "total": 3}, 0)
-    progress.start(1, "short", 0)
-    progress.finish(1, 60)
+def test_jobs_take_as_long_as_their_counted_arithmetic_says(tmp_path: Path) -> None:
+    """Two sweeps of 1e12 operations took 100 s each: those of half of it and of ten times it take in proportion."""
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"jobs": {"0": 1e12, "1": 1e12, "2": 0.5e12, "3": 1e13}}))
+    progress = progress_of({"sweep_units": 4}, cost, cores=1)
+    for job in (0, 1):
+        progress.start(job, "sweep_units", 100 * job)
+        progress.finish(job, 100 * job + 100)
+    left, known = progress.left(200) or (0.0, False)
+    # Each job also takes a second that does not grow with its arithmetic, and one core is kept almost busy.
+    assert known and left == pytest.approx(1050, rel=0.03)
+
+
+def test_a_running_job_that_says_what_it_has_left_is_believed(tmp_path: Path) -> None:
+    """Also where an earlier process did most of it, and no job of its rule has ended."""
+    log = tmp_path / "log"
+    log.write_text("host=here\n61 %, about 3 min left\n62 %, about 2 min left\n")
+    progress = progress_of({"sweep_units": 2}, tmp_path / "none", cores=1)
+    progress.start(0, "sweep_units", 0, log)
+    written = log.stat().st_mtime
+    progress.begun, progress.running[0] = written - 90, Running(Waiting("sweep_units"), written - 90, log)
+    left, _ = progress.left(written + 20) or (0.0, True)
+    # What is left of it, and as long as it takes in all for the other.
+    assert left == pytest.approx((100 + 210) / ((110 + 54) / 170), rel=0.01)
+
+
+def test_no_time_left_is_shorter_than_the_longest_job_alone(tmp_path: Path) -> None:
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"jobs": {"0": 1e12, "1": 1e12}}))
+    progress = progress_of({"sweep_units": 2}, cost, cores=8)
+    progress.start(0, "sweep_units", 0)
+    progress.finish(0, 100)
+    assert (progress.left(100) or (0.0, True))[0] == pytest.approx(100)
+
+
+def test_a_kind_of_job_that_was_not_timed_yet_makes_it_at_least(tmp_path: Path) -> None:
+    progress = progress_of({"short": 2, "heal_variant": 1}, tmp_path / "none")
+    progress.start(0, "short", 0)
+    progress.finish(0, 60)
     progress.done = 1
     assert "at least 2 min left" in progress.line(60)
     assert [spoken(seconds) for seconds in (0.2, 45, 600, 7200)] == ["1 s", "45 s", "10 min", "2.0 h"]

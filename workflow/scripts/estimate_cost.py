@@ -12,7 +12,7 @@ from lamina import seal
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
 from lamina.cost.counting import counted
-from lamina.cost.estimate import estimate
+from lamina.cost.estimate import stages, works
 from lamina.cost.peaks import peaks
 from lamina.cost.tokens import Tokens
 from lamina.data import calibrations, documents
@@ -64,11 +64,16 @@ if __name__ == "__main__":
                 tasks[model, path.stem] = of_task(path, config, known, reduce(Tokens.plus, known.values()))
             for text, entry in config.benchmarks.perplexity.items():
                 tasks[model, text] = of_text(entry, manifest["path"], manifest["trust_remote_code"])
-        stages = estimate(config, models, drawn, tasks)
+        jobs = list(works(config, models, drawn, tasks))
+        sums = stages(jobs)
         shapes = {model: shape(manifest) for model, manifest in models.items()}
         for stage, memory in peaks(config, shapes, drawn, tasks).items():
-            stages[stage].memory = memory
+            sums[stage].memory = memory
         early = sorted(name for name, entry in config.selectors.items() if entry.budget != "full")
         notes = [f"Selectors {', '.join(early)} let units leave early: their sweeps are counted in full, as the most."]
-        found = {"stages": {name: asdict(stage) for name, stage in stages.items()}, "notes": notes if early else []}
-        store.write_json(job.output, found)
+        written = {
+            "stages": {name: asdict(stage) for name, stage in sums.items()},
+            "jobs": {output: work.flops for work in jobs for output in work.outputs},
+            "notes": notes if early else [],
+        }
+        store.write_json(job.output, written)

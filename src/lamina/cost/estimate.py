@@ -4,9 +4,11 @@ The output embedding, loading and starting are left out. `lamina.cost.forecast` 
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.tokens import Tokens
@@ -17,13 +19,41 @@ from lamina.variant import Variant
 from lamina.workflow import studies
 
 
-def estimate(
+@dataclass(frozen=True)
+class Counted:
+    """The work of jobs of one stage that cost the same, each of which writes one of `outputs`.
+
+    Layer-tokens are those of all of them together, by the engine and the naive way, and cost `flops_each`.
+    """
+
+    stage: str
+    outputs: list[str]
+    layer_tokens: float = 0.0
+    naive: float = 0.0
+    flops_each: float = 0.0
+
+    @property
+    def flops(self) -> float:
+        """Of one of the jobs."""
+        return self.layer_tokens * self.flops_each / len(self.outputs)
+
+
+def stages(works: Iterable[Counted]) -> dict[str, Stage]:
+    """The cost of every stage."""
+    sums = {name: Stage() for name in STAGES}
+    for work in works:
+        sums[work.stage].jobs += len(work.outputs)
+        sums[work.stage].add(work.layer_tokens, work.naive, work.flops_each)
+    return sums
+
+
+def works(
     config: Configuration,
     models: Mapping[str, Mapping[str, Any]],
     calibrations: Mapping[tuple[str, str], Tokens],
     tasks: Mapping[tuple[str, str], Tokens],
-) -> dict[str, Stage]:
-    """Cost of every stage of a configuration.
+) -> Iterator[Counted]:
+    """The work of every job of a configuration that computes.
 
     Parameters
     ----------
@@ -32,43 +62,29 @@ def estimate(
     calibrations, tasks
         Tokens by (model, calibration) and by (model, task or text).
     """
-    stages = {name: Stage() for name in STAGES}
     depth = {name: manifest["n_layers"] for name, manifest in models.items()}
 
     def flops(model: str, tokens: Tokens) -> float:
         return layer_flops(models[model], tokens)
 
     for model, calibration in studies.captures(config):
-        tokens, stage = calibrations[model, calibration], stages["capture"]
-        stage.jobs += 1
-        stage.add(tokens.stream * depth[model], tokens.stream * depth[model], flops(model, tokens))
+        tokens = calibrations[model, calibration]
+        work = float(tokens.stream * depth[model])
+        yield Counted("capture", [paths.activations(model, calibration)], work, work, flops(model, tokens))
     for model, calibration, selector, removed in studies.sweeps(config, carried=True):
-        tokens, stage = calibrations[model, calibration], stages["sweep"]
-        pass_, kind, _ = studies.sweep_settings(config, selector)
-        stage.jobs += studies.sweep_blocks(config, selector)
-        if pass_ in DRAWN:
-            work, naive = drawn_work(tokens, depth[model], removed, getattr(config.metrics, pass_), kind)
-        else:
-            work, naive = sweep_work(tokens, depth[model], removed, pass_, kind)
-        if given := studies.donors(config, selector):
-            # Every layer that is there again, replaced by each donor's; so many models more, naively.
-            left = depth[model] - removed
-            work += len(given) * tokens.packed * left * (left + 1) / 2
-            naive += len(given) * tokens.rows * left * left
-        if (recovery := studies.looped(config, selector)) != "none":
-            # One pass for the Gram matrices of the patches, over what is scored as well.
-            seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
-            fitting = float(sum(calibrations[model, name].stream for name in seen) * depth[model])
-            work, naive = work + fitting, naive + fitting
-        stage.add(work, naive, flops(model, tokens))
+        tokens = calibrations[model, calibration]
+        work, naive = _sweep(config, calibrations, depth[model], (model, calibration, selector, removed))
+        blocks = range(studies.sweep_blocks(config, selector))
+        written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
+        yield Counted("sweep", written, work, naive, flops(model, tokens))
     for (model, calibration, selector), sizes in studies.searches(config).items():
         entry: Any = config.selectors[selector]
         whole = calibrations[model, calibration]
-        tokens, stage = whole.scaled(round(whole.samples * (1 - entry.held_back))), stages["search"]
+        tokens = whole.scaled(round(whole.samples * (1 - entry.held_back)))
         strategy = load(f"lamina.search.{entry.strategy}")
         tried = strategy.tried(entry, sizes, sum(entry.free(depth[model])), tokens.stream)
-        stage.jobs += 1
-        stage.add(*search_work(tokens, depth[model], tried), flops(model, tokens))
+        written = [paths.search(f"{model}/{calibration}/{selector}")]
+        yield Counted("search", written, *search_work(tokens, depth[model], tried), flops(model, tokens))
     variants = studies.variants(config)
     for model, own, selector, recovery in sorted(
         {(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}
@@ -76,40 +92,83 @@ def estimate(
         read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, recovery)}
         removed_sizes = studies.sizes(config, model, own, selector, recovery)
         work = fit_work(config.recoveries[recovery], own, read, depth[model], removed_sizes)
-        stages["recover"].jobs += 1
-        stages["recover"].add(work, work, flops(model, calibrations[model, own]))
+        written = [paths.patch(f"{model}/{own}/{selector}", recovery)]
+        yield Counted("recover", written, work, work, flops(model, calibrations[model, own]))
     for variant in (v for v in variants if v.healing != "none"):
-        settings: Any = config.healings[variant.healing]  # every method trains for epochs
-        stage = stages["heal"]
-        weights = settings.weights(variant.calibration)
-        drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
-        trained = {name: calibrations[variant.model, name] for name in weights}
-        steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
-        share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
-        stage.jobs += 1
-        passes = TRAINING * (depth[variant.model] - variant.removed)
-        # The teacher's forward pass.
-        passes += depth[variant.model] if settings.objective != "lm" else 0
-        for name, tokens in trained.items():
-            work = passes * share * drawn[name] * tokens.stream
-            stage.add(work, work, flops(variant.model, tokens))
+        key = f"{variant.model}/{variant.calibration}/{variant.selector}"
+        written = [paths.training(paths.adapter(key, variant.removed, variant.recovery, variant.healing))]
+        work, each = _healing(config, models, calibrations, variant)
+        yield Counted("heal", written, work, work, each)
     for model, calibration, task, block in studies.benchmark_blocks(config):
-        tokens, stage = tasks[model, task], stages["benchmark"]
-        stage.jobs += 1
+        tokens = tasks[model, task]
         lacking: dict[bool, list[int]] = {True: [], False: []}
         for variant in studies.block_variants(config, model, calibration, task, block):
             lacking[_is_candidate(config, variant)].append(variant.removed)
-        stage.add(*benchmark_work(tokens, depth[model], lacking[True], lacking[False]), flops(model, tokens))
+        work, naive = benchmark_work(tokens, depth[model], lacking[True], lacking[False])
+        written = [paths.benchmark(model, calibration, task, block)]
+        yield Counted("benchmark", written, work, naive, flops(model, tokens))
     for model, calibration, task, block in studies.generation_blocks(config):
-        tokens, stage, asked = tasks[model, task], stages["benchmark"], config.benchmarks.tasks[task].generate
-        stage.jobs += 1
-        for variant in studies.block_variants(config, model, calibration, task, block):
-            # The likeliest answer and the samples, as long as the right ones.
-            work = float((1 + asked.samples if asked else 0) * tokens.stream * (depth[model] - variant.removed))
-            stage.add(work, work, flops(model, tokens))
-    for chosen in (studies.efficiency_variants, studies.draft_variants):
-        stages["benchmark"].jobs += sum(bool(chosen(config, model)) for model in config.models)
-    return stages
+        tokens, asked = tasks[model, task], config.benchmarks.tasks[task].generate
+        left = [depth[model] - v.removed for v in studies.block_variants(config, model, calibration, task, block)]
+        # The likeliest answer and the samples, as long as the right ones.
+        work = float((1 + asked.samples if asked else 0) * tokens.stream * sum(left))
+        yield Counted(
+            "benchmark", [paths.generation(model, calibration, task, block)], work, work, flops(model, tokens)
+        )
+    for model in config.models:
+        timed = {paths.efficiency: studies.efficiency_variants, paths.drafts: studies.draft_variants}
+        for path, chosen in timed.items():
+            if chosen(config, model):
+                yield Counted("benchmark", [path(model)])
+
+
+def _sweep(
+    config: Configuration,
+    calibrations: Mapping[tuple[str, str], Tokens],
+    n_layers: int,
+    place: tuple[str, str, str, int],
+) -> tuple[float, float]:
+    """Layer-tokens of a sweep with all its blocks, by the engine and the naive way."""
+    model, calibration, selector, removed = place
+    tokens = calibrations[model, calibration]
+    pass_, kind, _ = studies.sweep_settings(config, selector)
+    if pass_ in DRAWN:
+        work, naive = drawn_work(tokens, n_layers, removed, getattr(config.metrics, pass_), kind)
+    else:
+        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind)
+    if given := studies.donors(config, selector):
+        # Every layer that is there again, replaced by each donor's; so many models more, naively.
+        left = n_layers - removed
+        work += len(given) * tokens.packed * left * (left + 1) / 2
+        naive += len(given) * tokens.rows * left * left
+    if (recovery := studies.looped(config, selector)) != "none":
+        # One pass for the Gram matrices of the patches, over what is scored as well.
+        seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
+        fitting = float(sum(calibrations[model, name].stream for name in seen) * n_layers)
+        work, naive = work + fitting, naive + fitting
+    return work, naive
+
+
+def _healing(
+    config: Configuration,
+    models: Mapping[str, Mapping[str, Any]],
+    calibrations: Mapping[tuple[str, str], Tokens],
+    variant: Variant,
+) -> tuple[float, float]:
+    """Layer-tokens of healing a variant, and the arithmetic of each, a mean over the calibrations it is trained on."""
+    manifest = models[variant.model]
+    settings: Any = config.healings[variant.healing]  # every method trains for epochs
+    weights = settings.weights(variant.calibration)
+    drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
+    trained = {name: calibrations[variant.model, name] for name in weights}
+    steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
+    share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
+    passes = TRAINING * (manifest["n_layers"] - variant.removed)
+    # The teacher's forward pass.
+    passes += manifest["n_layers"] if settings.objective != "lm" else 0
+    work = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
+    arithmetic = sum(work[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
+    return sum(work.values()), arithmetic / sum(work.values())
 
 
 def _is_candidate(config: Configuration, variant: Variant) -> bool:

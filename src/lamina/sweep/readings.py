@@ -4,8 +4,9 @@ A GPU that is asked for a number stops until all that was asked of it before is 
 tokens, positions of answers and the parts of a sample are tensors here too, and nothing is done line by line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,11 @@ import torch
 from lamina.sweep.packing import Batch, Places
 
 OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
+
+# Numbers of one stream's logits that are read at a time: on a CPU what its caches hold, so that each step of the
+# arithmetic finds there what the step before has written; elsewhere enough to keep a device busy.
+CACHED, STREAMED = 1 << 19, 1 << 24
+_LEAST = 1e-38  # below which p log p is 0 in float32
 
 
 @dataclass(frozen=True)
@@ -69,16 +75,15 @@ def read(
     # How many tokens a place predicts: one of each choice whose rows share it.
     told = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
     at, targets, part, tokens = torch.from_numpy(told).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
-    reference = None if base is None else _Reference(logits[base].float())
     streams = sorted(set(leaves.values()))
+    normalisers, likeliest, distances = _taken(logits, streams, base)
     scores, hits, outputs = [], [], []
-    for stream in streams:
-        one = _Reference(logits[stream].float())
-        scores.append((one.logits[at, targets] - one.normaliser[at]).double())
-        hits.append((one.likeliest[at] == targets).double())
-        if reference is not None:
+    for index, stream in enumerate(streams):
+        scores.append((logits[stream, at, targets].float() - normalisers[index][at]).double())
+        hits.append((likeliest[index][at] == targets).double())
+        if base is not None:
             sums = torch.zeros(len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device)
-            outputs.append(sums.index_add_(1, part, _distances(reference, one).double() * tokens))
+            outputs.append(sums.index_add_(1, part, distances[index].double() * tokens))
     parts = [*scores, *hits, *outputs, *(found.to(logits.device).double() for found in observed.values())]
     found = torch.cat([part.flatten() for part in parts]).cpu().numpy()
     pieces = np.split(found, np.cumsum([part.numel() for part in parts])[:-1])
@@ -89,34 +94,68 @@ def read(
     return Readings(
         {name: arrays[at] for name, at in number.items()},
         {name: arrays[count + at] for name, at in number.items()},
-        {name: behind[at] for name, at in number.items()} if reference is not None else {},
+        {name: behind[at] for name, at in number.items()} if base is not None else {},
         np.flatnonzero(first),
         dict(zip(observed, behind[len(outputs) :], strict=True)),
     )
 
 
-class _Reference:
-    """One stream's output: `logits` (places, V) in float32, and what is taken of them once."""
+def _taken(
+    logits: torch.Tensor, streams: Sequence[int], base: int | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each stream and place the logarithm of the sum of exponentials and the likeliest token, (streams, places), and
+    the distances from the stream `base`, (streams, metrics, places). Without a base, these are not defined.
+    """
+    count, width = logits.shape[1:]
+    shape = (len(streams), count)
+    normalisers = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    likeliest = torch.empty(shape, dtype=torch.int64, device=logits.device)
+    distances = torch.empty((len(streams), len(OUTPUT_METRICS), count), dtype=torch.float32, device=logits.device)
+    step = max(1, (CACHED if logits.device.type == "cpu" else STREAMED) // width)
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
+        reference = None if base is None else _Output(logits[base, rows])
+        for number, stream in enumerate(streams):
+            one = _Output(logits[stream, rows])
+            normalisers[number, rows], likeliest[number, rows] = one.normaliser, one.likeliest
+            if reference is not None:
+                distances[number, :, rows] = _distances(reference, one)
+    return normalisers, likeliest, distances
+
+
+class _Output:
+    """Some places of one stream: `logits` and probabilities `p` (places, V) in float32, and what is taken of them."""
 
     def __init__(self, logits: torch.Tensor) -> None:
-        self.logits, self.normaliser, self.likeliest = logits, logits.logsumexp(-1), logits.argmax(-1)
+        self.logits = logits.float()
+        largest, self.likeliest = self.logits.max(-1)
+        self.p = torch.sub(self.logits, largest[:, None]).exp_()
+        total = self.p.sum(-1)
+        self.normaliser = largest + total.log()
+        self.p /= total[:, None]
+
+    @cached_property
+    def negative_entropy(self) -> torch.Tensor:
+        """Σ p log p, (places,): log p is the logit less one number per place, so no array of logarithms is needed."""
+        return (self.p * self.logits).sum(-1) - self.normaliser
+
+    @cached_property
+    def length(self) -> torch.Tensor:
+        """The norm of the logits, (places,)."""
+        return self.logits.norm(dim=-1)
 
 
-def _distances(base: _Reference, other: _Reference) -> torch.Tensor:
-    """OUTPUT_METRICS of each place, (metrics, places)."""
-    reference, zero = base.logits, base.normaliser
-    p = (reference - zero[:, None]).exp()
-    negative_entropy = (p * reference).sum(-1) - zero
-    theirs, one = other.logits, other.normaliser
-    # Sums of p·log q and q·log q need no array of logarithms: log q is the logit less one number per position.
-    kl = negative_entropy - (p * theirs).sum(-1) + one
-    q = (theirs - one[:, None]).exp()
-    middle = (p + q) / 2
-    js = (negative_entropy + (q * theirs).sum(-1) - one) / 2 - torch.xlogy(middle, middle).sum(-1)
-    lengths = reference.norm(dim=-1) * theirs.norm(dim=-1)
-    cosine = (reference * theirs).sum(-1) / lengths.clamp_min(1e-30)
-    norm, tv = (reference - theirs).norm(dim=-1), (p - q).norm(p=1, dim=-1) / 2
-    flips = (base.likeliest != other.likeliest).float().where(one.isfinite(), torch.nan)
+def _distances(base: _Output, other: _Output) -> torch.Tensor:
+    """OUTPUT_METRICS of each place, (metrics, places). One array (places, V) takes all products in turn."""
+    product = torch.mul(base.p, other.logits)
+    kl = base.negative_entropy - product.sum(-1) + other.normaliser
+    tv = torch.sub(base.p, other.p, out=product).abs_().sum(-1) / 2
+    middle = torch.add(base.p, other.p).mul_(0.5)
+    torch.clamp(middle, min=_LEAST, out=product).log_()
+    js = (base.negative_entropy + other.negative_entropy) / 2 - product.mul_(middle).sum(-1)
+    cosine = torch.mul(base.logits, other.logits, out=product).sum(-1) / (base.length * other.length).clamp_min(1e-30)
+    norm = torch.sub(base.logits, other.logits, out=product).norm(dim=-1)
+    flips = (base.likeliest != other.likeliest).float().where(other.normaliser.isfinite(), torch.nan)
     return torch.stack([(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips])
 
 

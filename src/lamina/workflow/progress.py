@@ -20,7 +20,8 @@ from snakemake.logging import DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.timeleft import SECONDS, share, spoken
+from lamina.timeleft import SECONDS, said, spoken
+from lamina.workflow.expected import Expected, Waiting, of_graph
 
 # Snakemake's own talk of a run that goes well; whatever else it says is shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
@@ -40,22 +41,35 @@ _TALK = (
 _SECONDS = 60.0  # between two lines in a pipe, at most
 _LOOK = SECONDS / 2  # between two looks at the logs of running jobs
 _TAIL = 4096  # bytes at the end of a log, where a job says how far it is
+# A run is taken to keep this share of its threads busy, until it has shown for as many seconds how many it keeps.
+_BUSY, _SHOWN = 0.9, 60.0
+
+_drivers: list[Any] = []  # the workflow that this process runs
+
+
+def follow(workflow: Any) -> None:
+    """Let the progress of a workflow know its jobs: Snakemake's own messages only count them."""
+    _drivers[:] = [workflow]
 
 
 class Running(NamedTuple):
-    """A job under way: its rule, when it began, its log."""
+    """A job under way: what it is, when it began, its log."""
 
-    rule: str
+    job: Waiting
     begun: float
     log: Path | None = None
 
-    def share(self) -> float | None:
-        """The share that its log says is done; None where it says nothing."""
+    def said(self, now: float) -> tuple[float, float | None] | None:
+        """The share that its log says is done, and the seconds left now; None where it says nothing."""
         if self.log is None or not self.log.is_file():
             return None
         with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _TAIL))
-            return share(file.read().decode(errors="replace"))
+            stat = self.log.stat()
+            file.seek(max(0, stat.st_size - _TAIL))
+            found = said(file.read().decode(errors="replace"))
+        if found is None or found[1] is None:
+            return found
+        return found[0], max(0.0, found[1] - max(0.0, now - stat.st_mtime))
 
 
 @dataclass
@@ -66,30 +80,35 @@ class Progress:
     total: int = 0
     done: int = 0
     finished: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, float] = field(default_factory=dict)  # of the finished jobs of each rule
+    timed: list[tuple[Waiting, float]] = field(default_factory=list)  # the finished jobs
+    waiting: dict[int, Waiting] = field(default_factory=dict)
     running: dict[int, Running] = field(default_factory=dict)
     stage: str = ""  # the rule of the last job that started or ended
     begun: float = 0.0
-    _shares: dict[int, float] = field(default_factory=dict)  # of running jobs, as their logs said when last looked at
+    cores: int | None = None  # of this machine; None where a cluster runs the jobs
+    expected: Expected = field(default_factory=Expected)
+    _said: dict[int, tuple[float, float | None]] = field(default_factory=dict)  # by running jobs, at the last look
     _looked: float = -math.inf
 
-    def plan(self, stages: dict[str, int], now: float) -> None:
-        """Take the jobs of each rule, with their `total`."""
+    def plan(
+        self, stages: dict[str, int], now: float, jobs: dict[int, Waiting] | None = None, cores: int | None = None
+    ) -> None:
+        """Take the jobs of each rule with their `total`, and the jobs themselves by their numbers."""
         self.stages = Counter({rule: count for rule, count in stages.items() if rule != "total"})
-        self.total, self.begun = stages["total"], now
+        self.total, self.begun, self.cores, self.waiting = stages["total"], now, cores, dict(jobs or {})
 
     def start(self, job: int, rule: str, now: float, log: Path | None = None) -> None:
         """A job was started."""
         self.stage = rule
-        self.running[job] = Running(rule, now, log)
+        self.running[job] = Running(self.waiting.pop(job, Waiting(rule)), now, log)
 
     def finish(self, job: int, now: float) -> None:
         """A job ended well."""
-        rule, started, _ = self.running.pop(job, Running("", now))
-        if rule:
-            self.stage = rule
-            self.finished[rule] += 1
-            self.seconds[rule] = self.seconds.get(rule, 0.0) + now - started
+        if job in self.running:
+            one, began, _ = self.running.pop(job)
+            self.stage = one.rule
+            self.finished[one.rule] += 1
+            self.timed.append((one, now - began))
 
     def shares(self, now: float) -> dict[int, float]:
         """What running jobs have done, by their logs. A cluster runs hundreds, which write a line a minute at most: so
@@ -97,42 +116,47 @@ class Progress:
         """
         if now - self._looked >= _LOOK:
             self._looked = now
-            old = {job: each for job, each in self.running.items() if now - each.begun >= SECONDS}
-            self._shares = {job: share for job, each in old.items() if (share := each.share())}
-        return {job: share for job, share in self._shares.items() if job in self.running}
+            self.expected.look()
+            old = {job: one for job, one in self.running.items() if now - one.begun >= SECONDS}
+            self._said = {job: found for job, one in old.items() if (found := one.said(now))}
+        return {job: share for job, (share, _) in self._said.items() if job in self.running and share}
 
     def left(self, now: float) -> tuple[float, bool] | None:
-        """Seconds to the end, and whether every kind of job that is left has been timed; None before any was.
+        """Seconds to the end, and whether every job that is left was counted or its kind timed; None before any was.
 
-        A job that says how far it is takes as long for the rest as for what is done. Jobs that are left take the mean
-        of their rule's, those under way that say it among them, or of all where there is none, as many side by side as
-        have been on average.
+        A running job takes what its log says, and one whose log says nothing what is expected of it. The threads of all
+        that is left are shared by as many as the run has kept busy so far, and no job takes less than it takes alone.
         """
-        whole = {job: (now - self.running[job].begun) / share for job, share in self.shares(now).items()}
-        timed, spent = Counter(self.finished), dict(self.seconds)
-        for job, seconds in whole.items():
-            rule = self.running[job].rule
-            timed[rule] += 1
-            spent[rule] = spent.get(rule, 0.0) + seconds
-        if not sum(spent.values()) or now <= self.begun:
+        self.shares(now)
+        passed = now - self.begun
+        lasting = {job: found[1] for job, found in self._said.items() if job in self.running}
+        ending = {job: seconds for job, seconds in lasting.items() if seconds is not None}
+        timed = self.timed + [
+            (self.running[job].job, now - self.running[job].begun + seconds) for job, seconds in ending.items()
+        ]
+        if not timed or passed <= 0:
             return None
-        running = Counter(each.rule for each in self.running.values())
-        everything = sum(spent.values()) / timed.total()
-        each = {rule: spent[rule] / timed[rule] if timed[rule] else everything for rule in self.stages}
-        waiting = {rule: count - self.finished[rule] - running[rule] for rule, count in self.stages.items()}
-        work = sum(max(0, count) * each[rule] for rule, count in waiting.items())
-        lasting = {job: whole.get(job, each.get(one.rule, 0.0)) for job, one in self.running.items()}
-        work += sum(max(0.0, lasting[job] - (now - one.begun)) for job, one in self.running.items())
-        under_way = sum(now - one.begun for one in self.running.values())
-        known = all(timed[rule] for rule, count in self.stages.items() if count)
-        return work / max(1.0, (sum(self.seconds.values()) + under_way) / (now - self.begun)), known
+        running = {job: one.job for job, one in self.running.items()}
+        seconds = self.expected.corrected([*self.waiting.values(), *running.values()], timed)
+        rest = [(one, seconds[one]) for one in self.waiting.values()]
+        for job, one in running.items():
+            rest.append((one, ending.get(job, max(0.0, seconds[one] - (now - self.running[job].begun)))))
+        spent = sum(taken * one.threads for one, taken in self.timed)
+        spent += sum((now - one.begun) * one.job.threads for one in self.running.values())
+        abreast = max(1.0, spent / passed)
+        if self.cores:
+            abreast = (spent + _BUSY * self.cores * _SHOWN) / (passed + _SHOWN)
+        shared = sum(taken * one.threads for one, taken in rest) / abreast
+        kinds = {one.rule for one, _ in timed}
+        known = self.expected.counted or {one.rule for one, _ in rest} <= kinds
+        return max([shared, *(taken for _, taken in rest)]), known
 
     def line(self, now: float) -> str:
         """`120 of 400 jobs (30 %), sweep_units 34 of 80 (running: 38 %, 61 %), about 4 min left`."""
         text = f"{self.done} of {self.total} jobs ({self.done / max(1, self.total):.0%})".replace("%", " %")
         if self.stage:
             # What most of the running jobs do, the earliest begun among equals.
-            running = Counter(each.rule for each in self.running.values())
+            running = Counter(one.job.rule for one in self.running.values())
             rule = running.most_common(1)[0][0] if running else self.stage
             text += f", {rule} {self.finished[rule]} of {self.stages[rule]}"
             shares = [f"{share:.0%}".replace("%", " %") for share in self.shares(now).values()]
@@ -189,7 +213,7 @@ class LogHandler(LogHandlerBase):
     def _count(self, told: dict[str, Any], now: float) -> None:
         event, progress = told["event"], self.progress
         if event == LogEvent.RUN_INFO:
-            progress.plan(told["stats"], now)
+            progress.plan(told["stats"], now, *_planned())
             threading.Thread(target=self._keep_saying, daemon=True).start()
         elif event == LogEvent.JOB_INFO:
             progress.start(told["jobid"], told["rule_name"], now, next(map(Path, told.get("log") or []), None))
@@ -238,3 +262,11 @@ class LogHandler(LogHandlerBase):
         if drawn:
             self._draw(drawn)
         self.stream.flush()
+
+
+def _planned() -> tuple[dict[int, Waiting], int | None]:
+    """The jobs of the run that this process drives, and the cores that they share; None on a cluster."""
+    if not _drivers:
+        return {}, None
+    (workflow,) = _drivers
+    return of_graph(workflow.dag.needrun_jobs()), None if workflow.remote_exec else workflow.cores
