@@ -15,7 +15,7 @@ from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
 from lamina.streams.capture import capture
-from lamina.sweep import engine, packing
+from lamina.sweep import engine, packing, readings
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -105,9 +105,15 @@ def test_blocks_together_are_the_whole_sweep() -> None:
 
 
 @pytest.mark.parametrize("removed", [[], ["2"]])
-@pytest.mark.parametrize("family", ["llama", "gemma2", "bloom"])
-def test_output_metrics_compare_with_the_unpruned_model(family: str, removed: list[str]) -> None:
-    """Against loops over positions; at a later step too, the distance is to the base model's output."""
+@pytest.mark.parametrize(("family", "cached"), [("llama", 1), ("llama", 1 << 19), ("gemma2", 1), ("bloom", 300)])
+def test_output_metrics_compare_with_the_unpruned_model(
+    family: str, cached: int, removed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against loops over positions, logits being read one place at a time, a few or all at once.
+
+    At a later step too, the distance is to the base model's output.
+    """
+    monkeypatch.setattr(readings, "CACHED", cached)
     model, samples = tiny.model(family), random_samples(5, count=6, kinds=("choices", "generated"))
     scores = engine.sweep(model, samples, ["0", "4"], removed)
     cut = remove(copy.deepcopy(model), [*removed, "4"])

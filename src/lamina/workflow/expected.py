@@ -48,8 +48,7 @@ def of_graph(jobs: Iterable[Any]) -> dict[int, Waiting]:
 def _threads(job: Any) -> int:
     """What the job's rule asks for; Snakemake's own answer asks for memory too, and for models not prepared yet."""
     asked = job.rule.resources["_cores"]
-    asked = getattr(asked, "value", asked)
-    return int(asked(job.wildcards) if callable(asked) else asked)
+    return int(asked if isinstance(asked, int) else asked.evaluate(job.wildcards).value)
 
 
 @dataclass

@@ -269,4 +269,7 @@ def _planned() -> tuple[dict[int, Waiting], int | None]:
     if not _drivers:
         return {}, None
     (workflow,) = _drivers
-    return of_graph(workflow.dag.needrun_jobs()), None if workflow.remote_exec else workflow.cores
+    # A copy at once: messages are handled beside the thread that works on the graph.
+    return of_graph(
+        list(workflow.dag.needrun_jobs(exclude_finished=False))
+    ), None if workflow.remote_exec else workflow.cores
