@@ -12,7 +12,16 @@ from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import TRAINING, benchmark_work, drawn_work, fit_work, layer_flops, search_work, sweep_work
+from lamina.cost.work import (
+    TRAINING,
+    benchmark_work,
+    drawn_work,
+    fit_work,
+    layer_flops,
+    search_work,
+    sweep_work,
+    timing_work,
+)
 from lamina.modules import load
 from lamina.relevance.passes import DRAWN
 from lamina.variant import Variant
@@ -116,10 +125,14 @@ def works(
             "benchmark", [paths.generation(model, calibration, task, block)], work, work, flops(model, tokens)
         )
     for model in config.models:
-        timed = {paths.efficiency: studies.efficiency_variants, paths.drafts: studies.draft_variants}
-        for path, chosen in timed.items():
-            if chosen(config, model):
-                yield Counted("benchmark", [path(model)])
+        timing, structures = config.benchmarks.efficiency, studies.structures(config, model)
+        if timing and structures:
+            length = timing.batch * timing.prompt
+            prompts = Tokens(timing.batch, length, timing.batch, length)
+            work = timing_work(prompts, timing, depth[model], structures)
+            yield Counted("benchmark", [paths.efficiency(model)], work, work, flops(model, prompts))
+        if studies.draft_variants(config, model):
+            yield Counted("benchmark", [paths.drafts(model)])
 
 
 def _sweep(

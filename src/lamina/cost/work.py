@@ -14,6 +14,9 @@ from lamina.cost.tokens import Tokens
 TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
+PREFILLS = 3  # prompts that a timed run reads
+# A token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt.
+ALONE = 16
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
@@ -91,6 +94,12 @@ def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone
     rows = sum(n_layers - n for n in alone)
     engine = tokens.packed * (sum(left[:1]) + forks) + tokens.rows * rows
     return float(engine), float(tokens.rows * (sum(left) + rows))
+
+
+def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -> float:
+    """Layer-tokens that take as long as timing so many structures, each in turn with the unpruned model."""
+    written = ALONE * options.batch * options.generate
+    return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
 
 
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
