@@ -5,9 +5,9 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`lamina.load`, imported on first use: it brings torch and transformers.
+    """`lamina.load`, imported on first use, because it imports torch and transformers.
 
-    By name and not by an import statement, which the code digest of rules that never load a model would follow.
+    The module is imported by its name: the code digest of rules that load no model would follow an import statement.
     """
     if name == "load":
         return import_module("lamina.loading").load

@@ -1,7 +1,7 @@
 """What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
 
-A figure names the tables that it reads (`TABLES`), a table its grain (`GRAIN`), a metric what it is measured by
-(`METRIC`). So the rules and the configuration need no list of them: a new module is enough.
+A figure names the tables that it reads (`TABLES`), a table names its grain (`GRAIN`), and a metric names how it is
+measured (`METRIC`). So the rules and the configuration need no list of them: a new module is enough.
 """
 
 import ast
@@ -19,7 +19,7 @@ def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
     Parameters
     ----------
     package
-        Such as `lamina.figures`; modules of packages inside it do not count.
+        A name such as `lamina.figures`. Modules of packages inside it do not count.
     root
         The folder that holds the package.
     """

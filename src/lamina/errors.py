@@ -25,12 +25,12 @@ _checks: list[Callable[[], None]] = []
 
 
 def at_end(check: Callable[[], None]) -> None:
-    """Have `check` called once the work inside `explained` is done; what it raises is how that ends."""
+    """Call `check` when the work inside `explained` is done. `explained` handles its errors like those of the work."""
     _checks.append(check)
 
 
 def cause(text: str) -> str | None:
-    """What an error of the machine's means and what to do, by its text; None if it is no such error."""
+    """The meaning of a machine error and what to do, found by its text; None for any other error."""
     return next((meaning for signs, meaning in _MACHINE.items() if any(sign in text for sign in signs)), None)
 
 
@@ -38,12 +38,12 @@ def cause(text: str) -> str | None:
 def explained() -> Iterator[None]:
     """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback.
 
-    Where memory or the disk ran out, that is said too. What lamina has to say of its work goes to standard error, which
-    is a job's log.
+    If memory or the disk ran out, the message says so too. lamina's log messages go to standard error, which is the log
+    of a job.
     """
-    talk, handler = logging.getLogger("lamina"), logging.StreamHandler()
-    talk.addHandler(handler)
-    talk.setLevel(logging.INFO)
+    logger, handler = logging.getLogger("lamina"), logging.StreamHandler()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
     try:
         yield
         while _checks:
@@ -56,4 +56,4 @@ def explained() -> Iterator[None]:
             sys.exit(f"lamina: {meaning}")
         raise
     finally:
-        talk.removeHandler(handler)
+        logger.removeHandler(handler)

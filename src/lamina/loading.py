@@ -89,17 +89,17 @@ def load(
         for record in (parts.plan or {}).get("donors", {}).values():
             record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
-        # Whoever saves from a notebook gets an export's weights and code, not a checkpoint that lost its patch.
+        # A model saved from a notebook must have an export's weights and code: a plain checkpoint would lose its patch.
         model.__dict__["save_pretrained"] = functools.partial(export.save, model)
     if draft:
-        # Beside the modules: it is no part of the base, and its parameters are the base's.
+        # Not registered as a module: the draft is no part of the base, and its parameters are the base's.
         base.__dict__["draft"] = model
         return base, load_tokenizer(manifest)
     return _spread(model, device_map), load_tokenizer(manifest)
 
 
 def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
-    """The manifest of a model or variant by its name, and the variant, all of whose files are there."""
+    """The manifest of a model or variant by its name, and the variant. All files of the variant exist."""
     model, *rest = name.strip("/").split("/")
     manifest = Path(paths.manifest(model, results))
     try:
@@ -120,25 +120,25 @@ def _find(name: str, results: Path) -> tuple[dict[str, Any], Variant | None]:
                     f"{file} is not there, so the variant '{name}' has not been made.{_or_near(Path(file))} Put it "
                     f"into a study of the configuration and run the workflow{_or_export(variant, results)}."
                 )
-    told = seal.read_json(manifest)
-    return told | {"path": _here(told["path"], results)}, variant
+    facts = seal.read_json(manifest)
+    return facts | {"path": _here(facts["path"], results)}, variant
 
 
 def _here(path: str, results: Path) -> str:
-    """The folder of a model, whose path counts from that of the results."""
+    """The folder of a model, whose path is relative to the parent of the results folder."""
     return str(results.absolute().parent / path)
 
 
 def _or_near(missing: Path) -> str:
-    """What a misspelt name in the path may have been meant as: of those that there are in its place."""
+    """A hint at the nearest existing name, if a name in the path is misspelt."""
     while not missing.parent.is_dir():
         missing = missing.parent
-    known = sorted({found.stem for found in missing.parent.iterdir()})
+    known = sorted({file.stem for file in missing.parent.iterdir()})
     return "" if not known or missing.name.startswith("removed=") else f" {nearest(missing.stem, known)}"
 
 
 def _or_export(variant: Variant, results: Path) -> str:
-    """The other remedy, where it is one: studies alone make repairs, trainings, and what is searched for."""
+    """A hint at an export, where an export helps: only studies make repairs, trainings and searched plans."""
     selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
     searched = Path(paths.search(variant.key, results)).exists()
     if not selected or searched or (variant.recovery, variant.healing) != ("none", "none"):
@@ -147,7 +147,7 @@ def _or_export(variant: Variant, results: Path) -> str:
 
 
 def _spread(model: PreTrainedModel, device_map: str | dict[str, Any] | None) -> PreTrainedModel:
-    """The model over several devices; after surgery, because accelerate wraps the modules that are there."""
+    """Spread the model over several devices. This follows surgery, because accelerate wraps the existing modules."""
     if device_map is None:
         return model
     from accelerate import dispatch_model, infer_auto_device_map  # type: ignore[import-untyped]

@@ -1,4 +1,4 @@
-"""The one way to load a module by its name, so that what a job loads is what its code digest covers."""
+"""The only way to load a module by its name. So the code digest of a job covers every module that the job loads."""
 
 import importlib
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ _declared: frozenset[str] | None = None
 
 
 def declare(names: Iterable[str]) -> None:
-    """From here on, this process loads no module by name but these: those that its job is hashed with."""
+    """From now on, this process loads only these modules by name: the code digest of its job covers them."""
     global _declared
     _declared = frozenset(names)
 
@@ -21,8 +21,7 @@ def load(name: str) -> ModuleType:
     Raises
     ------
     ModuleNotFoundError
-        If this process runs a job that does not name the module: an edit of it would leave the job's results as they
-        are.
+        If this process runs a job that does not name the module. An edit of the module would not rerun the job.
     """
     if _declared is not None and name not in _declared:
         raise ModuleNotFoundError(

@@ -27,7 +27,7 @@ KEY = "{model}/{calibration}/{selector}"  # of a plan, in a rule's wildcards
 
 @dataclass(frozen=True)
 class VariantFiles:
-    """What a variant is made of: None where it has none. `adapter` is a folder."""
+    """The files of a variant; None for a part that it does not have. `adapter` is a folder."""
 
     plan: str | None
     patch: str | None
@@ -50,8 +50,8 @@ def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
     name = "+".join(Path(file).stem for file in files)
     if not name or not name.isprintable() or name.startswith(".") or len(name) > 100:
         raise LaminaError(
-            f"the configuration file's name without its ending, {name!r}, becomes that of a folder and of a schema of "
-            "the database, and cannot. Rename the file, such as mine.yaml."
+            f"the configuration file's name without its ending, {name!r}, cannot name a folder and a schema of the "
+            "database. Rename the file, such as mine.yaml."
         )
     kept = Path(results, "studies")
     for other in sorted(kept.iterdir()) if kept.is_dir() else ():
@@ -64,7 +64,7 @@ def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
 
 
 def manifest(model: str, results: str | Path = RESULTS) -> str:
-    """What a model's folder holds."""
+    """The manifest of a model: what its folder holds."""
     return f"{results}/models/{model}/manifest.json"
 
 
@@ -84,7 +84,7 @@ def task(name: str, results: str | Path = RESULTS) -> str:
 
 
 def overlap(model: str, calibration: str, task: str, results: str | Path = RESULTS) -> str:
-    """What says that a calibration holds no document of a task."""
+    """The check that a calibration holds no document of a task."""
     return f"{results}/overlap/{model}/{calibration}/{task}.json"
 
 
@@ -129,7 +129,7 @@ def patch(key: str, recovery: str, results: str | Path = RESULTS) -> str:
 
 
 def patch_table(key: str, recovery: str, results: str | Path = RESULTS) -> str:
-    """What is recorded of the fits."""
+    """The table of the fits."""
     return f"{results}/patches/{key}/{recovery}.parquet"
 
 
@@ -164,7 +164,7 @@ def efficiency(model: str, results: str | Path = RESULTS) -> str:
 
 
 def drafts(model: str, results: str | Path = RESULTS) -> str:
-    """A model's variants as its drafts."""
+    """Speed of a model's variants as its drafts."""
     return f"{results}/drafts/{model}.parquet"
 
 
@@ -184,7 +184,7 @@ def figure(name: str, results: str | Path = RESULTS) -> str:
 
 
 def figure_data(name: str, results: str | Path = RESULTS) -> str:
-    """What a figure draws."""
+    """The numbers that a figure draws."""
     return f"{results}/figures/{name}.csv"
 
 

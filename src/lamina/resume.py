@@ -1,4 +1,4 @@
-"""Where a job stands, on disk, so that one that was killed goes on from there as if nothing had happened."""
+"""The progress of a job on disk. A killed job goes on from there as if nothing had happened."""
 
 import hashlib
 import json
@@ -18,9 +18,9 @@ _FACTS = "facts.json"
 
 
 class Progress:
-    """One safetensors file: tensors, and facts as JSON in one more of bytes. `key` is a digest of all settings.
+    """One safetensors file with tensors, and with facts as JSON in one more tensor. `key` is a digest of all settings.
 
-    A file that was written under another key counts as none: what has changed begins anew.
+    A file with another key counts as missing: a job with other settings begins anew.
     """
 
     def __init__(self, file: str | Path, key: str) -> None:
@@ -36,32 +36,32 @@ class Progress:
             return None
         try:
             with store.reading(self.file), safe_open(str(self.file), framework="pt") as handle:
-                told = store.tensors_metadata(handle)
-                if told.get("key") != self.key:
+                metadata = store.tensors_metadata(handle)
+                if metadata.get("key") != self.key:
                     return None
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
                 return tensors, json.loads(tensors.pop(_FACTS).numpy().tobytes())
         except LaminaError:
-            return None  # a damaged one costs no more than the time to come so far again
+            return None  # a damaged file only costs the time to repeat its work
 
     def save(self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any]) -> None:
-        """Replace what was saved, all at once: a kill leaves the one or the other."""
+        """Replace the saved state at once: a kill leaves either the old or the new state."""
         held = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # Not in the metadata, whose length a file's digest has a place for only where it is short.
+        # The metadata must stay short, so that the file's digest finds its place there. So the facts are a tensor.
         held[_FACTS] = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8)
         store.write_tensors(self.file, held, {"key": self.key})
         self._saved = time.monotonic()
 
     def remove(self) -> None:
-        """Forget it, once the results stand."""
+        """Delete the file, once the results are written."""
         for file in (self.file, *self.file.parent.glob(f".{self.file.name}.*.tmp")):
             file.unlink(missing_ok=True)
 
 
 def digest(settings: Mapping[str, Any], *files: str | Path) -> str:
     """A hash of settings (JSON-able) and of the contents of files."""
-    found = hashlib.sha256(json.dumps([settings, torch.__version__], sort_keys=True).encode())
+    sha256 = hashlib.sha256(json.dumps([settings, torch.__version__], sort_keys=True).encode())
     for file in files:
         with Path(file).open("rb") as handle:
-            found.update(hashlib.file_digest(handle, "sha256").digest())
-    return found.hexdigest()
+            sha256.update(hashlib.file_digest(handle, "sha256").digest())
+    return sha256.hexdigest()

@@ -1,11 +1,11 @@
-"""The digest that a file of lamina's carries inside, so that a reader knows that it reads what was written.
+"""The digest inside each file of lamina, by which a reader checks that the file is as it was written.
 
-Parquet (its metadata), safetensors (its metadata) and JSON (a key) all have a place for a text: `lamina.sha256` and 64
-hexadecimal digits, those of the whole file with zeros in their place. What the formats check themselves is less: a
-flipped bit in weights, in a plan or in the footer of a table would be read as another number.
+Parquet and safetensors have a place for it in their metadata, JSON has a key: `lamina.sha256` and 64 hexadecimal
+digits, the hash of the whole file with zeros in their place. The formats themselves check less: they would read a
+flipped bit in weights, in a plan or in the footer of a table as another number.
 
-Beside it stands what the job was told that wrote the file, as the hash `lamina.told`: by it a file is known to be what
-would be written now, also where Snakemake's own records are gone.
+Beside it stands `lamina.told`, the hash of what the writing job was told. It shows whether a job would write the same
+file now, also if Snakemake's own records are gone.
 """
 
 import hashlib
@@ -28,25 +28,25 @@ _now: dict[str, str] = {}  # what stands in every file that this process writes
 
 
 def tell(text: str) -> None:
-    """From here on this process writes what a job was told, by its hash, into its files."""
+    """From now on, this process writes the hash of what its job was told into its files."""
     _now[TOLD] = hashed(text)
 
 
 def hashed(text: str) -> str:
-    """What `told` says of a file whose job was told a text."""
+    """The hash of a text; `told` returns it for a file whose job was told this text."""
     return hashlib.sha256(text.strip().encode()).hexdigest()
 
 
 def blank() -> dict[str, str]:
-    """What a file must hold under these names for `put` and `told`."""
+    """The names and values that a file must hold for `put` and `told`."""
     return {KEY: BLANK, **_now}
 
 
 def told(path: str | Path) -> str | None:
-    """The hash of what the job was told that wrote a file; None where the file holds none."""
+    """The hash of what the job that wrote a file was told; None if the file holds none."""
     with Path(path).open("rb") as file:
-        found = _found(_TOLD, file)
-    return None if found is None else found[1]
+        digits = _digits(_TOLD, file)
+    return None if digits is None else digits[1]
 
 
 def put(path: str | Path) -> None:
@@ -55,7 +55,7 @@ def put(path: str | Path) -> None:
     Raises
     ------
     ValueError
-        If it has none.
+        If the file has no blank.
     """
     with Path(path).open("r+b") as file:
         at = _place(file)
@@ -72,7 +72,7 @@ def check(path: str | Path) -> None:
     Raises
     ------
     LaminaError
-        Naming the file and what to do.
+        If the file is damaged. The message names the file and what to do.
     """
     with Path(path).open("rb") as file:
         at = _place(file)
@@ -93,34 +93,34 @@ def read_json(path: str | Path) -> dict[str, Any]:
     """
     check(path)
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict):
             raise ValueError("it holds no keys and values")
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
-    return {name: value for name, value in found.items() if name not in (KEY, TOLD)}
+    return {name: value for name, value in values.items() if name not in (KEY, TOLD)}
 
 
 def damaged(path: str | Path, reason: str) -> LaminaError:
-    """What to say of a file that cannot be read."""
+    """The error of a file that cannot be read."""
     return LaminaError(f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew.")
 
 
 def _place(file: BinaryIO) -> int | None:
-    """Where the digits stand."""
-    found = _found(_MARK, file)
-    return None if found is None else found[0]
+    """The position of the digest's digits; None if the file holds none."""
+    digits = _digits(_MARK, file)
+    return None if digits is None else digits[0]
 
 
-def _found(mark: re.Pattern[bytes], file: BinaryIO) -> tuple[int, str] | None:
-    """Where the 64 digits stand that follow a name, and what they are."""
+def _digits(mark: re.Pattern[bytes], file: BinaryIO) -> tuple[int, str] | None:
+    """The position of the 64 digits behind a name, and the digits; None if there are none."""
     size = file.seek(0, 2)
     file.seek(max(0, size - 8))
     footer, magic = int.from_bytes(file.read(4), "little"), file.read(4)
     begin, length = (size - 8 - footer, footer) if magic == b"PAR1" and footer <= size - 8 else (0, _HEAD)
     file.seek(begin)
-    found = mark.search(file.read(length))
-    return None if found is None else (begin + found.start(1), found[1].decode())
+    match = mark.search(file.read(length))
+    return None if match is None else (begin + match.start(1), match[1].decode())
 
 
 def _digest(file: BinaryIO, at: int) -> str:

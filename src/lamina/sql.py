@@ -1,6 +1,6 @@
 """The SQL of lamina by name: the files of the views, and the questions of `sql/queries` that a report answers.
 
-A question begins with what it asks, and says in a line `-- Empty …` when it has no answer.
+A question begins with what it asks. A line `-- Empty …` in it says when it has no answer.
 """
 
 import re
@@ -17,13 +17,13 @@ def views(file: str | Path = paths.VIEWS) -> list[str]:
 
 
 def views_text(file: str | Path = paths.VIEWS) -> str:
-    """All statements of the views file, those of other files where it reads them."""
+    """All statements of the views file, with the statements of other files in the places where it reads them."""
     parts = {name: part.read_text(encoding="utf-8") for name, part in _parts(Path(file)).items()}
     return _READ.sub(lambda line: parts[line[1]], Path(file).read_text(encoding="utf-8"))
 
 
 def _parts(file: Path) -> dict[str, Path]:
-    """The files that it reads, by what it calls them: their paths from the project's folder."""
+    """The files that the views file reads, by their paths from the project's folder, as it writes them."""
     return {name: file.parents[1] / name for name in _READ.findall(file.read_text(encoding="utf-8"))}
 
 
@@ -33,10 +33,10 @@ def query(name: str) -> str:
 
 
 def query_text(name: str) -> str:
-    """What it asks, in SQL."""
+    """The SQL of a question."""
     return Path(query(name)).read_text(encoding="utf-8")
 
 
 def why_empty(text: str) -> str:
-    """What a question says of when it has no answer: its line `-- Empty …`, to the end of the sentence."""
+    """The line `-- Empty …` of a question, which says when it has no answer."""
     return next((line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), "")

@@ -12,14 +12,14 @@ _logger = logging.getLogger(__name__)
 
 
 class TimeLeft:
-    """Of work that is `total`, in any unit; of which `done` was done by an earlier process."""
+    """The time that work has left: it is `total` in any unit, and an earlier process has done `done` of it."""
 
     def __init__(self, total: float, done: float = 0.0) -> None:
         self.total, self._before, self._done = total, done, done
         self._begun = self._said = time.monotonic()
 
     def step(self, amount: float) -> None:
-        """So much more is done."""
+        """Note that this much more is done."""
         self._done += amount
         now = time.monotonic()
         if now - self._said >= SECONDS and self._before < self._done < self.total:

@@ -9,7 +9,7 @@ from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/recovery/healing"
 DONOR = "@"  # before the name of a donor in a unit: 7.@math
-EXPORTED_AS = ("auto", "stock", "code")  # what a checkpoint of it may be
+EXPORTED_AS = ("auto", "stock", "code")  # the forms of its checkpoint
 
 _TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
 
@@ -63,7 +63,7 @@ class Variant:
 
     @property
     def key(self) -> str:
-        """What a plan is made for: `model/calibration/selector`."""
+        """The key of a plan: `model/calibration/selector`."""
         return f"{self.model}/{self.calibration}/{self.selector}"
 
     def row(self) -> dict[str, Any]:
