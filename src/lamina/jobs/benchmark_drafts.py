@@ -12,7 +12,7 @@ from lamina.workflow import studies
 
 
 class BenchmarkDrafts(Measuring):
-    """All variants of one model that are small enough, and the text that their prompts begin."""
+    """All variants of one model that are small enough, and the text whose beginnings are the prompts."""
 
     OUTPUTS = {"output": paths.drafts("{model}")}
 
@@ -22,11 +22,11 @@ class BenchmarkDrafts(Measuring):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        asked, variants = config.benchmarks.drafts, studies.draft_variants(config, w.model)
-        assert asked is not None
+        entry, variants = config.benchmarks.drafts, studies.draft_variants(config, w.model)
+        assert entry is not None
         return cls(
-            drafts=asked.model_copy(update={"removed": 1}),  # which variants there are is said beside
-            text=config.benchmarks.perplexity[asked.text],
+            drafts=entry.model_copy(update={"removed": 1}),  # the field `variants` says which there are
+            text=config.benchmarks.perplexity[entry.text],
             gate=files.draft_gates(config, w.model),
             **measured(config, w.model, variants),
             **cls.written(w),

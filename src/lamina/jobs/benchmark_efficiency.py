@@ -11,7 +11,7 @@ from lamina.workflow import studies
 
 
 class BenchmarkEfficiency(Measuring):
-    """All variants of one model, of which the first of each cost is timed; `structures` is how many those may be."""
+    """All variants of one model. The first of each cost is timed; `structures` is the largest number of those."""
 
     OUTPUTS = {"output": paths.efficiency("{model}")}
     PLACED = ("structures",)
@@ -30,5 +30,5 @@ class BenchmarkEfficiency(Measuring):
         )
 
     def minutes(self, attempt: int) -> int:
-        """It reads the files of more variants than it measures."""
+        """Time limit of a job that measures fewer variants than it reads the files of."""
         return minutes(self._described(), attempt, self.structures)

@@ -1,4 +1,4 @@
-"""Rule benchmark_generation: measure what many variants of one model write to the questions of one lm-eval task."""
+"""Rule benchmark_generation: measure the answers that many variants of one model write to one lm-eval task."""
 
 from typing import Any, Self
 

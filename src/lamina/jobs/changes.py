@@ -1,4 +1,4 @@
-"""What is done to candidates beside removing units: a repair is in place, layers of donors take the place of others."""
+"""Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
 
 from typing import Any
 
@@ -8,14 +8,15 @@ from lamina.config.recoveries import Recovery
 from lamina.jobs.job import Part, Told
 from lamina.workflow import studies
 
-# The weight that stands for `auto` while units are scored, when there is no plan yet that it could be chosen for.
+# The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
 IN_LOOP = 0.1
 
 
 class Loop(Part):
-    """The recovery that is in place, what it is fitted on with the weight of a token, the variant's own data first.
+    """The recovery in place, and the calibrations that it is fitted on.
 
-    `seed` draws the folds; the layers `protect` are not scored.
+    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
+    `protect` are not scored.
     """
 
     recovery: Told[Recovery]
@@ -56,7 +57,7 @@ def added(config: Configuration, w: Any, recovery: str) -> dict[str, str]:
 
 
 class Donors(Part):
-    """Whose layers may take the places of the model's own: manifests of siblings, and what merged donors are."""
+    """The models whose layers may replace the model's own: manifests of siblings, and entries of merged donors."""
 
     names: list[str]
     protect: list[int]
@@ -69,7 +70,7 @@ class Donors(Part):
 
 
 def donors(config: Configuration, w: Any) -> Donors | None:
-    """The donors of a job's selector; None for nobody's layers."""
+    """The donors of a job's selector; None if it has none."""
     listed = studies.donors(config, w.selector)
     if not listed:
         return None

@@ -8,7 +8,7 @@ from lamina.jobs.job import READ, Job
 
 
 class CollectFacts(Job):
-    """The end of a run; `files` are its configuration's, and `started` is a file that was touched when it began."""
+    """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
 
     OUTPUTS = {"output": "results/facts.json"}
 
@@ -20,8 +20,8 @@ class CollectFacts(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        told = {"files": w.files, "started": w.started}
-        return cls(jobs=paths.table("jobs"), seed=config.seed, **told, **cls.written(w))
+        facts = {"files": w.files, "started": w.started}
+        return cls(jobs=paths.table("jobs"), seed=config.seed, **facts, **cls.written(w))
 
     @property
     def described_by(self) -> tuple[str, ...]:

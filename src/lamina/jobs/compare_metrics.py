@@ -10,7 +10,7 @@ from lamina.jobs.job import READ, Job
 
 
 class CompareMetrics(Job):
-    """Table agreements, of every metric that there are scores of."""
+    """Table agreements, for every metric that has scores."""
 
     OUTPUTS = {"output": paths.table("agreements")}
 

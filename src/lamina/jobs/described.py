@@ -10,13 +10,13 @@ from lamina.jobs.job import Job
 
 J = TypeVar("J", bound=Job)
 
-# Snakemake asks several times for a job, soon after one another; a large graph of jobs is not kept as well.
+# Snakemake asks for a job several times within a short time. The cache must not keep a large graph of jobs.
 RECENT = 4096
 
 
 @dataclass(frozen=True)
 class Described(Generic[J]):
-    """Functions for the directives of a rule: `of` is the job itself, the others ask it."""
+    """Functions for the directives of a rule: `of` gives the job, the others ask the job."""
 
     of: Callable[[Any], J]
     inputs: Callable[[Any], dict[str, Any]]
@@ -26,9 +26,9 @@ class Described(Generic[J]):
 
 
 def described(kind: type[J], config: Configuration, **facts: str) -> Described[J]:
-    """What a rule asks of its jobs, which are of one class.
+    """The functions of a rule whose jobs are of class `kind`.
 
-    `facts` of the run that are in no configuration, such as the names of its files, are told as wildcards are.
+    `facts` of the run that are in no configuration, such as the names of its files, reach the jobs like wildcards.
     """
 
     @lru_cache(RECENT)
@@ -38,7 +38,7 @@ def described(kind: type[J], config: Configuration, **facts: str) -> Described[J
     def of(w: Any) -> J:
         return made(tuple(w.items()))
 
-    # Those with `input` say so, since Snakemake forgives a file that is not there to its readers alone.
+    # They take `input`, because Snakemake accepts a missing file only from functions that do.
     def memory(w: Any, input: Any, attempt: int) -> int:
         return int(of(w).memory(attempt))  # type: ignore[attr-defined]
 

@@ -9,7 +9,7 @@ from lamina.workflow import studies
 
 
 class EstimateCost(Job):
-    """The whole configuration, with all defaults; `strategies` are those of its searches, which say what they try."""
+    """The whole configuration, with all defaults; `strategies` are those of its searches, whose trials are counted."""
 
     OUTPUTS = {"output": "results/cost.json"}
 
@@ -37,5 +37,5 @@ class EstimateCost(Job):
 
     @property
     def described_by(self) -> tuple[str, ...]:
-        """What the studies ask for is what is counted."""
+        """The studies decide what is counted."""
         return ("lamina.workflow.studies",)

@@ -12,7 +12,7 @@ from lamina.workflow import exports, studies
 
 
 class ExportVariant(Job):
-    """One variant, as text. Its card shows those `benchmarks` that are there; none is started for it.
+    """One variant, as text. Its card shows the `benchmarks` that exist; the export starts none.
 
     `form` is one of `lamina.variant.EXPORTED_AS`, `shard` the largest weights file, such as 5GB.
     """

@@ -19,7 +19,7 @@ def tested(config: Configuration, task: str) -> Any:
 
 
 def local(name: str, entry: Any) -> list[str]:
-    """Local files behind a task, text or file of questions, so that editing them makes stale what reads them."""
+    """Local files behind a task, text or file of questions. An edit of one makes its readers stale."""
     if choices := getattr(entry, "choices", None):
         return [choices]
     if hub := getattr(entry, "hub", None):
@@ -30,21 +30,21 @@ def local(name: str, entry: Any) -> list[str]:
 
 
 def of_variants(listed: Iterable[Variant]) -> list[str]:
-    """The files behind variants. An adapter counts as there once its training curve is, which is written last."""
-    found = set()
-    for each in listed:
-        files = paths.variant_files(each)
-        found |= {files.plan, files.patch, files.adapter and paths.training(files.adapter)}
-    return sorted(file for file in found if file)
+    """The files behind variants. The training curve stands for an adapter, because it is written last."""
+    parts = set()
+    for variant in listed:
+        files = paths.variant_files(variant)
+        parts |= {files.plan, files.patch, files.adapter and paths.training(files.adapter)}
+    return sorted(file for file in parts if file)
 
 
 def repairs(config: Configuration, recoveries: Iterable[str]) -> list[str]:
-    """The modules of the repairs that stand in models: their `apply` is a part of what is measured."""
+    """The modules of the repairs in models: the measured models run their `apply`."""
     return sorted({f"lamina.recovery.{config.recoveries[name].method}" for name in recoveries if name != "none"})
 
 
 def gates(config: Configuration, model: str, calibration: str, task: str, listed: Iterable[Variant]) -> list[str]:
-    """Variants are benchmarked only on what no calibration holds that they were made from."""
+    """The checks before a benchmark: no calibration that the variants were made from may hold its documents."""
     if calibration == "none":
         return [paths.task(task)]
     seen = {name for variant in listed for name in studies.read_by(config, variant)}
@@ -52,7 +52,7 @@ def gates(config: Configuration, model: str, calibration: str, task: str, listed
 
 
 def draft_gates(config: Configuration, model: str) -> list[str]:
-    """What says that nothing that a model's drafts were made from holds their prompts."""
+    """The checks before drafts are measured: no calibration that they were made from may hold their prompts."""
     drafts, listed = config.benchmarks.drafts, studies.draft_variants(config, model)
     seen = {name for variant in listed for name in (variant.calibration, *studies.read_by(config, variant))}
     return [paths.overlap(model, name, drafts.text) for name in sorted(seen)] if drafts else []

@@ -14,8 +14,8 @@ from lamina.workflow import studies
 class FitPatch(OnModel):
     """One recovery, by its name and its entry, for `plans` of several sizes.
 
-    `weights` are of a token of each calibration that it is fitted on, the variants' own first; empty where the weight
-    of one is to be chosen. `data` are the files of the others.
+    `weights` has the weight of a token of each calibration that it is fitted on, the variants' own first; it is empty
+    if a weight is to be chosen. `data` are the files of the other calibrations.
     """
 
     OUTPUTS = {
@@ -61,6 +61,6 @@ class FitPatch(OnModel):
         return (f"lamina.recovery.{self.recovery.method}", *more)
 
     def memory(self, attempt: int) -> int:
-        """As of any job, and the maps, which it holds until it is done: two of each run, for each weight it tries."""
+        """As for any job, and for the maps that it holds until it ends: two for each run and each weight it tries."""
         maps = 2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * self._described()["hidden_size"] ** 2
         return super().memory(attempt) + round(attempt * maps * 4 / 1e6)

@@ -1,4 +1,4 @@
-"""Rule gather_jobs: gather what every job took from the records that Snakemake and the jobs left."""
+"""Rule gather_jobs: gather the cost of every job from the records of Snakemake and of the jobs."""
 
 from typing import Annotated, Any, Self
 
@@ -10,7 +10,7 @@ from lamina.jobs.job import READ, Job
 
 
 class GatherJobs(Job):
-    """The table of jobs, once all that was run has left its record: that is when the other tables are there."""
+    """The table of jobs. It waits for the other tables, because then all other jobs have left their records."""
 
     OUTPUTS = {"output": paths.table("jobs")}
 

@@ -23,6 +23,6 @@ class GatherSweep(Job):
         numbers = range(studies.sweep_blocks(config, w.selector))
         key = paths.KEY.format(**w)
         blocks = [paths.sweep_block(key, w.removed, block) for block in numbers]
-        # The blocks are temporary: what they were told is known from the whole alone.
-        told = SweepUnits.of(config, Place({**w, "block": "0"})).told()
-        return cls(blocks=blocks, follows={"block": seal.hashed(told)}, **cls.written(w))
+        # The blocks are temporary, so the whole sweep follows what they were told.
+        text = SweepUnits.of(config, Place({**w, "block": "0"})).told()
+        return cls(blocks=blocks, follows={"block": seal.hashed(text)}, **cls.written(w))

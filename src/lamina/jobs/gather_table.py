@@ -12,8 +12,8 @@ from lamina.workflow import studies
 
 
 class GatherTable(Job):
-    """One table from its `parts`; `groups` are the labels of those of its rows that are replicates, `scores` what
-    compares the choices of calibrations that do not go by acc_norm.
+    """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
+    calibrations that do not compare choices by acc_norm.
     """
 
     OUTPUTS = {"output": paths.table("{table}")}
@@ -28,8 +28,8 @@ class GatherTable(Job):
     def of(cls, config: Configuration, w: Any) -> Self:
         sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
         groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
-        told = config.calibrations if w.table == "calibrations" else {}
-        scores = {name: str(entry.score) for name, entry in told.items() if entry.score != "acc_norm"}
+        entries = config.calibrations if w.table == "calibrations" else {}
+        scores = {name: str(entry.score) for name, entry in entries.items() if entry.score != "acc_norm"}
         return cls(table=w.table, parts=parts(config, w.table), groups=groups, scores=scores, **cls.written(w))
 
     @property
@@ -38,7 +38,7 @@ class GatherTable(Job):
 
 
 def schemas(tables: Iterable[str]) -> tuple[str, ...]:
-    """Where tables are described, and what they are written with. Elsewhere they stand aside."""
+    """The modules that describe and write tables. Other code digests leave them aside."""
     return ("lamina.tables.columns", "lamina.tables.store", *(f"lamina.tables.{table}" for table in sorted(tables)))
 
 
@@ -56,8 +56,8 @@ def parts(config: Configuration, table: str) -> list[str]:
         case "activations":
             return [paths.activations(*place) for place in studies.captures(config)]
         case "sweeps" | "relevance":
-            of = paths.sweep if table == "sweeps" else paths.relevance
-            return [of("/".join(place), removed) for *place, removed in studies.sweeps(config)]
+            path_of = paths.sweep if table == "sweeps" else paths.relevance
+            return [path_of("/".join(place), removed) for *place, removed in studies.sweeps(config)]
         case "plans":
             return [paths.plan("/".join(place), removed) for *place, removed in studies.plans(config)]
         case "searches":
@@ -85,9 +85,9 @@ def parts(config: Configuration, table: str) -> list[str]:
 
 def _overlaps(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
-    found = {gate for model in config.models for gate in files.draft_gates(config, model)}
+    gates = {gate for model in config.models for gate in files.draft_gates(config, model)}
     for model, calibration, task, block in studies.benchmark_blocks(config):
         if calibration != "none":
             listed = studies.block_variants(config, model, calibration, task, block)
-            found.update(files.gates(config, model, calibration, task, listed))
-    return sorted(found)
+            gates.update(files.gates(config, model, calibration, task, listed))
+    return sorted(gates)

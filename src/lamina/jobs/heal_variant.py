@@ -15,9 +15,9 @@ _FOLDER = paths.adapter(paths.KEY, "{removed}", "{recovery}", "{healing}")
 class HealVariant(OnModel):
     """One variant, as text, and its healing.
 
-    `weights` are of a token of each calibration that it trains on; `data` are the files of those beside its own.
-    Without a `patch` nothing is repaired; `repairs` are the modules of one. The adapter stands in the folder of
-    `output`, the training curve.
+    `weights` has the weight of a token of each calibration that it trains on; `data` are the files of the calibrations
+    beside its own. Without a `patch` nothing is repaired; `repairs` are the modules of the repair. The adapter stands
+    in the folder of `output`, the training curve.
     """
 
     OUTPUTS = {
@@ -61,6 +61,6 @@ class HealVariant(OnModel):
 
 
 def _ordered(healing: Healing) -> Healing:
-    """The same with its data by name, so that the order in the configuration changes nothing."""
+    """The healing with its data sorted by name, so that the order in the configuration changes nothing."""
     data = getattr(healing, "data", None)
     return healing.model_copy(update={"data": dict(sorted(data.items()))}) if isinstance(data, dict) else healing

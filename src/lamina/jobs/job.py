@@ -4,9 +4,9 @@ A rule makes the object from the configuration and the wildcards and hands it to
 reads it and runs it. So a param of a rule is all that its script is told, and a change of it makes the job stale.
 
 The classes are pydantic models, as the entries of the configuration are: frozen, without unknown keys, and read back
-from JSON with their types. A field with a default is left out of the JSON where it has it, so that a new option reruns
-nothing. Such a default says that something is not asked for (None, empty, False); a number that a measurement depends
-on has no default here, and stands in the configuration or in a module that the digest covers.
+from JSON with their types. A field that has its default is left out of the JSON, so that a new option reruns nothing.
+Such a default says that something is not asked for (None, empty, False). A number that a measurement depends on has no
+default here: it stands in the configuration or in a module that the digest covers.
 """
 
 import hashlib
@@ -62,14 +62,14 @@ class Job(Part):
     OUTPUTS: ClassVar[Mapping[str, str]] = {}
     # Whether another version of a package that the job imports makes it stale.
     PACKAGES: ClassVar[bool] = False
-    # Fields that change nothing in what a row says, and so are no part of its provenance.
+    # Fields that do not change the content of a row, so they are no part of its provenance.
     PLACED: ClassVar[tuple[str, ...]] = ()
 
-    # Digests of what the job depends on without being told it, by name: the family's entry, a metric's entry.
+    # Digests by name of what the job depends on and is not told: the family's entry, a metric's entry.
     follows: dict[str, str | None] = {}
 
     _code: str = PrivateAttr("")
-    _told: str = PrivateAttr("")
+    _text: str = PrivateAttr("")  # all that the job was told
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -89,9 +89,9 @@ class Job(Part):
     @property
     def inputs(self) -> dict[str, Any]:
         """The files that the job reads, by field; what is empty is left out."""
-        found = {name: getattr(self, name) for name, field in type(self).model_fields.items() if READ in field.metadata}
-        files = {name: list(each.values()) if isinstance(each, dict) else each for name, each in found.items()}
-        return {name: each for name, each in files.items() if each}
+        read = {name: getattr(self, name) for name, field in type(self).model_fields.items() if READ in field.metadata}
+        files = {name: list(value.values()) if isinstance(value, dict) else value for name, value in read.items()}
+        return {name: value for name, value in files.items() if value}
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -105,30 +105,29 @@ class Job(Part):
 
     @property
     def described_by(self) -> tuple[str, ...]:
-        """Modules that other digests leave aside, and that say what this job makes: the tables that it writes."""
+        """Modules that describe the tables that this job writes; the digests of other jobs leave them aside."""
         return ()
 
     def told(self) -> str:
         """The job as a rule hands it over, with the digests of its code, packages and data files."""
         named = (self.rule(), *self.modules, *self.described_by)
-        told: dict[str, Any] = {"job": self._plain(), "code": code_digest(*named)}
+        message: dict[str, Any] = {"job": self._plain(), "code": code_digest(*named)}
         if self.PACKAGES:
-            told["packages"] = package_digest(*named)
+            message["packages"] = package_digest(*named)
         if self.sources:
-            told["sources"] = contents.digests(self.sources)
-        return json.dumps(told, sort_keys=True)
+            message["sources"] = contents.digests(self.sources)
+        return json.dumps(message, sort_keys=True)
 
     @classmethod
     def read(cls, arguments: Iterable[str] | None = None) -> Self:
-        """The job that a script shall run: from the file that its one argument names, or from standard input.
+        """The job that a script runs, from the file that its one argument names, or from standard input.
 
-        From here on the process loads no other module by name than the job's own, and writes what it was told into
-        its files.
+        From then on, the process loads only the job's own modules by name, and writes what it was told into its files.
 
         Raises
         ------
         LaminaError
-            If nothing is given, or a data file is not what the job was told of.
+            If no job is given, or a data file is not the one that the job was told of.
         """
         given = list(sys.argv[1:] if arguments is None else arguments)
         text = Path(given[0]).read_text(encoding="utf-8") if given else "" if sys.stdin.isatty() else sys.stdin.read()
@@ -137,39 +136,39 @@ class Job(Part):
                 f"{cls.rule()}: no job is given. The rule hands one over as JSON: `snakemake -n -p` prints it, and "
                 f"`{cls.rule()}.py FILE` reads it from a file."
             )
-        told = json.loads(text)
-        job = cls.model_validate(told["job"])
-        job._code, job._told = told.get("code", ""), text
+        message = json.loads(text)
+        job = cls.model_validate(message["job"])
+        job._code, job._text = message.get("code", ""), text
         modules.declare(job.modules)
         seal.tell(text)
-        contents.check(told.get("sources", {}))
+        contents.check(message.get("sources", {}))
         return job
 
     @property
     def provenance(self) -> dict[str, str]:
         """What the job's files say of their origin: the digest of the code, a hash of what the job was told, its seed.
 
-        Where it writes to does not count, nor which part of a sweep it is.
+        The paths that it writes and its part of a sweep do not count.
         """
         aside = {*self.OUTPUTS, *self.PLACED, "follows"}
-        told = {name: value for name, value in self._plain().items() if name not in aside}
-        found = {"code": self._code, "params": hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()}
-        return found | ({"seed": str(told["seed"])} if "seed" in told else {})
+        options = {name: value for name, value in self._plain().items() if name not in aside}
+        facts = {"code": self._code, "params": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()}
+        return facts | ({"seed": str(options["seed"])} if "seed" in options else {})
 
     @property
     def origin(self) -> str:
-        """A hash of all that the job was told and of size and time of the files that it reads: whose unfinished work
-        this is. Weights of healed variants are too large to be read once more for it.
+        """A hash of all that the job was told, and of size and time of the files that it reads. It names the job of
+        unfinished work. The files themselves are not read: weights of healed variants are too large.
         """
-        told = self._told or json.dumps(self._plain(), sort_keys=True)
+        text = self._text or json.dumps(self._plain(), sort_keys=True)
         stats = [(file, Path(file).stat()) for file in self._read if Path(file).is_file()]
         stamps = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
-        return hashlib.sha256(json.dumps([told, stamps]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([text, stamps]).encode()).hexdigest()
 
     @property
     def _read(self) -> list[str]:
         """All files that it reads."""
-        return [file for each in self.inputs.values() for file in ([each] if isinstance(each, str) else each)]
+        return [file for value in self.inputs.values() for file in ([value] if isinstance(value, str) else value)]
 
     def _plain(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_defaults=True)
@@ -201,12 +200,12 @@ class OnModel(Job):
 
 
 def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
-    """Time limit of a job that goes through so many variants of a model."""
+    """Time limit of a job that goes through this number of variants of a model."""
     return round(attempt * (20 + 6 * weights_gb(model) * (1 + variants / 4)))
 
 
 def family(config: Configuration, model: str) -> dict[str, str | None]:
-    """What a job on a model follows: what is known of its family."""
+    """What a job on a model follows: the entry of its family."""
     return {"family": family_digest(config.models[model].family)}
 
 

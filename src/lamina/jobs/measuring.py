@@ -1,4 +1,4 @@
-"""What the rules share that measure many variants of one model: the variants, their files, the repairs in them."""
+"""The common part of rules that measure many variants of one model: the variants, their files and their repairs."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -11,7 +11,7 @@ from lamina.variant import Variant
 
 
 class Measuring(OnModel):
-    """Variants of one model, as text, and what they are made of; `gate` are the checks that they may be measured.
+    """Variants of one model, as text, and what they are made of; `gate` are the checks that must pass before.
 
     `repairs` are the modules of their recoveries, which build the models.
     """
@@ -26,12 +26,12 @@ class Measuring(OnModel):
         return tuple(self.repairs)
 
     def minutes(self, attempt: int) -> int:
-        """As of any job; measuring grows with the files of its variants."""
+        """As for any job; measuring takes longer with more files of variants."""
         return minutes(self._described(), attempt, len(self.made_of))
 
 
 def measured(config: Configuration, model: str, variants: Sequence[Variant]) -> dict[str, Any]:
-    """The fields that all these jobs have, less the gate."""
+    """The fields that all these jobs have, without the gate."""
     return {
         "manifest": paths.manifest(model),
         "variants": [str(variant) for variant in variants],

@@ -9,7 +9,7 @@ from lamina.jobs.job import READ, Job
 
 
 class PlotFigure(Job):
-    """One figure from the tables that it declares: a reader that opened others would find one gone while it is made."""
+    """One figure from the tables that it declares. It opens no other: another job may be writing that one anew."""
 
     OUTPUTS = {"output": paths.figure("{figure}"), "data": paths.figure_data("{figure}")}
 

@@ -12,9 +12,9 @@ from lamina.models.manifest import fingerprint
 
 
 class PrepareModel(Job):
-    """One model, by its name and its entry, less how many devices its jobs ask for.
+    """One model, by its name and its entry, without the number of devices of its jobs.
 
-    `folder` is its checkpoint, where its source is a file in another format.
+    `folder` is its checkpoint, if its source is a file in another format.
     """
 
     OUTPUTS = {"output": paths.manifest("{model}")}
@@ -27,7 +27,7 @@ class PrepareModel(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = config.models[w.model]
-        # Touching weights changes nothing, editing them does.
+        # Another time of the weights changes nothing, an edit does.
         follows = {"weights": fingerprint(Path(entry.source))}
         return cls(
             model=w.model,

@@ -10,7 +10,7 @@ from lamina.jobs.job import READ, Job, Told
 
 
 class PrepareTask(Job):
-    """One benchmark by its name: a task or the text of a perplexity, the other being None."""
+    """One benchmark by its name: a task or the text of a perplexity; the other is None."""
 
     OUTPUTS = {"output": paths.task("{task}")}
 
@@ -23,5 +23,5 @@ class PrepareTask(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         entry = files.tested(config, w.task)
-        told = {"task" if isinstance(entry, Task) else "text": entry}
-        return cls(name=w.task, files=files.local(w.task, entry), **told, **cls.written(w))
+        benchmark = {"task" if isinstance(entry, Task) else "text": entry}
+        return cls(name=w.task, files=files.local(w.task, entry), **benchmark, **cls.written(w))

@@ -22,8 +22,8 @@ class Beside(Part):
 
 
 class PruneStep(Job):
-    """One plan. `sweep` is of the model as `previous`, the plan one unit shorter, leaves it; runs of layers are chosen
-    from `activations` instead.
+    """One plan. `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves. Runs of
+    layers are chosen from `activations` instead.
     """
 
     OUTPUTS = {"output": paths.plan(paths.KEY, "{removed}")}
@@ -74,9 +74,9 @@ class PruneStep(Job):
 
     @property
     def inputs(self) -> dict[str, Any]:
-        also = [file for each in self.also.values() for file in (each.calibration, each.sweep)]
-        given = self.donors.manifests if self.donors else []
-        return super().inputs | {name: files for name, files in {"also": also, "donors": given}.items() if files}
+        also = [file for beside in self.also.values() for file in (beside.calibration, beside.sweep)]
+        manifests = self.donors.manifests if self.donors else []
+        return super().inputs | {name: files for name, files in {"also": also, "donors": manifests}.items() if files}
 
     @property
     def modules(self) -> tuple[str, ...]:

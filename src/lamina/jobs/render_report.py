@@ -14,7 +14,7 @@ _TEMPLATE = paths.own("workflow/report/report.html.j2")
 
 
 class RenderReport(Job):
-    """The whole run: what a variant must keep to be recommended, and `names`, what the names in it mean."""
+    """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it."""
 
     OUTPUTS = {"output": "results/report.html"}
 

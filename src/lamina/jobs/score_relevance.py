@@ -12,8 +12,8 @@ from lamina.workflow import studies
 
 
 class ScoreRelevance(Job):
-    """One sweep. `exact` says that its early leavers saw the hardest samples; `seed` is that of the bootstrap and of
-    what metrics draw.
+    """One sweep. `exact` says that units that left it early saw the hardest samples; the bootstrap and metrics draw
+    with `seed`.
     """
 
     OUTPUTS = {"output": paths.relevance(paths.KEY, "{removed}")}

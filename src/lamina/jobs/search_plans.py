@@ -10,7 +10,7 @@ from lamina.jobs.changes import Donors, Loop, added, donors, loop
 from lamina.jobs.job import READ, OnModel, Told, entries, family, minutes
 from lamina.workflow import studies
 
-TRIES = 100  # sets that a search compares, roughly: what its time limit counts with
+TRIES = 100  # sets that a search compares, roughly, for its time limit
 
 
 class SearchPlans(OnModel):
@@ -54,10 +54,10 @@ class SearchPlans(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        found = [f"lamina.search.{self.selector.strategy}", f"lamina.relevance.{self.selector.metric}"]
-        found += ["lamina.search.looped", "lamina.search.growing", self.loop.module] if self.loop else []
-        return (*found, *(["lamina.search.replacements", "lamina.models.donors"] if self.donors else []))
+        names = [f"lamina.search.{self.selector.strategy}", f"lamina.relevance.{self.selector.metric}"]
+        names += ["lamina.search.looped", "lamina.search.growing", self.loop.module] if self.loop else []
+        return (*names, *(["lamina.search.replacements", "lamina.models.donors"] if self.donors else []))
 
     def minutes(self, attempt: int) -> int:
-        """It tries some hundred sets."""
+        """Time limit of a job that compares about `TRIES` sets."""
         return minutes(self._described(), attempt, TRIES)

@@ -79,15 +79,15 @@ class SweepUnits(OnModel):
     @property
     def modules(self) -> tuple[str, ...]:
         if self.pass_ in MODULES:
-            # A pass of fits is one of `ghost`.
+            # A pass of fits runs `ghost`.
             fits = ["lamina.recovery.ghost"] if self.pass_ == "fit" else []
             return (MODULES[self.pass_], *fits, *([f"lamina.relevance.{self.pass_}"] if self.drawn else []))
-        found = [f"lamina.search.{self.budget['budget']}"] if self.budget else []
-        found += ["lamina.search.replacements", "lamina.models.donors"] if self.donors else []
-        return (*found, *(["lamina.search.looped", self.loop.module] if self.loop else []))
+        names = [f"lamina.search.{self.budget['budget']}"] if self.budget else []
+        names += ["lamina.search.replacements", "lamina.models.donors"] if self.donors else []
+        return (*names, *(["lamina.search.looped", self.loop.module] if self.loop else []))
 
     def minutes(self, attempt: int) -> int:
-        """As of any job; a pass over drawn models takes as long as a sweep for each order of all units."""
+        """As for any job; a pass over drawn models takes as long as one sweep for each order of all units."""
         if not self.drawn:
             return super().minutes(attempt)
         model, options = self._described(), drawing(self.pass_, self.drawn["options"])
