@@ -8,7 +8,7 @@ from lamina.sweep import packing
 
 
 def counted(samples: Sequence[Sample]) -> Tokens:
-    """Of all samples together."""
+    """Tokens of all samples together."""
     lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]
     inputs = [{row.context + row.continuation[:-1] for row in sample.rows} for sample in samples]
     return Tokens(

@@ -1,4 +1,4 @@
-"""What a study costs before it is paid for: jobs, layer-tokens and hours per stage, beside those of the naive way.
+"""The cost of a study before it runs: jobs, layer-tokens and hours per stage, by the engine and by the naive way.
 
 The output embedding, loading and starting are left out. `lamina.cost.forecast` prints it.
 """
@@ -149,11 +149,11 @@ def _sweep(
         work, naive = drawn_work(tokens, n_layers, removed, getattr(config.metrics, pass_), kind)
     else:
         work, naive = sweep_work(tokens, n_layers, removed, pass_, kind)
-    if given := studies.donors(config, selector):
+    if donors := studies.donors(config, selector):
         # Every layer that is there again, replaced by each donor's; so many models more, naively.
         left = n_layers - removed
-        work += len(given) * tokens.packed * left * (left + 1) / 2
-        naive += len(given) * tokens.rows * left * left
+        work += len(donors) * tokens.packed * left * (left + 1) / 2
+        naive += len(donors) * tokens.rows * left * left
     if (recovery := studies.looped(config, selector)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
         seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
@@ -185,7 +185,7 @@ def _healing(
 
 
 def _is_candidate(config: Configuration, variant: Variant) -> bool:
-    """Whether a variant has the base model's weights, but for linear maps of the stream."""
+    """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
     entry = None if variant.recovery == "none" else config.recoveries[variant.recovery]
     linear = entry is None or (entry.LINEAR and not entry.FOLDED)
     donors = not variant.is_base and studies.donors(config, variant.selector)

@@ -1,8 +1,8 @@
 """What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
 
-`python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote, at so many TFLOP/s or at the pace of
-this machine once `lamina.cost.pace` has measured it. Where neither is given and there is no GPU, products of matrices
-that take two seconds say how fast this machine is. `--jobs` compares that with a run that is over.
+`python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a rate in TFLOP/s, or
+from the pace of this machine if `lamina.cost.pace` has measured it. Without both and without a GPU, two seconds of
+matrix products measure the rate of this machine. `--jobs` compares the times with a run that is over.
 """
 
 import argparse
@@ -19,11 +19,11 @@ from lamina.errors import LaminaError, explained
 from lamina.workflow import gpu_lock
 
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
-# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: well below its peak, as short sequences are.
+# Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
 RATE = 100.0
-# A product as small layers have it, (tokens, C) by (C, inner), and for how many seconds it is repeated.
+# A product of the size of small layers, (tokens, C) by (C, inner), and the seconds for which it is repeated.
 PRODUCT, LASTING = (512, 576, 1536), 2.0
-# The stage of a rule in table `jobs`; what prepares, gathers and draws is of none.
+# The stage of a rule in table `jobs`; rules that prepare, gather or draw belong to none.
 RULES = {
     "capture_activations": "capture",
     "sweep_units": "sweep",
@@ -40,7 +40,7 @@ RULES = {
 
 @dataclass
 class Stage:
-    """Cost of one stage; the naive way evaluates each cut model row by row, and everything else alike.
+    """Cost of one stage; the naive way evaluates each cut model row by row, and does everything else in the same way.
 
     `memory` is that of its largest job, in bytes above the process and the weights.
     """
@@ -67,14 +67,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast a machine is: FLOP/s by stage, or of all that are not named, and seconds before a job computes."""
+    """How fast a machine is: FLOP/s by stage, `rate` for any other stage, and the seconds before a job computes."""
 
     rate: float
     stages: Mapping[str, float]
     start: float = 0.0
 
     def seconds(self, name: str, flops: float, jobs: float) -> float:
-        """Of so much arithmetic of a stage, in so many jobs, one after the other."""
+        """Seconds for the arithmetic of a stage, in jobs that run one after the other."""
         return flops / self.stages.get(name, self.rate) + jobs * self.start
 
 
@@ -97,7 +97,7 @@ def _line(name: str, stage: Stage, seconds: float, naive: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit in which it is a number to read."""
+    """A time in the unit that suits it."""
     for unit, length in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 1.5 * length:
             return f"{seconds / length:.3g} {unit}"
@@ -105,12 +105,12 @@ def duration(seconds: float) -> str:
 
 
 def size(memory: float) -> str:
-    """Bytes as MB or GB; nothing where none are counted."""
+    """Bytes as MB or GB; empty where none are counted."""
     return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.3g} MB"
 
 
 def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[int, float]]) -> str:
-    """Predicted seconds of each stage beside those it took, `spent` being jobs and seconds by stage."""
+    """Predicted seconds of each stage beside the measured ones; `spent` has jobs and seconds by stage."""
     lines = [f"{'stage':<10}{'jobs':>8}{'seconds':>10}{'predicted':>11}{'error':>8}"]
     for name, (jobs, seconds) in spent.items():
         predicted = pace.seconds(name, stages[name].flops, jobs)
@@ -121,11 +121,11 @@ def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[
 def machine_rate() -> float:
     """FLOP/s of this machine's processors in products like those of layers, in float32."""
     tokens, channels, inner = PRODUCT
-    one, other = np.ones((tokens, channels), np.float32), np.ones((channels, inner), np.float32)
-    one @ other  # the first one starts threads
+    left, right = np.ones((tokens, channels), np.float32), np.ones((channels, inner), np.float32)
+    left @ right  # the first product starts threads
     begun, count = time.perf_counter(), 0
     while time.perf_counter() - begun < LASTING:
-        one @ other
+        left @ right
         count += 1
     return 2.0 * tokens * channels * inner * count / (time.perf_counter() - begun)
 
@@ -134,13 +134,13 @@ def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
     """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
     from lamina.tables import store
 
-    found: dict[str, tuple[int, float]] = {}
+    spent: dict[str, tuple[int, float]] = {}
     read = store.read(file, ["rule", "seconds"])
     for rule, seconds in zip(*(column.to_pylist() for column in read.columns), strict=True):
         if stage := RULES.get(rule):
-            jobs, before = found.get(stage, (0, 0.0))
-            found[stage] = jobs + 1, before + seconds
-    return {name: found[name] for name in STAGES if name in found}
+            jobs, before = spent.get(stage, (0, 0.0))
+            spent[stage] = jobs + 1, before + seconds
+    return {name: spent[name] for name in STAGES if name in spent}
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
@@ -153,24 +153,24 @@ def main(arguments: Iterable[str] | None = None) -> None:
     args = parser.parse_args(None if arguments is None else list(arguments))
     if args.rate is not None and not args.rate > 0:
         raise LaminaError(f"RATE={args.rate:g}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
-    found = seal.read_json(args.file)
+    costs = seal.read_json(args.file)
     if not args.rate and args.pace and args.pace.exists():
         measured = seal.read_json(args.pace)
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
-        told = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
+        message = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
     elif args.rate or gpu_lock.devices(os.environ):
         pace = Pace((args.rate or RATE) * 1e12, {})
-        told = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
-        told += "" if args.rate else " CALIBRATE=1 measures this machine instead."
+        message = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
+        message += "" if args.rate else " CALIBRATE=1 measures this machine instead."
     else:
         pace = Pace(machine_rate(), {})
-        told = (
+        message = (
             f"Times of this machine, which has no GPU, at the {pace.rate / 1e12:.2g} TFLOP/s of products of matrices, "
             "beside loading and starting. CALIBRATE=1 measures each stage, RATE=100 is a GPU's."
         )
-    stages = {name: Stage(**entry) for name, entry in found["stages"].items()}
-    print(table(stages, pace), "", told, "Memory of the largest job, above the process and the weights.", sep="\n")
-    print(*found["notes"], sep="\n", end="\n" if found["notes"] else "")
+    stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
+    print(table(stages, pace), "", message, "Memory of the largest job, above the process and the weights.", sep="\n")
+    print(*costs["notes"], sep="\n", end="\n" if costs["notes"] else "")
     spent = spent_by_stage(args.jobs) if args.jobs and pace.stages else {}
     if spent and any(jobs != stages[name].jobs for name, (jobs, _) in spent.items()):
         print(f"\nNot compared with the clock: the jobs in {args.jobs} are not those of this study.")

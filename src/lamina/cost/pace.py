@@ -1,9 +1,9 @@
-"""How fast this machine works on a study's own model: what `make plan CALIBRATE=1` measures, half a minute or so.
+"""How fast this machine works on a study's own model. `make plan CALIBRATE=1` measures it in about half a minute.
 
 `python -m lamina.cost.pace RESULTS FILE` takes the study's largest model and its longest calibration, runs a
-plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. What a
-job does before it computes is measured as jobs here do it: as forks of a parent that has imported the libraries where
-they are, else from nothing. On a CPU times are those of the processor, so that whatever else runs does not count.
+plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. The start
+of a job is measured in the way jobs start here: as a fork of a parent that has imported the libraries, or else as a
+new process. On a CPU, times are those of the processor, so that other processes do not count.
 `lamina.cost.forecast` reads FILE.
 """
 
@@ -34,13 +34,13 @@ SAMPLES = 200  # of the calibration
 
 
 def main() -> None:
-    """Measure and write."""
+    """Measure the pace and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("results", type=Path, help="results folder of a study whose models are prepared")
     parser.add_argument("file", type=Path)
     args = parser.parse_args()
-    manifests = [seal.read_json(path) | {"name": path.parent.name} for path in _found(args.results / "models")]
-    manifest = max(manifests, key=lambda each: each["parameters"])
+    manifests = [seal.read_json(path) | {"name": path.parent.name} for path in _manifests(args.results / "models")]
+    manifest = max(manifests, key=lambda model: model["parameters"])
     calibration = max((args.results / "calibrations" / manifest["name"]).glob("*.parquet"), key=os.path.getsize)
     spent = _job(args.results / "models" / manifest["name"] / "manifest.json", calibration)
     import torch
@@ -53,27 +53,27 @@ def main() -> None:
     torch.set_num_threads(resources.threads(os.cpu_count()))
     model, tokenizer = load_model(manifest), load_tokenizer(manifest)
     samples = calibrations.read(calibration).samples
-    found = dict(rates(model, tokenizer, manifest, samples[:SAMPLES]))
-    told = counted(samples)
-    captured = work.layer_flops(manifest, told) * told.stream * manifest["n_layers"] / found["capture"]
+    rates_by_stage = dict(rates(model, tokenizer, manifest, samples[:SAMPLES]))
+    tokens = counted(samples)
+    captured = work.layer_flops(manifest, tokens) * tokens.stream * manifest["n_layers"] / rates_by_stage["capture"]
     start = max(0.0, spent - captured)
     machine = f"{platform.node()} ({model.device.type}, {torch.get_num_threads()} threads a job)"
-    pace = {"machine": machine, "start": start, "rate": found.pop("forward"), "stages": found}
+    pace = {"machine": machine, "start": start, "rate": rates_by_stage.pop("forward"), "stages": rates_by_stage}
     args.file.write_text(json.dumps(pace, indent=2) + "\n")
 
 
 def _job(manifest: Path, calibration: Path) -> float:
-    """Seconds of the processor that a job of rule capture_activations costs here, its imports included if cold."""
+    """Processor seconds of a job of rule capture_activations here, with its imports if it is a new process."""
     script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
     folder = Path(tempfile.mkdtemp())
-    told = {
+    options = {
         "manifest": str(manifest),
         "calibration": str(calibration),
         "tokens": Sweep().tokens,
         "keys": {"model": "model", "calibration": "calibration"},
         "output": str(folder / "activations.parquet"),
     }
-    (folder / "job.json").write_text(json.dumps({"job": told}))
+    (folder / "job.json").write_text(json.dumps({"job": options}))
     command = [str(script), str(folder / "job.json")]
     if warm_here := commands.can_be_warm():
         for name in warm.LIBRARIES["heavy"]:
@@ -94,7 +94,7 @@ def _job(manifest: Path, calibration: Path) -> float:
 def rates(
     model: "PreTrainedModel", tokenizer: Any, manifest: dict[str, Any], samples: "Sequence[Sample]"
 ) -> Iterator[tuple[str, float]]:
-    """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts what they do."""
+    """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
     from lamina.config.healings import Lora
     from lamina.config.recoveries import Ghost
     from lamina.cost import work
@@ -108,37 +108,40 @@ def rates(
     from lamina.streams.capture import capture
     from lamina.sweep import engine
 
-    told, depth = counted(samples), manifest["n_layers"]
+    tokens, depth = counted(samples), manifest["n_layers"]
     sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)
     units, healing = engine.all_units(depth, "layer"), Lora(epochs=1)
-    requests = [(("", ""), list(row.context), list(row.continuation)) for each in samples for row in each.rows]
+    requests = [(("", ""), list(row.context), list(row.continuation)) for sample in samples for row in sample.rows]
     lm = VariantLM(model, tokenizer, manifest["name"])
 
     def fit() -> None:
         ((_, sums),) = ghost.collect(model, [Source(sequences)], [last], Ghost(), 0)
-        found = ghost.fit(sums, Ghost())
-        check.measure(model, [Source(sequences)], {last: ghost.as_patch(found.validated)}, 0)
+        fits = ghost.fit(sums, Ghost())
+        check.measure(model, [Source(sequences)], {last: ghost.as_patch(fits.validated)}, 0)
 
-    # Of a cut model that is healed, one layer is gone, so that its name is that of the last.
+    # The healed model lacks its last layer.
     stages: dict[str, tuple[Callable[[], Any], float]] = {
-        "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, TOKENS), told.stream * depth),
-        "capture": (lambda: capture(model, sequences), told.stream * depth),
-        "sweep": (lambda: engine.sweep(model, samples, units), work.sweep_work(told, depth, 0, "removal", "layer")[0]),
-        "recover": (fit, work.fit_work(Ghost(), "own", {"own": told}, depth, [1])),
+        "forward": (lambda: taps.run(model, sequences, [], lambda *_: None, TOKENS), tokens.stream * depth),
+        "capture": (lambda: capture(model, sequences), tokens.stream * depth),
+        "sweep": (
+            lambda: engine.sweep(model, samples, units),
+            work.sweep_work(tokens, depth, 0, "removal", "layer")[0],
+        ),
+        "recover": (fit, work.fit_work(Ghost(), "own", {"own": tokens}, depth, [1])),
         "heal": (
             lambda: lora.heal(model, {"units": [units[-1]]}, None, [training.Source(samples)], healing),
-            work.TRAINING * told.stream * (depth - 1),
+            work.TRAINING * tokens.stream * (depth - 1),
         ),
-        "benchmark": (lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True), told.rows * depth),
+        "benchmark": (lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True), tokens.rows * depth),
     }
-    each = work.layer_flops(manifest, told)
+    flops_each = work.layer_flops(manifest, tokens)
     stages["forward"][0]()
     for name, (run, layer_tokens) in stages.items():
-        yield name, each * layer_tokens / _seconds(run, model.device.type)
+        yield name, flops_each * layer_tokens / _seconds(run, model.device.type)
 
 
 def _seconds(run: Callable[[], Any], device: str) -> float:
-    """How long a call takes where nothing else runs."""
+    """Seconds that a call takes by itself."""
     import torch
 
     if device == "cpu":
@@ -152,7 +155,7 @@ def _seconds(run: Callable[[], Any], device: str) -> float:
     return time.perf_counter() - began
 
 
-def _found(folder: Path) -> list[Path]:
+def _manifests(folder: Path) -> list[Path]:
     return sorted(folder.glob("*/manifest.json"))
 
 

@@ -1,4 +1,4 @@
-"""Memory of the largest job of each stage above process and weights, in bytes, as `lamina.streams.footprint` has it."""
+"""Memory of the largest job of each stage above process and weights, in bytes, by `lamina.streams.footprint`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,21 +20,21 @@ def peaks(
     calibrations: Mapping[tuple[str, str], Tokens],
     tasks: Mapping[tuple[str, str], Tokens],
 ) -> dict[str, float]:
-    """By stage, from tokens by (model, calibration) and by (model, task or text); `auto` counts as the default."""
+    """Bytes by stage, from tokens by (model, calibration) and by (model, task or text); `auto` is the default here."""
     budget = config.sweep.tokens if isinstance(config.sweep.tokens, int) else type(config.sweep)().tokens
-    found = dict.fromkeys(STAGES, 0.0)
+    largest = dict.fromkeys(STAGES, 0.0)
 
     def at_least(stage: str, memory: float) -> None:
-        found[stage] = max(found[stage], memory)
+        largest[stage] = max(largest[stage], memory)
 
     for model, calibration in studies.captures(config):
-        told = calibrations[model, calibration]
-        at_least("capture", footprint.capture(shapes[model], int(budget), told.longest, told.samples))
+        tokens = calibrations[model, calibration]
+        at_least("capture", footprint.capture(shapes[model], int(budget), tokens.longest, tokens.samples))
     for model, calibration, selector, removed in studies.sweeps(config, carried=True):
-        told, shape = calibrations[model, calibration], shapes[model]
+        tokens, shape = calibrations[model, calibration], shapes[model]
         streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
-        scored = -(-told.scored // told.samples)
-        at_least("sweep", footprint.sweep(shape, int(budget), _lengths(told), told.samples, scored, streams))
+        scored = -(-tokens.scored // tokens.samples)
+        at_least("sweep", footprint.sweep(shape, int(budget), _lengths(tokens), tokens.samples, scored, streams))
     for variant in studies.variants(config):
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.recovery != "none":
@@ -44,15 +44,15 @@ def peaks(
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
             activations = footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
             at_least("heal", activations + (footprint.full(shape, left) if settings.method == "full" else 0))
-    for (model, _), told in tasks.items():
-        every = told.samples * max(1, told.rows // max(1, told.packed))
-        fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, told.longest))
+    for (model, _), tokens in tasks.items():
+        every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
+        fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, tokens.longest))
         lines = min(every, BENCHMARKED, fitting)
-        at_least("benchmark", footprint.benchmark(shapes[model], told.longest, lines, every))
-    return found
+        at_least("benchmark", footprint.benchmark(shapes[model], tokens.longest, lines, every))
+    return largest
 
 
-def _lengths(told: Tokens) -> range:
-    """Lengths that lines may have: of those as far below the mean as the longest is above it."""
-    mean = told.packed // max(1, told.samples)
-    return range(max(1, min(told.longest, 2 * mean - told.longest)), told.longest + 1)
+def _lengths(tokens: Tokens) -> range:
+    """Lengths that lines may have: the shortest is as far below the mean as the longest is above it."""
+    mean = tokens.packed // max(1, tokens.samples)
+    return range(max(1, min(tokens.longest, 2 * mean - tokens.longest)), tokens.longest + 1)

@@ -1,4 +1,4 @@
-"""Tokens of a calibration or task, by which its cost and its memory are counted."""
+"""Tokens of a calibration or task, from which its cost and its memory follow."""
 
 from dataclasses import dataclass, replace
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 class Tokens:
     """Tokens of samples: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold).
 
-    Of the packed lines, the `longest` has so many, and `scored` in all have logits.
+    `longest` is the number of tokens of the longest packed line. `scored` is the number of packed tokens with logits.
     """
 
     samples: int
@@ -24,7 +24,7 @@ class Tokens:
         return replace(self, samples=samples, **{name: round(getattr(self, name) * share) for name in names})
 
     def plus(self, other: "Tokens") -> "Tokens":
-        """Those of both."""
+        """The tokens of both together."""
         names = ("samples", "packed", "rows", "stream", "scored")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Tokens(**sums, longest=max(self.longest, other.longest))

@@ -10,7 +10,7 @@ from typing import Any
 from lamina.config.metrics import Presence
 from lamina.cost.tokens import Tokens
 
-# A backward pass computes a gradient for the activations and one for the weights: twice a forward pass, on top of it.
+# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
 HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
@@ -20,12 +20,12 @@ ALONE = 16
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
-    """Of one token through one layer: its weights twice, and attention over half of a line on average."""
+    """FLOP of one token through one layer: twice its weights, and attention over half of a line on average."""
     return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
 
 
 def head_flops(manifest: Mapping[str, Any]) -> float:
-    """Of the logits of one position."""
+    """FLOP of the logits of one position."""
     return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
 
 
@@ -55,10 +55,10 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
 
 
 def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: str) -> tuple[float, float]:
-    """The same of the models that `shapley` or `presence` draws, at most: no order is cut short at chance.
+    """The same for the models that `shapley` or `presence` draws, at most: every order counts as if it ran to its end.
 
     A model without k of its units forks off at the first of them, behind (n - k) / (k + 1) others on average. `shapley`
-    evaluates sets of one size after the other, each in a pass in which the current model takes part.
+    evaluates sets of one size after the other. Each pass over the sets of a size also carries the current model.
     """
     n, halves = n_layers - removed, kind != "layer"
     left = n_layers if halves else n
@@ -70,14 +70,14 @@ def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: 
         passes, asked = list(range(1, depth + 1)), options.permutations * -(-n // depth)
     sizes = [lacking for lacking in passes for _ in range(min(asked, math.comb(n, lacking)))]
     ran = [left - (0 if halves else lacking) for lacking in sizes]
-    forks = sum(each - (n - lacking) / (lacking + 1) for each, lacking in zip(ran, sizes, strict=True))
+    forks = sum(layers - (n - lacking) / (lacking + 1) for layers, lacking in zip(ran, sizes, strict=True))
     return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
 
 
 def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tuple[float, float]:
-    """Layer-tokens of comparing whole sets, `tried` of each size; what is counted is above what sets share further on.
+    """Layer-tokens of comparing whole sets, `tried` of each size; sets may share more layers, so this is the most.
 
-    A set forks from the model at its first removed layer, the L · n / (n + 1) layers from there on being n fewer.
+    A set of n forks from the model at its first removed layer. From there on it runs L · n / (n + 1) layers less n.
     """
     forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
     return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
@@ -86,11 +86,11 @@ def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tu
 def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]) -> tuple[float, float]:
     """Layer-tokens of measuring variants by log-likelihoods, by the engine and naively, given layers removed from each.
 
-    Those that are measured `together` share contexts, and layers up to the first that one of them lacks, behind
-    (L - n) / (n + 1) others on average. Those with other weights are measured `alone`, row by row.
+    Variants measured `together` share contexts, and share layers up to the first removed one, which stands behind
+    (L - n) / (n + 1) others on average. Variants with other weights are measured `alone`, row by row.
     """
     left = sorted((n_layers - n for n in together), reverse=True)
-    forks = sum(each * (n_layers - each) / (n_layers - each + 1) for each in left[1:])
+    forks = sum(layers * (n_layers - layers) / (n_layers - layers + 1) for layers in left[1:])
     rows = sum(n_layers - n for n in alone)
     engine = tokens.packed * (sum(left[:1]) + forks) + tokens.rows * rows
     return float(engine), float(tokens.rows * (sum(left) + rows))
@@ -103,7 +103,7 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
 
 
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
-    """Layer-tokens of one fit of a recovery for plans of several sizes, with as many runs in each as may be.
+    """Layer-tokens of one fit of a recovery for plans of several sizes, each with as many runs as possible.
 
     Parameters
     ----------
@@ -120,16 +120,17 @@ def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, siz
     """
     stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
     if options.method == "streamline":
-        # One pass. Then each run's layer, and the one that shows how it is called, in steps and on what is held out.
+        # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
+        # held-out samples.
         steps = options.epochs * (TRAINING + 1) * (1 - HELD_OUT)
         looks = 2 * ((options.epochs + 1) * HELD_OUT + 1 - HELD_OUT)
         return stream * (depth + sum(sizes) * (steps + looks))
     if getattr(options, "refit", False):
-        # For each run two passes and that for the absolute errors, after the first run behind a cut model too.
+        # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
         return stream * depth * sum(3 + 6 * (size - 1) for size in sizes)
     if weighed := options.automatic(own):
-        # Gram matrices, errors of each chosen weight, and all plans with all weights and none on what is held out.
+        # Gram matrices, errors of each chosen weight, and all plans with every weight and with none, held out.
         tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
-    # One pass for the Gram matrices; for absolute errors of a linear map one over what is held out and half as much.
+    # One pass for the Gram matrices; absolute errors of a linear map take one and a half over the held-out samples.
     return stream * depth * (1 + 1.5 * HELD_OUT if options.LINEAR else 1)

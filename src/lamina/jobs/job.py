@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 else:
 
     class Told:
-        """`Told[Selector]`: an entry of the configuration, told by the options that differ from the earlier ones."""
+        """`Told[Selector]`: an entry of the configuration, told by its options that differ from the earlier values."""
 
         def __class_getitem__(cls, entry: type[Entry]) -> Any:
             return Annotated[

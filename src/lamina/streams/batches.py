@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-TOKENS = 16384  # of a pass where nobody says otherwise
+TOKENS = 16384  # of a pass by default
 
 
 def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:

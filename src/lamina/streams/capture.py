@@ -1,4 +1,4 @@
-"""How far apart the residual streams at any two layer boundaries are, streamed: no activation is kept."""
+"""The distance between the residual streams at any two layer boundaries; no activation outlives its batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from lamina.models.structure import layers_of, text_config
 from lamina.streams import taps
 from lamina.streams.batches import TOKENS, padded
 
-# Numbers of the streams that are turned into float32 at a time: 8 MiB.
+# Numbers of the streams that are converted to float32 at a time: 8 MiB.
 _CHUNK = 1 << 21
 
 
@@ -34,9 +34,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     proof.check(model, short, longest)
     _check_beside(model, short, longest)
     count = len(layers_of(model)) + 1
-    found = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
-    taps.run(model, sequences, range(count), found.add, tokens)
-    if not np.isfinite(found.cosine).all():
+    similarities = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
+    taps.run(model, sequences, range(count), similarities.add, tokens)
+    if not np.isfinite(similarities.cosine).all():
         raise LaminaError(
             f"{type(model).__name__} ({model.config.name_or_path}) yields activations that are not numbers on this "
             "calibration. Try `dtype: float32` or `bfloat16` under its models entry."
@@ -44,8 +44,8 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     facts = {"n_samples": len(sequences), "n_tokens": sum(map(len, sequences))}
     rows: list[dict[str, Any]] = []
     for layer in range(count):
-        channels = (found.magnitude[layer] / len(sequences)).float().tolist()
-        norm = found.norm[:, layer].mean()
+        channels = (similarities.magnitude[layer] / len(sequences)).float().tolist()
+        norm = similarities.norm[:, layer].mean()
         rows.append({"layer": layer, "span": 0, "norm": norm, "channel_magnitude": channels, **facts})
         for other in range(layer + 1, count):
             pair = (slice(None), layer, other)
@@ -53,11 +53,11 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
                 {
                     "layer": layer,
                     "span": other - layer,
-                    "cosine": found.cosine[pair].mean(),
-                    "cosine_stderr": _stderr(found.cosine[pair]),
-                    "angular_last": found.angle[pair].mean(),
-                    "angular_last_stderr": _stderr(found.angle[pair]),
-                    "l2_relative": found.relative[pair].mean(),
+                    "cosine": similarities.cosine[pair].mean(),
+                    "cosine_stderr": _stderr(similarities.cosine[pair]),
+                    "angular_last": similarities.angle[pair].mean(),
+                    "angular_last_stderr": _stderr(similarities.angle[pair]),
+                    "l2_relative": similarities.relative[pair].mean(),
                     **facts,
                 }
             )
@@ -66,22 +66,22 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
 
 @torch.inference_mode()
 def _check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
-    """Refuse a model that gives a text other logits in a batch with a longer one, as some rotations of positions do."""
-    what = f"run beside {len(longest)} tokens"
-    if len(ids) == len(longest) or proven.found(model, what):
+    """Refuse a model whose logits of a text change beside a longer one, as with some rotations of positions."""
+    claim = f"run beside {len(longest)} tokens"
+    if len(ids) == len(longest) or proven.found(model, claim):
         return
     rows, real = padded([longest, ids], model.device)
     last = max(1, len(ids) // 2)
     with proof.scored(model, slice(len(ids) - last, len(ids))):
-        found = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
-    far = proof.distance(found, proof.logits(model, ids, last), model.dtype)
+        logits = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
+    far = proof.distance(logits, proof.logits(model, ids, last), model.dtype)
     if far > proof.tolerance(model):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' gives a text other logits beside one of "
             f"{len(longest)} tokens than alone (by {far:.2g} of their spread), so its activations would depend on what "
             "runs beside them. Calibrate on texts of one length, or on shorter ones."
         )
-    proven.note(model, what, True)
+    proven.note(model, claim, True)
 
 
 class _Similarities:
@@ -98,9 +98,9 @@ class _Similarities:
         self.magnitude = torch.zeros(count, channels, dtype=torch.float64, device=on)
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        """Sum up chunks of tokens, so that their products never stand beside whole streams.
+        """Sum up chunks of tokens, so that memory never holds the products of whole streams.
 
-        On the device, which is asked for the sums once a batch.
+        The sums stand on the device, and move to the host once per batch.
         """
         line, place = batch.real.nonzero(as_tuple=True)
         size = max(1, _CHUNK // (len(streams) * self.magnitude.shape[1]))
@@ -124,9 +124,9 @@ class _Similarities:
             magnitude += torch.einsum("n,nlc->lc", weight, tokens.abs().double())
             last = (places == ends[lines])[:, None, None]
             angle.index_add_(0, lines, torch.where(last, similarity.arccos() / torch.pi, 0))
-        whole = torch.stack([cosine, relative, angle]).cpu().numpy()
+        sums = torch.stack([cosine, relative, angle]).cpu().numpy()
         self.magnitude += magnitude
-        self.cosine[batch.samples], self.relative[batch.samples], self.angle[batch.samples] = whole
+        self.cosine[batch.samples], self.relative[batch.samples], self.angle[batch.samples] = sums
         self.norm[batch.samples] = norm.cpu()
 
 

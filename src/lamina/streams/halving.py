@@ -1,7 +1,7 @@
-"""What to do where a device has too little memory for a batch: its halves, one after the other.
+"""If a device has too little memory for a batch, its halves run one after the other.
 
-Work that is halved must leave nothing behind when it fails, so that nothing is measured twice: it may add to sums and
-tables once it has all the memory that it needs.
+Work that is halved must leave nothing behind when it fails, so that nothing is measured twice. It may change sums and
+tables only when it has all the memory that it needs.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 def halved(work: Callable[[P], object], part: P, halves: Callable[[P], Sequence[P]]) -> None:
-    """Do `work` on a part, or where memory runs out on what `halves` makes of it, until it fits.
+    """Do `work` on a part; if memory runs out, do it on the parts that `halves` makes of it, until they fit.
 
     Raises
     ------
@@ -30,16 +30,16 @@ def halved(work: Callable[[P], object], part: P, halves: Callable[[P], Sequence[
             raise
     # Outside `except`, whose traceback would keep the failed work's tensors alive.
     torch.cuda.empty_cache()
-    for each in smaller:
-        halved(work, each, halves)
+    for half in smaller:
+        halved(work, half, halves)
 
 
 def fitting(
     work: Callable[[int], R], size: int, least: int = 1, forget: Callable[[], object] = lambda: None
 ) -> tuple[R, int]:
-    """What `work` gives for the largest of `size` and its halves whose memory there is, and that size.
+    """The result of `work` for the largest of `size` and its halves that fits into memory, and that size.
 
-    For work that begins anew with a smaller size; `forget` takes back what it has left behind when it failed.
+    The work begins anew with a smaller size; `forget` takes back what a failed try has left behind.
 
     Raises
     ------
@@ -58,11 +58,11 @@ def fitting(
 
 
 def in_two(part: list[P]) -> list[list[P]]:
-    """Both halves of a list, in its order; none of one that has a single entry."""
+    """Both halves of a list, in its order; empty for a list of a single entry."""
     middle = len(part) // 2
     return [part[:middle], part[middle:]] if middle else []
 
 
 def reserve(*shape: int, count: int, on: torch.device) -> None:
-    """Ask for the memory of so many tensors (shape) in float64 at once, so that it runs out here or not at all."""
+    """Ask for the memory of `count` tensors (shape) in float64 at once, so that it runs out here or not at all."""
     del [torch.empty(shape, dtype=torch.float64, device=on) for _ in range(count)][:]

@@ -37,7 +37,7 @@ class Moments:
     dd : sum of squares of D, scalar.
     weight : sum of the weights of the rows, by which means are taken.
     tokens : number of rows.
-    yy : sum of squares of Y where X is something else than the stream at the start of the run, scalar.
+    yy : sum of squares of Y, scalar; only if X is not the stream at the start of the run.
     """
 
     xx: torch.Tensor
@@ -123,11 +123,10 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Statistics of each boundary, from the unpruned `model`, in the order of the boundaries.
 
-    Of each source a share of the documents is held out; one of weight 0 takes part in that draw alone. One forward pass
-    serves all boundaries whose moments fit into `memory` bytes together. Fit each as it comes: the moments of one pass
-    are given up before the next. With
-    `regressors`, X is what the module of a boundary's start gives out and not the stream there; `run` can give another
-    stream, see `taps.entering`.
+    A share of the documents of each source is held out; a source of weight 0 only takes part in that draw. One forward
+    pass serves all boundaries whose moments fit into `memory` bytes together. Fit each boundary as it comes: the
+    moments of one pass are freed before the next. With `regressors`, X is the output of the module for a boundary's
+    start, and not the stream there; `run` can give another stream, see `taps.entering`.
     """
     channels = int(text_config(model).hidden_size)
     per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
@@ -172,13 +171,13 @@ def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Te
 
 
 def _chunks(wanted: torch.Tensor, channels: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Lines and places of the wanted tokens, BATCH numbers of a stream at a time; a GPU must be asked where."""
+    """Lines and places of the wanted tokens, BATCH numbers of a stream at a time. This waits for a GPU."""
     parts = [part.split(max(1, BATCH // channels)) for part in wanted.nonzero(as_tuple=True)]
     return [(line, place) for line, place in zip(*parts, strict=True) if len(line)]
 
 
 def empty(boundaries: Sequence[Boundary], channels: int, on: torch.device) -> dict[Boundary, Moments]:
-    """Sums over no tokens; boundaries with the same start share what is X alone."""
+    """Sums over no tokens; boundaries with the same start share the sums of X alone."""
 
     def zeros(*shape: int) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=on)
@@ -201,8 +200,8 @@ def accumulate(
     seen: set[int] = set()
     channels = next(iter(streams.values())).shape[-1]
     chunks = _chunks(wanted, channels)
-    # Memory runs out before anything is added: for X, Y, what stands for X, and two copies. As much for any tokens that
-    # are wanted of a batch, so that it cannot run out for the second part of them.
+    # Memory must run out before anything is added: X, Y, the stand-in for X, and two copies. The amount is the same for
+    # any wanted tokens of a batch, so that it cannot run out for the second part of them.
     reserve(min(wanted.numel(), max(1, BATCH // channels)), channels, count=5 if inputs else 4, on=wanted.device)
     for (start, end), moments in sums.items():
         given = [inputs[start]] if inputs else []

@@ -1,4 +1,4 @@
-"""Taps over several calibrations, of each of which a seeded share of the documents is held out."""
+"""Taps over several calibrations; a seeded share of the documents of each is held out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from lamina.streams.batches import TOKENS
 
 @dataclass(frozen=True)
 class Source:
-    """Token sequences of one calibration, each of whose tokens counts `weight` times.
+    """Token sequences of one calibration; each token counts `weight` times.
 
-    With weight 0 nothing is fitted on them, but what is held out is drawn with them.
+    With weight 0 nothing is fitted on them, but they take part in the draw of held-out documents.
     """
 
     sequences: Sequence[Sequence[int]]
@@ -27,7 +27,7 @@ class Source:
 HELDOUT_SHARE = 0.2
 
 Consumer = Callable[[taps.Batch, Mapping[int, torch.Tensor], torch.Tensor, float], None]
-"""As `taps.Consumer`, and told which lines are held out (lines,), and the weight of their source."""
+"""As `taps.Consumer`, with a flag for each line that is held out (lines,), and the weight of their source."""
 
 
 def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
@@ -38,8 +38,8 @@ def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
     LaminaError
         If a source has fewer than two documents.
     """
-    told = [source.sequences for source in sources]
-    return held_out(told, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")
+    sequences = [source.sequences for source in sources]
+    return held_out(sequences, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")
 
 
 def counted(sources: Sequence[Source]) -> int:
@@ -57,17 +57,17 @@ def run(
     outputs: Sequence[nn.Module] = (),
     run: taps.Run = taps.run,
 ) -> None:
-    """`taps.run`, or what stands for it, over the samples of all sources, one source after the other.
+    """`taps.run`, or the given `run`, over the samples of all sources, one source after the other.
 
-    A source of weight 0 takes part in the draw alone.
+    A source of weight 0 only takes part in the draw.
     """
     for source, flags in zip(sources, split(sources, seed), strict=True):
         if source.weight:
             held = torch.tensor(flags, device=model.device)
-            run(model, source.sequences, boundaries, partial(_told, consumer, held, source.weight), tokens, outputs)
+            run(model, source.sequences, boundaries, partial(_consume, consumer, held, source.weight), tokens, outputs)
 
 
-def _told(
+def _consume(
     consumer: Consumer, held: torch.Tensor, weight: float, batch: taps.Batch, streams: Mapping[int, torch.Tensor]
 ) -> None:
     consumer(batch, streams, held[batch.samples], weight)

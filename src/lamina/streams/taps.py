@@ -29,8 +29,8 @@ class Batch:
     ----------
     samples : numbers of the sequences, (lines,).
     real : True where a token is real and not padding, (lines, T), on the device.
-    outputs : what the modules asked for gave out, (lines, T, C) each, in their order.
-    called : by boundary, what a layer gives for a stream if it is called as the layer behind the boundary was.
+    outputs : outputs of the modules that were asked for, (lines, T, C) each, in their order.
+    called : by boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
     """
 
     samples: list[int]
@@ -42,14 +42,14 @@ class Batch:
 Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
 """Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them.
 
-It leaves nothing behind if memory runs out in it, for then it gets both halves of the batch.
+It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
 """
 
 Run = Callable[
     [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
     None,
 ]
-"""`run`, or what hands over other streams at some boundaries."""
+"""`run`, or a function that hands over other streams at some boundaries."""
 
 
 @torch.no_grad()
@@ -64,9 +64,9 @@ def run(
 ) -> None:
     """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
 
-    Only the body runs, and of it no layer behind the last boundary: the rest says nothing about these streams. `tokens`
-    bounds a batch, see `positions`; one that a GPU has no memory for is halved, unless batches must stay `whole`.
-    Modules before that boundary of which the outputs are wanted too are `outputs`.
+    Only the body runs, and no layer behind the last boundary: the rest does not change these streams. `tokens` bounds a
+    batch, see `positions`; a batch too large for a GPU is halved, unless batches must stay `whole`. `outputs` are
+    modules before the last boundary whose outputs are wanted too.
 
     Raises
     ------
@@ -109,18 +109,18 @@ def _check(model: PreTrainedModel, streams: Mapping[int, torch.Tensor], real: to
             "perplexity, output_kl."
         )
     if streams:
-        # All at once, for each look makes a GPU wait.
+        # All streams at once, because each look makes a GPU wait.
         sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
         assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
 
 
 def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
-    """`run` that gives, in place of the model's stream at `boundary`, what enters layer `position` of a variant.
+    """A `run` that replaces the model's stream at `boundary` by the stream that enters layer `position` of a variant.
 
     The variant runs over each batch a second time, so that both streams stand beside each other token by token.
     """
 
-    def both(
+    def run_both(
         model: PreTrainedModel,
         sequences: Sequence[Sequence[int]],
         boundaries: Sequence[int],
@@ -129,16 +129,16 @@ def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
         outputs: Sequence[nn.Module] = (),
     ) -> None:
         def beside(batch: Batch, streams: Mapping[int, torch.Tensor]) -> None:
-            def give(_: Batch, found: Mapping[int, torch.Tensor]) -> None:
-                consumer(batch, {**streams, boundary: found[position]})
+            def give(_: Batch, entered: Mapping[int, torch.Tensor]) -> None:
+                consumer(batch, {**streams, boundary: entered[position]})
 
-            # Batches are sorted as `by_length` sorts, so that this is one batch, line by line the same.
-            same = [sequences[number] for number in batch.samples]
-            run(variant, same, [position], give, 2 * batch.real.numel(), whole=True)
+            # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the same order.
+            lines = [sequences[number] for number in batch.samples]
+            run(variant, lines, [position], give, 2 * batch.real.numel(), whole=True)
 
         run(model, sequences, boundaries, beside, tokens, outputs)
 
-    return both
+    return run_both
 
 
 def positions(tokens: int, held: int) -> int:
@@ -179,7 +179,7 @@ def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[
             others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
 
             def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
-                # What came with the stream stands where the model's own layer does.
+                # The other arguments are on the device of the model's own layer.
                 rest, named = moved(args[1:], stream.device), moved(list(others.values()), stream.device)
                 return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
 
@@ -211,7 +211,7 @@ def _stream(output: Any) -> torch.Tensor:
 
 @contextmanager
 def _listening(modules: Sequence[nn.Module], on: torch.device) -> Iterator[dict[int, torch.Tensor]]:
-    """While open, every forward pass puts what each of the modules gives out into the mapping, by its number."""
+    """While open, every forward pass puts the output of each module into the mapping, by its number."""
     given: dict[int, torch.Tensor] = {}
 
     def giving(number: int) -> Callable[..., None]:

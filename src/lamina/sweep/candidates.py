@@ -17,9 +17,9 @@ HALVES = frozenset({"attention", "mlp"})
 
 
 class Operation(NamedTuple):
-    """What a stream does at one layer: be repaired, then run through it, maybe without some of its parts, or pass by.
+    """What a stream does at one layer: it is repaired, then it runs through the layer or passes it by.
 
-    A `donor` is whose layer it runs through instead of the model's own.
+    It may run `without` some parts of the layer, or through the layer of a `donor` instead of the model's own.
     """
 
     patch: Patch | None = None
@@ -35,7 +35,7 @@ class Candidate:
     A unit such as `7.@math` takes nothing away: layer 7 of that donor is in the place of the model's own.
 
     `until` is the boundary behind which its stream is not needed (2: behind layer 1); None for a model to be scored.
-    Two candidates are equal if they remove the same and hold the same patches, not merely equal ones.
+    Two candidates are equal if they remove the same units and hold the same patches; equal copies do not count.
     """
 
     removed: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ class Candidate:
     def changed(self, unit: str) -> "Candidate":
         """This candidate with one layer dropped or replaced, whatever was done to that layer before."""
         layer, _ = parse(unit)
-        return replace(self, removed=frozenset({unit, *(each for each in self.removed if parse(each)[0] != layer)}))
+        return replace(self, removed=frozenset({unit, *(other for other in self.removed if parse(other)[0] != layer)}))
 
     def operations(self, depth: int, halves_are_all: bool) -> list[Operation]:
         """One operation per layer, and at the end one that runs nothing, for a patch behind the last layer.
@@ -60,14 +60,14 @@ class Candidate:
         for layer, part in map(parse, self.removed):
             parts.setdefault(layer, set()).add(part)
         repairs = {end: patch for (_, end), patch in self.patches.items()}
-        found = []
+        operations = []
         for layer in range(depth + 1):
             here = parts.get(layer, set())
             donor = next((part for part in here if part.startswith(DONOR)), None)
             without = frozenset(here - {donor})
             runs = layer < depth and "layer" not in without and not (halves_are_all and without == HALVES)
-            found.append(Operation(repairs.get(layer), runs, *((without, donor) if runs else ())))
-        return found
+            operations.append(Operation(repairs.get(layer), runs, *((without, donor) if runs else ())))
+        return operations
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ class Observation:
 
 
 def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
-    """How to see what a unit does: a half's contribution is read off the stream that lacks the other half.
+    """The streams that show what a unit does: a half's contribution is read off the stream without the other half.
 
-    `parallel` says that both halves read the layer's input; else the MLP reads what attention left.
+    `parallel` says that both halves read the layer's input; else the MLP reads the output of attention.
     """
     layer, part = parse(unit)
     whole = replace(model, until=layer + 1)
@@ -106,7 +106,7 @@ class Branch(NamedTuple):
 
 
 class View(NamedTuple):
-    """Where an observation is made: its number, the branches to compare; `entering` if `before` is what entered."""
+    """Where an observation is made: its number, the branches to compare; `entering` if `before` entered the layer."""
 
     number: int
     before: int
@@ -118,7 +118,7 @@ class View(NamedTuple):
 class Level:
     """One layer of a tree. `branches` are the streams behind it, the first `running` of them run through the layer.
 
-    `kept` are the branches that somebody needs further on. They are the streams of the next level, in this order.
+    `kept` are the branches that are needed further on. They are the streams of the next level, in this order.
     """
 
     branches: tuple[Branch, ...]
@@ -153,9 +153,9 @@ def grow(
 ) -> Tree:
     """The tree that takes `candidates` to the end, and makes the observations on the way."""
     watched = [c for o in observations for c in (o.before, o.after) if c is not None]
-    everyone = list(dict.fromkeys([*candidates, *watched]))
-    operations = {candidate: candidate.operations(depth, halves_are_all) for candidate in everyone}
-    streams, levels = [everyone] if everyone else [], []
+    everything = list(dict.fromkeys([*candidates, *watched]))
+    operations = {candidate: candidate.operations(depth, halves_are_all) for candidate in everything}
+    streams, levels = [everything] if everything else [], []
     for layer in range(depth + 1):
         running: list[tuple[Branch, list[Candidate]]] = []
         forked: list[tuple[Branch, list[Candidate]]] = []
@@ -167,18 +167,18 @@ def grow(
             there = False
             for operation, group in groups.items():
                 branch = (Branch(source, operation), group)
-                # The first that runs stays where its stream stands, so that nothing is copied without need.
+                # The first branch that runs keeps the place of its stream, so that nothing is copied without need.
                 (passing if not operation.runs else forked if there else running).append(branch)
                 there |= operation.runs
-        # What ends with the layer stands last, to be cut off.
+        # Streams that end with the layer stand last, so that they can be cut off.
         forked.sort(
             key=lambda branch: (
                 all(candidate.until == layer + 1 for candidate in branch[1]),
-                branch[0].operation.donor or "",  # streams through one module lie together
+                branch[0].operation.donor or "",  # streams through one module stand together
             )
         )
-        found = running + forked + passing
-        place = {candidate: number for number, (_, group) in enumerate(found) for candidate in group}
+        ordered = running + forked + passing
+        place = {candidate: number for number, (_, group) in enumerate(ordered) for candidate in group}
         views = [
             View(
                 number,
@@ -189,10 +189,10 @@ def grow(
             for number, seen in enumerate(observations)
             if seen.layer == layer
         ]
-        streams = [[candidate for candidate in group if candidate.until != layer + 1] for _, group in found]
+        streams = [[candidate for candidate in group if candidate.until != layer + 1] for _, group in ordered]
         kept = tuple(number for number, members in enumerate(streams) if members)
         streams = [streams[number] for number in kept]
-        branches = tuple(branch for branch, _ in found)
+        branches = tuple(branch for branch, _ in ordered)
         levels.append(Level(branches, len(running) + len(forked), tuple(views), kept))
     leaf = {candidate: number for number, members in enumerate(streams) for candidate in members}
     return Tree(tuple(levels), tuple(leaf[candidate] for candidate in candidates))

@@ -75,7 +75,7 @@ def sweep(
     outputs
         Whether to compare the outputs with the unpruned model's.
     progress
-        Where what is measured so far is kept, for a process that takes up the work of one that was killed.
+        Keeps what is measured so far, for a process that continues the work of a killed one.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def opened(
     outputs: bool = True,
     donors: Mapping[str, nn.Module] | None = None,
 ) -> Iterator["Session"]:
-    """A session that measures candidates on samples, as often as somebody asks; see `sweep` for the arguments.
+    """A session that measures candidates on samples, as often as needed; see `sweep` for the arguments.
 
     `donors` are the layers that units such as `7.@math` put in the place of the model's own.
 
@@ -159,13 +159,13 @@ class Session:
     def share(self, contexts: bool, fixed: bool = False, mixed: bool = True) -> None:
         """Let the rows of a sample share their context, under masks of our own, or run each under the model's masks.
 
-        `fixed` keeps the size of the batch the same around the layers, for code that reshapes what leaves them. Without
-        `mixed` a batch has lines of one length and no padding, for code that looks at the longest.
+        `fixed` keeps the size of the batch the same around the layers, for code that reshapes their outputs. Without
+        `mixed` a batch has lines of one length and no padding, for code that reads the longest length.
         """
         samples, model = self.scores.samples, self.model
         self.windows, self.fixed, self.mixed = self.windows if contexts else None, fixed, mixed
         self._lines = [packing.pack(number, sample, contexts) for number, sample in enumerate(samples)]
-        # Each wrapper learns what its layer is given and returns, from batches of different sizes.
+        # Each wrapper learns the inputs and outputs of its layer from batches of different sizes.
         token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
         for layer in self.layers:
             layer.sizes.clear()
@@ -177,8 +177,8 @@ class Session:
 
     def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
         """Logits of a forward pass, at the places that the head chooses."""
-        given = {} if positions is None else {"position_ids": positions}
-        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **given).logits
+        options = {} if positions is None else {"position_ids": positions}
+        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **options).logits
         return logits
 
     def sweep(
@@ -195,7 +195,7 @@ class Session:
         self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed, progress)
 
     def observation(self, model: Candidate, unit: str) -> Observation:
-        """What is to be looked at to see what a unit of `model` does to its stream."""
+        """The streams to compare to see what a unit of `model` does to its stream."""
         return candidates.observation(model, unit, forking.is_parallel(self.layers[parse(unit)[0]].layer))
 
     @torch.inference_mode()
@@ -206,11 +206,11 @@ class Session:
         observed: Mapping[Name, Observation] | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Score the candidates in `wanted` on the samples with these numbers, and make the observations beside.
+        """Score the candidates in `wanted` on the samples with these numbers, and make the observations in `observed`.
 
-        What is found stands in `scores` under the names given. An observation is made in the pass of the candidate with
-        its name, or in the only pass if no candidate has it. With `progress`, what a process that was killed has
-        measured by the same call is taken from there, batch by batch, and the numbers are those of one that was not.
+        The results stand in `scores` under the given names. An observation is made in the pass of the candidate with
+        its name, or in the first pass if no candidate has its name. With `progress`, the batches that a killed process
+        measured by the same call are taken from there; the numbers are the same as without the kill.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class Session:
             )
 
     def _check(self, candidate: Candidate) -> None:
-        """Refuse what a materialised variant refuses."""
+        """Refuse a candidate that could not be materialised."""
         if candidate not in self._checked:
             units = sorted(candidate.removed)
             if units:
@@ -256,7 +256,7 @@ class Session:
     def _pass(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
     ) -> None:
-        """One forward pass; on a GPU out of memory, halves until it fits."""
+        """Run one forward pass; if a GPU runs out of memory, run its halves until they fit."""
         halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
 
     def _forward(
@@ -268,9 +268,9 @@ class Session:
             seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
 
         batch = packing.collate(lines, self.model.device, self.mixed)
-        everyone = [*wanted.values(), *([Candidate()] if self.outputs else [])]
+        models = [*wanted.values(), *([Candidate()] if self.outputs else [])]
         places = packing.places(lines, self.scores.offsets)
-        logits, leaves = self.logits(batch, places, everyone, list(observed.values()), observe)
+        logits, leaves = self.logits(batch, places, models, list(observed.values()), observe)
         named = dict(zip(wanted, leaves, strict=False))
         read = readings.read(batch, places, logits, named, seen, leaves[-1] if self.outputs else None)
         self.scores.take(batch, places, read)
@@ -283,7 +283,7 @@ class Session:
         observed: Sequence[Observation] = (),
         observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: None,
     ) -> tuple[torch.Tensor, tuple[int, ...]]:
-        """One forward pass: logits (streams, places, V), and the stream of each candidate."""
+        """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
         tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
         copies = tree.width if self.fixed else 1
         state = Streams(batch, tree, self.windows, self.causal, observe, copies)
@@ -298,19 +298,19 @@ class Session:
             for layer in self.layers:
                 layer.state = state
             repeated = [None if rows is None else rows.repeat(copies, 1) for rows in (batch.tokens, positions, mask)]
-            found = self._run(*repeated)
+            logits = self._run(*repeated)
         finally:
             for layer in self.layers:
                 layer.state = None
             self.head.choose = lambda hidden: hidden
         self.layer_tokens += state.layer_tokens
-        return found.reshape(streams, len(places.line), -1), tree.leaves
+        return logits.reshape(streams, len(places.line), -1), tree.leaves
 
 
 def _part(
     names: Sequence[Name], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation], first: bool
 ) -> tuple[dict[Name, Candidate], dict[Name, Observation]]:
-    """Some of the candidates, with the observations that have their names; the first part also takes all others."""
+    """Some of the candidates, with the observations of their names; the first part also takes all other ones."""
     chosen = {name: wanted[name] for name in names}
     return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
 

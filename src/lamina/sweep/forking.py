@@ -30,10 +30,10 @@ from lamina.sweep.packing import Batch
 class Streams:
     """State of one forward pass, shared by all wrappers.
 
-    `windows` says what each layer sees, for masks of our own; None leaves the model its own. The lines stand `copies`
-    times in the model's input, as many as there are ever streams, where its code insists on one batch size. `observe`
+    `windows` says what each layer sees, for masks of our own; None leaves the model its own masks. The lines stand
+    `copies` times in the model's input: once for each stream if its code needs one batch size, else once. `observe`
     takes the number of an observation and the two streams that it compares, (lines, T, C) each. `causal` says that
-    attention without a mask is causal, and then picks its fastest kernel and does not repeat grouped heads.
+    attention without a mask is causal: it then picks its fastest kernel and does not repeat grouped heads.
     """
 
     batch: Batch
@@ -53,7 +53,7 @@ class Streams:
     def mask(self, window: int | None, dtype: torch.dtype) -> torch.Tensor | None:
         """Additive attention mask of a layer, (lines, 1, T, T): 0 where a token may look, else the least number.
 
-        None where it would only be causal.
+        None where the mask would only be causal.
         """
         length = self.batch.tokens.shape[1]
         if self.causal and self.batch.plain and (window is None or window >= length):
@@ -74,10 +74,10 @@ class ForkingLayer(nn.Module):
         self.number = number
         self.place = place_of(layer)
         self.halves = halves(layer)
-        self.donors: dict[str, nn.Module] = {}  # what streams may run through instead, no part of the model
+        self.donors: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
         self.state: Streams | None = None
-        # Learnt when the layer runs outside a pass, on batches of different sizes: how many values it returns (0: the
-        # stream alone), and the first size of each tensor that it is given, by its place among the arguments.
+        # The layer runs outside a pass on batches of different sizes, and these are learnt: how many values it returns
+        # (0: the stream alone), and the first size of each tensor that it is given, by its place among the arguments.
         self.returns = 0
         self.sizes: dict[tuple[Any, ...], list[int]] = {}
         names = list(inspect.signature(layer.forward).parameters)
@@ -131,7 +131,7 @@ class ForkingLayer(nn.Module):
                 outputs.append(self._run(donor, streams, len(together), silenced, args, kwargs))
                 start += len(together)
             output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-        # What each branch leaves: rows of the layer's output, or what passes it by.
+        # The result of each branch: rows of the layer's output, or a stream that passes the layer by.
         left: list[tuple[torch.Tensor, int, Patch | None]] = [(output, i, None) for i in range(level.running)]
         left += [(hidden, *place) for place in wanted[level.running :]]
         for view in level.views:
@@ -141,7 +141,7 @@ class ForkingLayer(nn.Module):
         return self._gather([left[number] for number in level.kept], hidden)
 
     def _gather(self, places: Sequence[tuple[torch.Tensor, int, Patch | None]], like: torch.Tensor) -> torch.Tensor:
-        """Streams (tensor, number, repair) one after another; a view where they lie so already."""
+        """Streams (tensor, number, repair) one after another; a view if they already stand in this order."""
         state = self.state
         assert state is not None
         blocks: list[tuple[torch.Tensor, int, int, Patch | None]] = []
@@ -150,8 +150,8 @@ class ForkingLayer(nn.Module):
                 blocks[-1] = (tensor, blocks[-1][1], number + 1, None)
             else:
                 blocks.append((tensor, number, number + 1, patch))
-        found = [self._repaired(state.rows(tensor, start, end), patch) for tensor, start, end, patch in blocks]
-        return torch.cat(found) if len(found) > 1 else found[0] if found else like[:0]
+        parts = [self._repaired(state.rows(tensor, start, end), patch) for tensor, start, end, patch in blocks]
+        return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else like[:0]
 
     def _repaired(self, stream: torch.Tensor, patch: Patch | None) -> torch.Tensor:
         """The stream as a materialised variant would repair it."""
@@ -174,14 +174,14 @@ class ForkingLayer(nn.Module):
         lines = len(state.batch.lines)
 
         def repeated(value: torch.Tensor, place: tuple[Any, ...]) -> torch.Tensor:
-            """One copy per stream of what has a part for each line."""
-            # What keeps its size whatever the batch has no part for a line, though it may divide by their number.
+            """One copy per stream of a tensor that has a part for each line."""
+            # A tensor of the same size for every batch has no part for a line, although its size may be a multiple.
             fixed = len(set(self.sizes.get(place, ()))) == 1
             if fixed or value.shape[0] % lines:
                 return value
             if state.copies > 1:
                 return value[: value.shape[0] // state.copies * copies]
-            # One line broadcasts by itself: no copies of a long mask. ALiBi's biases do not, being reshaped.
+            # One line broadcasts by itself, so a long mask is not copied. ALiBi's biases do not, as they are reshaped.
             alone = copies == 1 or (value.shape[0] == 1 and state.windows is not None)
             return value if alone else _copied(value, copies)
 
@@ -227,9 +227,9 @@ def _copied(value: torch.Tensor, copies: int) -> torch.Tensor:
 
 def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
     """The tensors in nested tuples, lists and mappings, with their places."""
-    found: list[tuple[tuple[Any, ...], torch.Tensor]] = []
-    _mapped(lambda tensor, place: found.append((place, tensor)), value)
-    return found
+    tensors: list[tuple[tuple[Any, ...], torch.Tensor]] = []
+    _mapped(lambda tensor, place: tensors.append((place, tensor)), value)
+    return tensors
 
 
 def is_parallel(layer: nn.Module) -> bool:
@@ -250,7 +250,7 @@ def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callabl
 
     def hook(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
         value = (output[0] if isinstance(output, tuple) else output).clone()
-        # OPT flattens lines and tokens before its MLP, so rows are counted in what is there.
+        # OPT flattens lines and tokens before its MLP, so rows are counted in the output.
         rows = value.shape[0] // copies
         for number in numbers:
             part = slice(number * rows, (number + 1) * rows)
@@ -305,7 +305,7 @@ def forking(model: PreTrainedModel) -> Iterator[tuple[Sequence[ForkingLayer], Se
 
 @contextmanager
 def unwrapped(model: PreTrainedModel, wrapped: Sequence[ForkingLayer], head: SelectingHead) -> Iterator[None]:
-    """While open, the model as it was before its layers and its head were wrapped."""
+    """While open, the model is as it was before its layers and its head were wrapped."""
     layers = layers_of(model)
     try:
         for number, wrapper in enumerate(wrapped):
@@ -326,8 +326,8 @@ def windows(model: PreTrainedModel) -> list[int | None] | None:
     row, which packing would change.
     """
     config = text_config(model)
-    told = FAMILIES.get(config.model_type)
-    if (told is not None and told.alibi) or getattr(config, "alibi", False):
+    family = FAMILIES.get(config.model_type)
+    if (family is not None and family.alibi) or getattr(config, "alibi", False):
         return None
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None) or [_ALL[window is not None]] * len(layers_of(model))

@@ -95,8 +95,8 @@ class Places:
 
     Attributes
     ----------
-    line, position : of each place whose logits are needed, (places,).
-    at, targets, rows : of each scored token, the place that predicts it, itself, and the row of scores it belongs to.
+    line, position : line and position of each place whose logits are needed, (places,).
+    at, targets, rows : for each scored token the place that predicts it, the token, and its row of scores.
     """
 
     line: np.ndarray
@@ -108,15 +108,15 @@ class Places:
 
 def places(lines: Sequence[Line], offsets: np.ndarray) -> Places:
     """The places of lines in order, `scored_positions` of each; `offsets[s]` is the first row of sample s."""
-    found = [(n, at) for n, line in enumerate(lines) for at in scored_positions(line)]
-    number = {place: count for count, place in enumerate(found)}
+    scored = [(n, at) for n, line in enumerate(lines) for at in scored_positions(line)]
+    number = {place: count for count, place in enumerate(scored)}
     tokens = [
         (number[n, at], target, int(offsets[line.sample]) + answer.row)
         for n, line in enumerate(lines)
         for answer in line.answers
         for at, target in zip(answer.at, answer.targets, strict=True)
     ]
-    return Places(*np.array(found).T, *np.array(tokens).T)
+    return Places(*np.array(scored).T, *np.array(tokens).T)
 
 
 @dataclass(frozen=True)
@@ -181,8 +181,8 @@ def batches(lines: Sequence[Line], budget: float, head_cost: float, mixed: bool 
 def collate(lines: tuple[Line, ...], device: torch.device, mixed: bool = True) -> Batch:
     """Pad `lines` on the right into one batch, which goes to the device at once.
 
-    On a device with tensor cores to a multiple of 8: they compute in such steps, and attention copies a mask whose rows
-    are not aligned. Lines that are not `mixed` have one length and stay as long as they are.
+    On a device with tensor cores the length is a multiple of 8: they compute in such steps, and attention copies a mask
+    whose rows are not aligned. Lines that are not `mixed` have one length and keep it.
     """
     step = ALIGNED if device.type == "cuda" and mixed else 1
     length = -(-max(len(line.tokens) for line in lines) // step) * step

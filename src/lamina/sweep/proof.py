@@ -1,10 +1,10 @@
-"""The engine proves itself on the model at hand, before a number is believed.
+"""The engine is proven on the model at hand, before its numbers are used.
 
-Two or three samples go through twice: row by row through the plain model, and as lines of one batch through the engine;
-then one short row without an early and a late layer and one of each other kind, against the model whose layer hands its
-input on. The longest sample is among them, so that whatever a model does from some length on (a window, a chunk, an
-index of the best tokens) is reached if the sweep reaches it. Where contexts cannot be shared rightly, each row runs
-alone under the model's own masks; where that is not right either, the model is refused.
+Two or three samples run twice: row by row through the plain model, and as lines of one batch through the engine. Then
+one short row runs without one layer: an early one, a late one, and one of each other kind. It is compared with a model
+in which that layer returns its input. The longest sample is among the samples, so that the proof reaches whatever a
+model does from some length on (a window, a chunk, an index of the best tokens) if the sweep reaches it. If shared
+contexts give other numbers, each row runs alone under the model's own masks; if that does too, the model is refused.
 """
 
 import logging
@@ -34,13 +34,13 @@ _SHORT, _LONG = 16, 64  # tokens of the row without each layer
 # How `Session.share` is called: contexts, fixed, mixed; the cheapest way first.
 _WAYS = ((True, False, True), (False, False, True), (False, False, False), (False, True, True))
 
-_HALVES = "halves"  # under this name it is remembered
+_HALVES = "halves"  # the name under which the proof of halves is kept
 
 _logger = logging.getLogger(__name__)
 
 
 class Proof:
-    """What the plain model gives, taken before its layers are wrapped; `prove` holds a session against it."""
+    """The plain model's logits, taken before its layers are wrapped; `prove` compares a session with them."""
 
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
         self.model, self.most = model, proof.tolerance(model)
@@ -58,7 +58,7 @@ class Proof:
             proof.logits(model, (row.context + row.continuation)[:-1], len(row.continuation)) for row in rows
         ]
         if any(wanted.isnan().any() for wanted in self.wanted):
-            # Refused where its numbers are asked for.
+            # The model is refused later, when its numbers are needed.
             self.known = (self.windows is not None, False, True, "")
             return
         self.text = Sample(0, "text", 0, (_ending(text),), "")
@@ -131,29 +131,29 @@ class Proof:
 def _far(
     session: "Session", samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
 ) -> list[float]:
-    """The distance of each candidate from what is wanted, at the samples' scored tokens in order."""
+    """The distance of each candidate from the wanted logits, at the samples' scored tokens in order."""
     contexts = session.windows is not None
     lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
-    # Lines of any length in one batch, since what a model does with one may depend on the longest.
+    # One batch has lines of any length, because a line's numbers may depend on the longest line.
     size = max(1, session.tokens // (len(candidates) * max(len(line.tokens) for line in lines)) if session.mixed else 1)
-    found: list[list[torch.Tensor]] = [[] for _ in candidates]
+    parts: list[list[torch.Tensor]] = [[] for _ in candidates]
     for start in range(0, len(lines), size):
-        some = tuple(lines[start : start + size])
-        places = packing.places(some, np.zeros(len(samples), dtype=np.int64))
-        logits, leaves = session.logits(packing.collate(some, session.model.device, session.mixed), places, candidates)
-        for mine, leaf in zip(found, leaves, strict=True):
-            mine.append(logits[leaf][places.at])
+        batch = tuple(lines[start : start + size])
+        places = packing.places(batch, np.zeros(len(samples), dtype=np.int64))
+        logits, leaves = session.logits(packing.collate(batch, session.model.device, session.mixed), places, candidates)
+        for part, leaf in zip(parts, leaves, strict=True):
+            part.append(logits[leaf][places.at])
     dtype = session.model.dtype
-    return [proof.distance(torch.cat(mine), given, dtype) for mine, given in zip(found, wanted, strict=True)]
+    return [proof.distance(torch.cat(part), plain, dtype) for part, plain in zip(parts, wanted, strict=True)]
 
 
 def check_halves(session: "Session") -> None:
-    """Prove the session on layers that lack their attention or their MLP, once, when somebody asks for one.
+    """Prove the session on layers that lack their attention or their MLP, once, when such a layer is first needed.
 
     Raises
     ------
     LaminaError
-        If halves were not found whole, or their removal in the engine is not that in a cut model.
+        If a layer cannot lose a half, or if engine and cut model differ without it.
     """
     model = session.model
     if proven.found(model, _HALVES):
@@ -184,7 +184,7 @@ def _length(sample: Sample) -> int:
 
 
 def _chosen(samples: Sequence[Sample]) -> list[Sample]:
-    """The shortest sample of some length, the longest of several rows, and the longest, to be scored at their ends."""
+    """The shortest sample of some length, the longest of several rows, and the longest, scored at their ends."""
     order = sorted(samples, key=_length)
     short = next((sample for sample in order if _length(sample) >= _SHORT), order[-1])
     several = [sample for sample in order if len(sample.rows) > 1]
@@ -196,6 +196,6 @@ def _chosen(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _ending(ids: tuple[int, ...], row: Row | None = None) -> Row:
-    """A row whose last tokens are scored: those that are, or the last few of a text."""
+    """A row whose last tokens are scored: the last of its continuation, or the last few of a text."""
     last = min(_LAST, len(row.continuation) if row else len(ids) - 1)
     return Row(ids[:-last], ids[-last:], last)

@@ -1,7 +1,7 @@
-"""What is read off a pass on the device it ran on, and handed to the host in one piece.
+"""The numbers that are read off a pass on its device, and handed to the host in one piece.
 
-A GPU that is asked for a number stops until all that was asked of it before is done. So a pass asks once, at its end:
-tokens, positions of answers and the parts of a sample are tensors here too, and nothing is done line by line.
+To hand out a number, a GPU must first finish all its earlier work. So a pass asks once, at its end: tokens, positions
+of answers and the parts of a sample are tensors here too, and nothing is done line by line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Readings:
 
     Attributes
     ----------
-    scores, hits : by candidate, of each scored token its log-likelihood and whether it was the likeliest, (tokens,).
+    scores, hits : by candidate, the log-likelihood of each scored token, and whether it was the likeliest, (tokens,).
     outputs : by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
         (metrics, runs); empty where outputs are not compared. A place that several choices share predicts a token of
         each and counts once for each: so a sum does not depend on how rows are packed.
@@ -64,7 +64,7 @@ def read(
     observed: Mapping[Any, torch.Tensor],
     base: int | None,
 ) -> Readings:
-    """What stands in logits (streams, places, V), one stream at a time.
+    """The readings of logits (streams, places, V), taken one stream at a time.
 
     `leaves` says in which stream each candidate arrived; `base` is that of the unpruned model, against which the output
     metrics are taken, or None to leave them out. `observed` are results of `moved`.
@@ -73,8 +73,8 @@ def read(
     first = np.r_[True, samples[1:] != samples[:-1]]
     run = np.cumsum(first) - 1
     # How many tokens a place predicts: one of each choice whose rows share it.
-    told = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
-    at, targets, part, tokens = torch.from_numpy(told).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
+    indices = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
+    at, targets, part, tokens = torch.from_numpy(indices).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
     streams = sorted(set(leaves.values()))
     normalisers, likeliest, distances = _taken(logits, streams, base)
     scores, hits, outputs = [], [], []
@@ -84,9 +84,9 @@ def read(
         if base is not None:
             sums = torch.zeros(len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device)
             outputs.append(sums.index_add_(1, part, distances[index].double() * tokens))
-    parts = [*scores, *hits, *outputs, *(found.to(logits.device).double() for found in observed.values())]
-    found = torch.cat([part.flatten() for part in parts]).cpu().numpy()
-    pieces = np.split(found, np.cumsum([part.numel() for part in parts])[:-1])
+    parts = [*scores, *hits, *outputs, *(distance.to(logits.device).double() for distance in observed.values())]
+    numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
     arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
     number = {name: streams.index(leaf) for name, leaf in leaves.items()}
     count = len(streams)

@@ -1,7 +1,7 @@
 """The batches of a sweep, each run once: a process goes on where an earlier one was killed.
 
-Batches follow from samples, candidates and budget alone. So both together end with the numbers, to the last bit, of a
-process that nobody killed.
+Batches follow from samples, candidates and budget alone. So both processes together give the same numbers, to the last
+bit, as one process that was not killed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ from lamina.timeleft import TimeLeft
 def resumable(
     batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
 ) -> Iterator[tuple[Line, ...]]:
-    """The batches that are left, one after the other; of those before them `scores` hold what was measured.
+    """The batches that are left, one after the other; `scores` hold the results of the earlier batches.
 
-    What is saved is what stood in `scores` behind a batch: within one, sums hold a part of its candidates.
+    The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """
     begun = _restored(scores, progress) if progress else 0
     costs = [len(batch[0].tokens) * len(batch) for batch in batches]
@@ -33,11 +33,11 @@ def resumable(
 
 
 def _restored(scores: Scores, progress: Progress) -> int:
-    """How many batches an earlier process has measured, after its scores were taken in."""
-    found = progress.load()
-    if found is None:
+    """Take in the scores of an earlier process; return how many batches it has measured."""
+    saved = progress.load()
+    if saved is None:
         return 0
-    tensors, facts = found
+    tensors, facts = saved
     for name, array in scores.state().items():
         array[...] = tensors[name].numpy()
     return int(facts["batches"])

@@ -10,13 +10,13 @@ from lamina.streams import footprint
 from lamina.streams.footprint import HOST, Shape
 from lamina.sweep import packing
 
-_LINE = 512  # tokens of a line where no samples tell
+_LINE = 512  # tokens of a line where there are no samples
 
 
 def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], streams: int | None = None) -> int:
     """The budget that is `asked` for: a number, or `auto`.
 
-    Of a pass of the engine that carries up to `streams`, or else of one that keeps the streams at all boundaries.
+    The pass is one of the engine that carries up to `streams`; without `streams`, it keeps those at all boundaries.
     """
     if asked != "auto":
         return int(asked)
@@ -26,7 +26,7 @@ def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], 
     scored = max((len(packing.scored_positions(line)) for line in lines), default=1)
 
     def predicted(budget: int) -> int:
-        # Of as many lines as the budget asks for, however few there are: memory must not follow their number.
+        # As many lines as the budget holds, even if there are fewer: the budget must not follow their number.
         if streams is None:
             return footprint.capture(shape, budget, max(lengths), max(len(lines), budget))
         return footprint.sweep(shape, budget, lengths, max(len(lines), budget), scored, streams)
@@ -35,6 +35,6 @@ def tokens(asked: int | str, model: PreTrainedModel, samples: Sequence[Sample], 
 
 
 def room(model: PreTrainedModel) -> int:
-    """Bytes that a pass may take: half of what is free on the model's device with the least, on a CPU HOST."""
+    """Bytes that a pass may take: half of the free memory of the model's fullest device, or HOST on a CPU."""
     devices = {parameter.device for parameter in model.parameters() if parameter.device.type == "cuda"}
     return min((torch.cuda.mem_get_info(device)[0] // 2 for device in devices), default=HOST)

@@ -1,4 +1,4 @@
-"""From what was read off passes to the numbers of a sweep, one per candidate and sample."""
+"""The readings of passes become the numbers of a sweep, one per candidate and sample."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -9,16 +9,16 @@ from lamina.data.calibrations import Sample
 from lamina.sweep.packing import Batch, Places
 from lamina.sweep.readings import OUTPUT_METRICS, Readings
 
-# How a candidate is called in a session: a unit's text, or the candidate itself.
+# The name of a candidate in a session: a unit's text, or the candidate itself.
 Name = Any
 
 
 class Scores:
     """Everything measured in one session, as arrays over (names, rows) and (names, samples).
 
-    `names` are the candidates' (a sweep's: the units, and `none`, the model before any further removal). A row is one
-    scored continuation; `offsets[s]` is the first row of sample s. `scored` says which samples a candidate answered,
-    `seen` also where its unit was only observed.
+    `names` are those of candidates (in a sweep the units, and `none`, the model before any further removal). A row is
+    one scored continuation; `offsets[s]` is the first row of sample s. `scored` says which samples a candidate
+    answered; `seen` also counts samples on which its unit was only observed.
     """
 
     def __init__(self, samples: Sequence[Sample], names: Sequence[Name] = ()) -> None:
@@ -54,7 +54,7 @@ class Scores:
         self.output = {metric: grown(values) for metric, values in self.output.items()}
 
     def take(self, batch: Batch, places: Places, read: Readings) -> None:
-        """Take in what was read off one pass."""
+        """Take in the readings of one pass."""
         row_ids, first = np.unique(places.rows, return_index=True)
         order = np.argsort(first)
         row_ids, first = row_ids[order], first[order]
@@ -76,15 +76,15 @@ class Scores:
                 np.add.at(self.output[metric][unit], samples[starts], value)
             self.output_count[unit, compared] += tokens
         streamed = [number for number, line in enumerate(batch.lines) if line.stream]
-        of = [numbers[number] for number in streamed]
+        positions = [numbers[number] for number in streamed]
         for name, (cosine, angle) in read.moved.items():
             unit = self.index[name]
-            self.seen[unit, of] = True
-            self.cosine[unit, of] = _or_infinite(cosine[streamed])
-            self.angular_last[unit, of] = _or_infinite(angle[streamed])
+            self.seen[unit, positions] = True
+            self.cosine[unit, positions] = _or_infinite(cosine[streamed])
+            self.angular_last[unit, positions] = _or_infinite(angle[streamed])
 
     def state(self) -> dict[str, np.ndarray]:
-        """All arrays by name, the very ones: what is written into them is taken in."""
+        """All arrays by name, and not copies: to write into them changes the scores."""
         named = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
         return named | {f"output.{metric}": values for metric, values in self.output.items()}
 
@@ -105,8 +105,8 @@ class Scores:
     def sample(self, name: Name, position: int) -> dict[str, Any]:
         """What was measured of one candidate on the sample at a position, as columns of table `sweeps`.
 
-        What is not a finite number is a wrong answer, an infinite loss and an infinite distance: null is left to what
-        was not measured.
+        A number that is not finite counts as a wrong answer, an infinite loss or an infinite distance: null is only for
+        what was not measured.
         """
         unit, sample = self.index[name], self.samples[position]
         row: dict[str, Any] = {
@@ -122,8 +122,8 @@ class Scores:
         if sample.kind == "choices":
             row["correct_norm"] = bool(self.correct([unit], position, True)[0])
             length = [row.characters for row in sample.rows]
-            for column, each in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
-                lead = each[sample.gold] - np.delete(each, sample.gold).max()
+            for column, values in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
+                lead = values[sample.gold] - np.delete(values, sample.gold).max()
                 row[column] = float(lead) if np.isfinite(gold) else -np.inf
             order = [sample.gold, *(number for number in range(len(length)) if number != sample.gold)]
             lost = [-np.inf, *[0.0] * (len(length) - 1)]
@@ -145,17 +145,17 @@ class Scores:
         """
         sample, start = self.samples[position], self.offsets[position]
         scores = self.loglikelihood[numbers, start : self.offsets[position + 1]]
-        told = np.isfinite(scores[:, sample.gold]) & ~np.isnan(scores).any(axis=1)
+        valid = np.isfinite(scores[:, sample.gold]) & ~np.isnan(scores).any(axis=1)
         if sample.kind == "text":
-            return told & self.last_hit[numbers, start]
+            return valid & self.last_hit[numbers, start]
         if sample.kind != "choices":
-            return told & (self.hits[numbers, start] == len(sample.rows[0].continuation))
+            return valid & (self.hits[numbers, start] == len(sample.rows[0].continuation))
         length = np.array([float(row.characters) for row in sample.rows]) if normalised else 1.0
-        return told & ((scores / length).argmax(axis=1) == sample.gold)
+        return valid & ((scores / length).argmax(axis=1) == sample.gold)
 
 
 def or_null(value: float) -> float | None:
-    """A number, and None for NaN: null is what was not measured."""
+    """A number, or None for NaN: null is what was not measured."""
     return None if np.isnan(value) else float(value)
 
 
