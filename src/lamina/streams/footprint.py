@@ -91,13 +91,14 @@ def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams
     # The groups are as even as `engine.groups` makes them, with the current model in each.
     most = max(1, int(tokens / (line * together)) - 1)
     carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
-    # Streams are read one after the other: in float32, with exponentials. The distance from the base needs the
-    # exponentials of both, their mean, and the result of one more operation.
-    read = (4 if streams > 1 else 1) + (2 if streams > 1 else 1) * (shape.size < FLOAT)
-    logits = scored * shape.vocabulary * (carried * shape.size + read * FLOAT)
-    # A removal skips its own layer, so one stream is idle in every layer.
+    # Streams are read one after the other, some places at a time: in float32, with their exponentials, and for their
+    # distance from the base with those of both, their mean, and the result of one more operation.
+    arrays = (4 if streams > 1 else 1) + (2 if streams > 1 else 1) * (shape.size < FLOAT)
+    numbers = together * scored * shape.vocabulary
+    logits = numbers * carried * shape.size + min(numbers, _LOGITS) * arrays * FLOAT
+    # A removal runs no layer of its own, so that in every layer one stream stands by.
     layers = line * (max(1, carried - 1) * shape.passing(line) + carried * shape.stream())
-    return together * max(layers, logits)
+    return max(together * layers, logits)
 
 
 def moments(shape: Shape, tokens: int, line: int, lines: int, runs: int) -> int:

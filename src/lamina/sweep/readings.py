@@ -18,7 +18,7 @@ OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "out
 
 # Numbers of one stream's logits that are read at a time: on a CPU what its caches hold, so that each step of the
 # arithmetic finds there what the step before has written; elsewhere enough to keep a device busy.
-CACHED, STREAMED = 1 << 19, 1 << 24
+CACHED, STREAMED = 1 << 19, 1 << 23
 _LEAST = 1e-38  # below which p log p is 0 in float32
 
 
