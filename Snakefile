@@ -24,7 +24,7 @@ if not workflow.config_settings.configfiles:
     configfile: "config/config.yaml"
 
 
-# Started by --sdm apptainer only, made from envs/Containerfile.
+# Only --sdm apptainer starts it; envs/Containerfile makes it.
 container: os.environ.get("LAMINA_CONTAINER") or "envs/lamina.sif"
 
 
@@ -57,5 +57,5 @@ rule all:
         REPORTED,
 
 
-# Snakemake asks again what a function takes each time that it calls it; told here, it need not look.
+# Snakemake would inspect the parameters of a function at each call. Here they are written down once.
 graph.tell_signatures(workflow.rules)

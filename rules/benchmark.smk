@@ -1,6 +1,6 @@
 # Needs: plans, patches and adapters of the variants, and the check that their calibration holds no test document. Gives:
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
-# load; calibration `none` is the unpruned model), results/generation/... of the same form for what they write to it, and
+# load; calibration `none` is the unpruned model), results/generation/... of the same form for their answers, and
 # results/efficiency/{model}.parquet and results/drafts/{model}.parquet (all variants of a model, in turn with it).
 from lamina.jobs.benchmark_drafts import BenchmarkDrafts
 from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from snakemake.settings.types import DeploymentMethod
 
-# Of lamina, also where another workflow uses it as a module.
+# The folder of lamina, also if another workflow uses it as a module.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
 sys.path.insert(0, str(ROOT / "src"))
 
 import lamina
 
-# Snakemake has imported it already where it is installed: that of another folder would be digested in the place of this.
+# If lamina is installed, Snakemake has imported it already. The library of another folder would have other digests.
 if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
     sys.exit(
         f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
@@ -35,7 +35,7 @@ from lamina.declared import declared
 from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, threads
 
-# The graph of jobs is large and holds no garbage: looking for some takes a third of the start and end of a large run.
+# The graph of jobs is large and holds no garbage: the search for it takes a third of the start and end of a large run.
 gc.disable()
 atexit.register(gc.freeze)
 
@@ -44,14 +44,14 @@ with failures.refused(workflow.configfiles):
         text.check(file)
     CONFIG = load(config, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
-    # Rules read these while the graph is built, where an error would name the rule and not the file.
+    # Rules read the manifests while the graph is built. An error there would name the rule and not the file.
     for manifest in map(Path, map(paths.manifest, [*CONFIG.models, *CONFIG.donors])):
         if manifest.exists():
             seal.read_json(manifest)
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
-# All that is behind the report; a run makes anew what of it was deleted.
+# All files behind the report; a run makes those anew that were deleted.
 REPORTED = ["results/lamina.duckdb", *map(paths.table, TABLES)]
 REPORTED += [file for figure in FIGURES for file in (paths.figure(figure), paths.figure_data(figure))]
 TITLES = declared("lamina.figures", "TITLE")
@@ -59,9 +59,9 @@ ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own
 BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
 BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
 
-# An interpreter that Snakemake deploys must come first on PATH, so that ours stays out of its way.
+# An interpreter that Snakemake deploys must come first on PATH, so ours is not put there.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
-# Where jobs of this machine find the libraries imported; a cluster's, and those on a GPU, import them.
+# Jobs of this machine fork from a parent that has imported the libraries; jobs of a cluster or on a GPU import them.
 HERE = not workflow.remote_exec and not DEPLOYED
 WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))

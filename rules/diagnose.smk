@@ -1,5 +1,5 @@
-# Needs: a model, and a calibration or a file of one's own. Gives: results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, what layers of the
-# unpruned model do, for the diagnoses that studies list.
+# Needs: a model, and a calibration or a file of one's own. Gives: what layers of the unpruned model do, for the
+# diagnoses that studies list, in results/diagnoses/{model}/{calibration}/{diagnosis}.parquet.
 from lamina.jobs.diagnose_layers import DiagnoseLayers
 
 diagnosed = described(DiagnoseLayers, CONFIG)

@@ -2,10 +2,10 @@
 # results/exports/{key}/removed={n}/{recovery}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
 from lamina.jobs.export_variant import ExportVariant
 
-# A name that fits no wildcard would only be a target that no rule makes.
+# A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with failures.refused(workflow.configfiles):
-    for asked in exports.asked_for(sys.argv):
-        exports.check(CONFIG, Variant.parse(asked))
+    for variant in exports.asked_for(sys.argv):
+        exports.check(CONFIG, Variant.parse(variant))
         exports.check_form(os.environ)
 
 

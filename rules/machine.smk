@@ -3,7 +3,7 @@
 
 
 def cores():
-    """Of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
+    """Cores of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
     return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
 
 
@@ -13,12 +13,12 @@ device_gb = cache(lambda: gpu_lock.memory_gb(os.environ))
 
 
 def gpus_of(wildcards, input):
-    """GPUs of a job: those that the weights of its model need. A cluster's jobs have what they ask for."""
+    """GPUs of a job: as many as the weights of its model need. Jobs of a cluster get what they ask for."""
     most = here_gpus() if workflow.local_exec and not workflow.remote_exec else None
     return devices(CONFIG.models[wildcards.model].devices, input.manifest, device_gb(), most)
 
 
-# A large graph asks the functions of each job, so what is the same for all is a number.
+# A large graph calls the functions of each job, so a value that is the same for all jobs is a number.
 gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
 
 
@@ -30,7 +30,7 @@ onstart:
     gc.enable()
     graph.look_when_jobs_end(workflow.scheduler)
     Path(STARTED).touch()
-    # Whether this process still lives is what `make resume-slurm` and `make unlock` ask before they touch anything.
+    # `make resume-slurm` and `make unlock` ask whether this process still lives before they touch anything.
     runs.begin()
     atexit.register(runs.end)
     if WARM:
@@ -38,6 +38,6 @@ onstart:
 
 
 onerror:
-    # Said after all that Snakemake says. A job of a cluster is no run.
+    # This is written after all messages of Snakemake. A job of a cluster is no run.
     if log and not workflow.remote_exec:
         atexit.register(failures.tell, log[0])

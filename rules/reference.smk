@@ -1,7 +1,8 @@
 # Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights,
 # tokenizer, configuration, training record, data/ with the microworld's documents, and the model at six steps of its
-# training in checkpoints/ (no output: Snakemake would delete those of an interrupted training), of which
-# docs/studies.md makes a study. On demand only: no rule and no target asks for it. To adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
+# training in checkpoints/. These are no output, because Snakemake would delete those of an interrupted training;
+# docs/studies.md makes a study of them. No rule and no target asks for the model: it is trained on demand only. To adopt
+# it, copy these files over resources/reference/ and renew the tables of its README.md.
 # An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
 
 
@@ -26,7 +27,7 @@ rule train_reference:
     conda:
         "../envs/lamina.yaml"
     shell:
-        # A training loop is several times slower where glibc hands its buffers back to the system at every step.
+        # A training loop is several times slower if glibc gives its buffers back to the system at every step.
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
         " python {input.script} --settings {input.settings} --output results/reference > {log} 2>&1"
 

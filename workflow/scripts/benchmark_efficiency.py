@@ -1,4 +1,4 @@
-"""Size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
+"""Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
 from lamina import seal
 from lamina.errors import explained

@@ -1,4 +1,4 @@
-"""Measure what many variants of one model write to the questions of one lm-eval task, with one model load."""
+"""Measure the answers that many variants of one model write to one lm-eval task, with one model load."""
 
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ if __name__ == "__main__":
         job = BenchmarkGeneration.read()
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            told = (job.task.num_fewshot, job.task.choices)
-            task = task_object(job.name, Path.cwd(), *told, trust_code=job.task.trust_code)
+            options = (job.task.num_fewshot, job.task.choices)
+            task = task_object(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
             chat = bool(manifest.get("chat_template"))
             return GenerationBenchmark(task, base, load_tokenizer(manifest), job.generate, job.task.limit, chat).score
 

@@ -26,8 +26,8 @@ if __name__ == "__main__":
             def score(model: PreTrainedModel, name: str, together: Together) -> tuple[measuring.Rows, measuring.Rows]:
                 scores = perplexity.document_nll(model, cut, len(documents), name, together)
                 measured = perplexity.metric_rows(scores, text_config(base).vocab_size)
-                found = perplexity.sample_rows(scores)
-                return [row | about for row in measured], [row | {"task": job.name} for row in found]
+                samples = perplexity.sample_rows(scores)
+                return [row | about for row in measured], [row | {"task": job.name} for row in samples]
 
             return score
 

@@ -17,8 +17,8 @@ if __name__ == "__main__":
         job = BenchmarkTask.read()
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            told = (job.task.num_fewshot, job.task.choices)
-            task = load_task(job.name, Path.cwd(), *told, trust_code=job.task.trust_code)
+            options = (job.task.num_fewshot, job.task.choices)
+            task = load_task(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
             chat = bool(manifest.get("chat_template"))
             return TaskBenchmark(task, base, load_tokenizer(manifest), job.task.limit, chat).score
 

@@ -5,34 +5,34 @@ from lamina.errors import LaminaError, explained
 from lamina.jobs.check_overlap import CheckOverlap
 from lamina.tables import store
 
-# Of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
+# The share of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
 MOST = 0.01
 
 
 def documents(path: str) -> list[tuple[str, list[int]]]:
     """Each document once: its hash, and the hashes of its runs of words."""
     data = store.read(path, ["document", "runs"]).to_pylist()
-    found: dict[str, list[int]] = {}
-    for row in data:  # of a question's rows the first has its runs
-        found.setdefault(row["document"], row["runs"])
-    return list(found.items())
+    runs: dict[str, list[int]] = {}
+    for row in data:  # the first row of a question has its runs
+        runs.setdefault(row["document"], row["runs"])
+    return list(runs.items())
 
 
 if __name__ == "__main__":
     with explained():
         job = CheckOverlap.read()
         used, tested = documents(job.samples), documents(job.documents)
-        found = overlap.compare(used, tested)
-        of = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{job.task}'"
+        shared = overlap.compare(used, tested)
+        counts = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{job.task}'"
         remedy = "Calibrate on another split, or on documents that the benchmark does not use."
-        if found.equal:
+        if shared.equal:
             raise LaminaError(
-                f"calibrations.{job.calibration} shares {found.equal} {of}: a score on seen documents says nothing. "
-                f"{remedy}"
+                f"calibrations.{job.calibration} shares {shared.equal} {counts}: a score on seen documents says "
+                f"nothing. {remedy}"
             )
-        if found.near > MOST * len(used):
+        if shared.near > MOST * len(used):
             raise LaminaError(
-                f"calibrations.{job.calibration} shares at least half of the text of {found.near} {of}, which is "
+                f"calibrations.{job.calibration} shares at least half of the text of {shared.near} {counts}, which is "
                 f"more than {MOST:.0%}: they differ by a few words. {remedy}"
             )
         facts = {
@@ -40,7 +40,7 @@ if __name__ == "__main__":
             "task": job.task,
             "documents": len(used),
             "tested": len(tested),
-            "near": found.near,
-            "sharing": found.sharing,
+            "near": shared.near,
+            "sharing": shared.sharing,
         }
         store.write_json(job.output, facts)

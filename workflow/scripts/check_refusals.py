@@ -1,4 +1,4 @@
-"""End a run with an error where a plan or repair that the config asks for was refused; all else is done by then."""
+"""End a run with an error if a plan or repair that the config asks for was refused; all else is done by then."""
 
 from lamina.errors import LaminaError, explained
 from lamina.jobs.check_refusals import CheckRefusals

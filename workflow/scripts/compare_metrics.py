@@ -18,29 +18,29 @@ def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> I
     samples = {(row["model"], row["calibration"]): row["n_samples"] for row in described}
     measured = set(scores["metric"].filter(scores["score"].is_valid()).to_pylist())
     others = sorted(measured - {"accuracy"})
-    for model, kind, metric, names, found in comparisons(described, sweeps, "accuracy", others):
-        counts = {"calibrations": ", ".join(names), "n_units": len(found.confusion), "n_calibrations": len(names)}
+    for model, kind, metric, names, agreement in comparisons(described, sweeps, "accuracy", others):
+        counts = {"calibrations": ", ".join(names), "n_units": len(agreement.confusion), "n_calibrations": len(names)}
         counts["n_samples"] = sum(samples[model, name] for name in names)
         for statistic, interval in (
-            ("pearson", found.pearson),
-            ("spearman", found.spearman),
-            ("misranked", found.misranked),
-            ("badly_misranked", found.badly),
-            ("variance_ratio", found.variance_ratio),
+            ("pearson", agreement.pearson),
+            ("spearman", agreement.spearman),
+            ("misranked", agreement.misranked),
+            ("badly_misranked", agreement.badly),
+            ("variance_ratio", agreement.variance_ratio),
         ):
             if interval:
-                told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
-                told["p_value"] = found.p_value if statistic == "variance_ratio" else None
-                yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | told | counts
+                estimate = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+                estimate["p_value"] = agreement.p_value if statistic == "variance_ratio" else None
+                yield {"model": model, "component": kind, "metric": metric, "statistic": statistic} | estimate | counts
     for row, kind, metric, units, interval in reliabilities(described, sweeps, sorted(measured)):
-        told = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
+        estimate = dict(zip(("value", "ci_low", "ci_high"), interval, strict=True))
         counts = {"calibrations": row["calibration"], "n_calibrations": 1, "n_samples": row["n_samples"]}
         key = {"model": row["model"], "component": kind, "metric": metric, "statistic": "reliability"}
-        yield key | told | counts | {"n_units": units}
+        yield key | estimate | counts | {"n_units": units}
 
 
 if __name__ == "__main__":
     with explained():
         job = CompareMetrics.read()
-        found = rows(store.read(job.relevance), dataset.dataset(job.sweeps), store.read(job.calibrations))
-        store.write(job.output, store.from_rows("agreements", found))
+        agreements = rows(store.read(job.relevance), dataset.dataset(job.sweeps), store.read(job.calibrations))
+        store.write(job.output, store.from_rows("agreements", agreements))

@@ -11,5 +11,5 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = CompareSelectors.read()
-        found = compared(database.connect(Path(job.views[0]), [Path(table) for table in job.tables]))
-        store.write(job.output, store.from_rows("comparisons", found))
+        rows = compared(database.connect(Path(job.views[0]), [Path(table) for table in job.tables]))
+        store.write(job.output, store.from_rows("comparisons", rows))

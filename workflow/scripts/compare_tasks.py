@@ -10,5 +10,5 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = CompareTasks.read()
-        found = dissociations(store.read(job.calibrations).to_pylist(), dataset.dataset(job.sweeps))
-        store.write(job.output, store.from_rows("dissociations", found))
+        rows = dissociations(store.read(job.calibrations).to_pylist(), dataset.dataset(job.sweeps))
+        store.write(job.output, store.from_rows("dissociations", rows))

@@ -25,7 +25,7 @@ from lamina.tables import store
 
 
 def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:
-    """Tokens of a benchmark task: as long as the calibrations drawn from it, or as all of them on average."""
+    """Tokens of a benchmark task: its samples are as long as those of the calibrations drawn from it, or of all."""
     same = [c for c, entry in config.calibrations.items() if c in known and entry.drawn == [tested.stem]]
     own = known[same[0]] if same else total
     return own.scaled(store.read(tested).num_rows)
@@ -42,7 +42,7 @@ def of_text(entry: Perplexity, folder: str, trusted: bool) -> Tokens:
 
 
 def shape(manifest: dict[str, Any]) -> Shape:
-    """What the memory of a model's passes follows from."""
+    """The sizes that decide the memory of a model's passes."""
     config = AutoConfig.from_pretrained(
         manifest["path"], trust_remote_code=manifest["trust_remote_code"], local_files_only=True
     )

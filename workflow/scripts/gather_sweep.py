@@ -7,5 +7,5 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = GatherSweep.read()
-        # All blocks have the same code, settings and seed; what differs is their number.
+        # All blocks have the same code, settings and seed; only their number differs.
         store.write(job.output, store.gather("sweeps", job.blocks), store.kept_provenance(job.blocks[0]))

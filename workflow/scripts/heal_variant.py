@@ -1,6 +1,6 @@
 """Heal one variant: materialise plan and patch, train on calibrations, write what was trained and its curve.
 
-A killed job leaves its progress beside the outputs; started again with the same settings and files, it goes on there.
+A killed job leaves its progress beside the outputs; a new start with the same settings and files goes on from there.
 """
 
 from pathlib import Path

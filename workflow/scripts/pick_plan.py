@@ -9,11 +9,11 @@ from lamina.search.plans import Plan
 if __name__ == "__main__":
     with explained():
         job = PickPlan.read()
-        found = [Plan(**plan) for plan in seal.read_json(job.plans)["plans"]]
-        sizes = [plan.removed for plan in found]
+        searched = [Plan(**plan) for plan in seal.read_json(job.plans)["plans"]]
+        sizes = [plan.removed for plan in searched]
         if job.removed not in sizes:
             raise LaminaError(
                 f"no study has its search remove {job.removed} units, only {sizes}. Add {job.removed} to `removed` "
                 "of a study."
             )
-        plans.write(job.output, found[sizes.index(job.removed)])
+        plans.write(job.output, searched[sizes.index(job.removed)])

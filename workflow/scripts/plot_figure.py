@@ -14,9 +14,9 @@ if __name__ == "__main__":
     with explained():
         job = PlotFigure.read()
         load(f"lamina.figures.{job.figure}")
-        # For the caption, the file and the drawing.
-        asked = re.findall(r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries))
-        connection = database.connect(Path(job.views[0]), [Path(table) for table in job.tables], computed=asked)
+        # The caption, the file and the drawing all use these views, so they are computed once.
+        names = re.findall(r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries))
+        connection = database.connect(Path(job.views[0]), [Path(table) for table in job.tables], computed=names)
         drawing = drawn(job.figure, connection)
         store.write_text(job.data, drawing.csv)
         store.write_text(job.output, drawing.svg)

@@ -1,6 +1,6 @@
-"""Load what a benchmark scores and write the hashes of its documents and of what stands in them.
+"""Load the documents that a benchmark scores, and write the hashes of the documents and of their runs of words.
 
-Calibrations are checked against these.
+Calibrations are checked against these hashes.
 """
 
 from pathlib import Path
@@ -23,8 +23,8 @@ if __name__ == "__main__":
         else:
             task = lm_tasks.load_task(job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code)
             tested = lm_tasks.test_documents(task, job.task.limit)
-        found = {
-            "document": pa.array([document_hash(*asked) for asked in tested], pa.string()),
-            "runs": pa.array([runs(*asked) for asked in tested], pa.list_(pa.uint64())),
+        columns = {
+            "document": pa.array([document_hash(*document) for document in tested], pa.string()),
+            "runs": pa.array([runs(*document) for document in tested], pa.list_(pa.uint64())),
         }
-        store.write(job.output, pa.table(found))
+        store.write(job.output, pa.table(columns))

@@ -8,7 +8,7 @@ from lamina.jobs.render_report import RenderReport
 from lamina.reporting import database, report
 from lamina.tables import store
 
-COMPUTED = ("against_base", "repairs", "variants", "answers")  # asked again and again
+COMPUTED = ("against_base", "repairs", "variants", "answers")  # views that many questions read
 
 if __name__ == "__main__":
     with explained():
@@ -17,6 +17,6 @@ if __name__ == "__main__":
         connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)
         figures = Path(job.figures[0]).parent
-        given = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
-        page = report.render(connection, figures, Path(job.template), *given)
+        options = facts, job.report.keep, job.report.general_text, job.names, job.report.counted_from
+        page = report.render(connection, figures, Path(job.template), *options)
         store.write_text(job.output, page)

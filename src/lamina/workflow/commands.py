@@ -1,4 +1,4 @@
-"""How the commands of rules run: where they find the library, on which interpreter, and a GPU stage on which device."""
+"""How the commands of rules run: where they find the library, on which interpreter, and on which device."""
 
 import os
 import shlex
@@ -20,10 +20,10 @@ def can_be_warm() -> bool:
 
 
 def prefix(root: Path, interpreter: Path | None, warm: str | None = None) -> str:
-    """What every command of a rule begins with, for `shell.prefix`, whose braces are doubled.
+    """The beginning of every command of a rule, for `shell.prefix`, which needs doubled braces.
 
-    Commands find the library without its being installed, scripts as `$SCRIPTS`, and GPU stages, which stay off the
-    network, begin with `on_gpu COUNT`: they start on devices of their own.
+    Commands find the library although it is not installed, and the scripts in `$SCRIPTS`. GPU stages begin with
+    `on_gpu COUNT`: they start on devices of their own and stay off the network.
 
     Parameters
     ----------
@@ -32,7 +32,8 @@ def prefix(root: Path, interpreter: Path | None, warm: str | None = None) -> str
     interpreter
         The Python to use; None where Snakemake deploys one, which must then come first on PATH.
     warm
-        Where `lamina.workflow.warm` listens, so that `python SCRIPT` is a fork of a parent there; None without one.
+        The address where `lamina.workflow.warm` listens, so that `python SCRIPT` becomes a fork of a parent there; None
+        without such a parent.
     """
     parts = [
         "set -euo pipefail",
@@ -44,7 +45,7 @@ def prefix(root: Path, interpreter: Path | None, warm: str | None = None) -> str
 
 
 def _forked(root: Path, address: str) -> list[str]:
-    """Functions in the place of the interpreter and of the lock of devices."""
+    """Shell functions that replace the interpreter and the lock of devices."""
     scripts = sorted(file.stem for file in (root / "workflow/scripts").glob("*.py"))
     heavy = ",".join(script for script in scripts if packages(script, root=root / "src") & _HEAVY)
     client = shlex.join(["-I", "-S", warm_client.__file__, address, heavy])

@@ -1,7 +1,7 @@
-"""Hashes of data files that lamina did not make: what was measured on one depends on what it holds, not on its time.
+"""Hashes of data files that lamina did not make: a measurement depends on the content of a file, not on its time.
 
-The driver hashes them for each start and tells the jobs that read them, so that another content makes these stale. A
-job refuses a file that is not what it was told, and one that changes while it is being read.
+The driver hashes them at each start and tells the hashes to the jobs that read them, so that another content makes
+these jobs stale. A job refuses a file whose hash is not the one it was told, and a file that changes while it is read.
 """
 
 import hashlib
@@ -15,13 +15,13 @@ from lamina.errors import LaminaError, at_end
 
 LARGE = 1 << 24  # bytes; the hash of a larger file is kept beside the run, since reading it takes longer
 _KNOWN = Path(".snakemake/lamina-data")
-_TICK = 10**9  # ns; what changed a moment ago may change once more at what the clock takes for the same time
+_TICK = 10**9  # ns; a file that changed a moment ago may change again without another time of the clock
 
 _seen: dict[str, str] = {}  # by the stamp of a file
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
-    """The first half of the SHA-256 of each file that there is, by its name."""
+    """The first half of the SHA-256 of each file that exists, by its name."""
     return {name: _digest(Path(name)) for name in files if Path(name).is_file()}
 
 
@@ -31,7 +31,7 @@ def check(told: Mapping[str, str]) -> None:
     Raises
     ------
     LaminaError
-        Naming the file, and what to do.
+        If a file is another one. The message names the file and what to do.
     """
     before = {name: _stamp(Path(name)) for name in told if Path(name).is_file()}
     for name, digest in told.items():
@@ -63,15 +63,15 @@ def _digest(path: Path) -> str:
     large = path.stat().st_size > LARGE
     if large and kept.is_file():
         return kept.read_text(encoding="utf-8")
-    found = _sha256(path)
+    digest = _sha256(path)
     if time.time_ns() - path.stat().st_ctime_ns > _TICK and _stamp(path) == stamp:
-        _seen[stamp] = found
+        _seen[stamp] = digest
         if large and _KNOWN.parent.is_dir():
             _KNOWN.mkdir(exist_ok=True)
             whole = kept.with_name(f"{kept.name}.{os.getpid()}")
-            whole.write_text(found, encoding="utf-8")
+            whole.write_text(digest, encoding="utf-8")
             whole.replace(kept)
-    return found
+    return digest
 
 
 def _sha256(path: Path) -> str:

@@ -1,8 +1,8 @@
-"""Hashes of code, packages and registry entries, so that a change reruns exactly the jobs whose numbers it can reach.
+"""Hashes of code, packages and registry entries, so that a change reruns exactly the jobs whose numbers it can change.
 
 A code digest covers the syntax trees of modules and of everything local they import, without docstrings and positions:
-comments, formatting and docstrings rerun nothing, any other edit does. Left aside is what everything imports and no
-number comes from; where an entry of such a registry matters to a job, its rule has the entry among its params.
+comments, formatting and docstrings rerun nothing, any other edit does. Modules that everything imports and that change
+no number are left aside. If an entry of such a registry matters to a job, its rule has the entry among its params.
 """
 
 import ast
@@ -22,8 +22,8 @@ _PACKAGE = "lamina"
 _SCRIPTS = "workflow/scripts"
 _SOURCE = Path(__file__).resolve().parents[2]
 # Not followed, unless a job names one of their modules: how tables are written, messages, the configuration and its
-# checks, jobs (what they tell is a param), paths, names of variants, and the registry of families (a model's own entry
-# is followed by its jobs).
+# checks, jobs (what they tell is a param), paths, names of variants, and the registry of families (jobs follow the
+# entry of their model).
 _NAMES = (
     *("config", "declared", "errors", "jobs", "models.families", "modules", "paths", "preflight", "seal"),
     *("tables", "variant", "version", "workflow"),
@@ -31,7 +31,7 @@ _NAMES = (
 _ASIDE = tuple(f"{_PACKAGE}.{name}" for name in _NAMES)
 # Where a package is imported by another name than it is installed by.
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
-# What a package brings along that numbers depend on.
+# Packages on which numbers depend and that come with another package.
 _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
     "lm-eval": ("datasets", "evaluate", "jinja2", "sacrebleu", "scikit-learn"),  # documents, prompts, metrics
@@ -66,7 +66,7 @@ def code_digest(*modules: str, root: Path = _SOURCE) -> str:
     ModuleNotFoundError
         If one of `modules` does not exist.
     """
-    # A package's __init__ without code has no part in what runs, so splitting a package is no edit.
+    # A package's __init__ without code runs nothing, so a split of a package is no edit.
     reached = _closure(modules, root)
     return _hashed("\n".join(f"{name} {reached[name].digest}" for name in sorted(reached) if reached[name].digest))
 
@@ -103,10 +103,10 @@ def entry_digest(entry: Any) -> str:
 
 
 def family_digest(family: str | None) -> str:
-    """Hash of what the registry tells of a family, so that a new entry reruns no job of the others.
+    """Hash of the registry's entries of a family, so that a new entry reruns no job of other families.
 
-    A decoder inside a multimodal model has that one's name and more (`gemma3`, `gemma3_text`). Jobs depend on the whole
-    registry where nothing tells the family: a hub model whose entry names none (None).
+    The name of a decoder inside a multimodal model begins with that of the model (`gemma3`, `gemma3_text`). Jobs depend
+    on the whole registry if the family is unknown (None): the entry of a hub model may name none.
     """
     names = [name for name in sorted(FAMILIES) if family is None or name == family or name.startswith(f"{family}_")]
     return _hashed("".join(f"{name} {entry_digest(FAMILIES[name])}" for name in names))
@@ -175,7 +175,7 @@ def _read(name: str, file: Path, root: Path) -> _Module:
 
 
 def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
-    """Hash of a module's code and what it imports; beside the compiled code, so that it is parsed once."""
+    """Hash of a module's code, and its imports; both are kept beside the compiled code, so that it is parsed once."""
     text = file.read_bytes()
     key = hashlib.sha256(f"{name} {sys.version} ".encode() + _OWN + text).hexdigest()
     kept = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.digest"
@@ -192,7 +192,7 @@ def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
         whole.write_text("\n".join([key, digest, *imported]), encoding="utf-8")
         os.replace(whole, kept)
     except OSError:
-        pass  # where others installed it, every start parses it
+        pass  # the folder belongs to someone else, so every start parses the module
     return digest, imported
 
 

@@ -1,4 +1,4 @@
-"""Variants that are asked for by name: what of the name is unknown, and the nearest that is known."""
+"""Variants that are asked for by name: refusals of unknown names, with the nearest known name."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +18,12 @@ def asked_for(arguments: Iterable[str]) -> list[str]:
 
 
 def check_form(environment: Mapping[str, str]) -> None:
-    """Refuse a form or a size of weights files that is none, before an earlier export is taken away.
+    """Refuse an unknown form or size of weights files, before an earlier export is deleted.
 
     Raises
     ------
     LaminaError
-        With what may be written.
+        If one is unknown. The message says what may be written.
     """
     form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
     if form and form not in EXPORTED_AS:
@@ -38,7 +38,7 @@ def check(config: Configuration, variant: Variant) -> None:
     Raises
     ------
     LaminaError
-        Naming the first part that is unknown, and the nearest valid one.
+        If a part is unknown. The message names the first such part, and the nearest valid one.
     """
     v, where = variant, f"the variant {variant}"
     for part, section, known in (

@@ -1,5 +1,5 @@
-"""What is refused before a run, and what went wrong first in one, for its last lines: with `--keep-going` the cause
-stands far above them."""
+"""Refusals before a run, and the first failure of a run for its last lines: with `--keep-going` the cause stands far
+above them."""
 
 import re
 import shutil
@@ -13,15 +13,15 @@ from lamina.config import text
 from lamina.errors import LaminaError, cause
 
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
-_ROOM = 4 << 20  # bytes; with less, jobs fail at any place
-_LONGEST = 20  # lines of a message; more is a log
+_ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
+_LONGEST = 20  # lines of a message; a longer text is a log
 
 
 @contextmanager
 def refused(files: Sequence[str | Path]) -> Iterator[None]:
-    """End Snakemake with a `LaminaError` alone, and the line of the configuration that it speaks of.
+    """End Snakemake with only the message of a `LaminaError` and its line of the configuration.
 
-    Snakemake's own errors name the line of the rules that raised them, and how they came there.
+    Snakemake's own errors name the line of the rules that raised them, with a traceback.
     """
     try:
         yield
@@ -41,17 +41,17 @@ def first_failure(run_log: str | Path) -> str | None:
     run_log
         The log of Snakemake; the logs named in it are looked up from the current folder.
     """
-    said = Path(run_log).read_text(encoding="utf-8", errors="replace")
-    for failed in _FAILED.finditer(said):
+    log_text = Path(run_log).read_text(encoding="utf-8", errors="replace")
+    for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
-        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", said[failed.end() :], re.MULTILINE):
+        if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", log_text[failed.end() :], re.MULTILINE):
             continue
         logs = [
             Path(name)
             for name in facts.get("log", "").removesuffix(" (check log file(s) for error details)").split(", ")
         ]
-        found = next((message for message in map(_message, logs) if message), None)
-        why = found or "its job ended without a word, as one does that is killed or runs out of memory."
+        reason = next((message for message in map(_message, logs) if message), None)
+        why = reason or "its job ended without a word, as one does that is killed or runs out of memory."
         for meaning in (cause(why), full()):
             why += f"\nlamina: {meaning}" if meaning and meaning not in why else ""
         return f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
@@ -65,12 +65,12 @@ def _message(log: Path) -> str | None:
     ours = [number for number, line in enumerate(lines) if line.startswith("lamina: ")]
     if ours:
         return "\n".join(lines[ours[-1] :][:_LONGEST])
-    # A job's first line says where it runs, which is no reason.
+    # The first line of a job says where it runs, so it is not a reason.
     return next((line for line in reversed(lines) if line.strip() and not line.startswith("host=")), None)
 
 
 def full(*folders: str | Path) -> str | None:
-    """That a disk is full where a run writes, so that jobs cannot even say so; None if none is."""
+    """The message that a disk is full where a run writes: jobs cannot even write it then. None if no disk is full."""
     for folder in folders or ("results", "logs", ".snakemake", tempfile.gettempdir()):
         if Path(folder).is_dir() and shutil.disk_usage(folder).free < _ROOM:
             return f"{folder} is on a disk that is full: No space left on device. Make room and start again."

@@ -1,9 +1,9 @@
 """Run a command on GPUs that no other job has: `python -m lamina.workflow.gpu_lock COUNT COMMAND …`.
 
 Snakemake counts the GPUs of a machine but assigns none, so that two jobs at a time would both use the first. Here each
-device has a lock file, in a folder of this user's that nobody else can write to; the command starts once it holds COUNT
-of them, sees only those devices, and gives them back when it ends, however it ends. Where a scheduler gave the job its
-devices, or where there is no GPU, the command simply starts. A COUNT of 0 takes what the scheduler gave, or one.
+device has a lock file, in a folder that only this user can write to. The command starts once it holds COUNT locks, sees
+only those devices, and gives them back when it ends, however it ends. If a scheduler gave the job its devices, or if
+there is no GPU, the command simply starts. A COUNT of 0 takes what the scheduler gave, or one device.
 """
 
 import contextlib
@@ -32,27 +32,27 @@ def installed() -> list[str]:
         listing = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
     except FileNotFoundError:
         return []
-    found: list[list[str]] = []
+    gpus: list[list[str]] = []
     for line in listing.splitlines():
         if identifier := re.search(r"\(UUID: ([^)]+)\)", line):
             if line.startswith("GPU"):
-                found.append([identifier[1]])
+                gpus.append([identifier[1]])
             else:
-                found[-1].append(identifier[1])
-    return [device for whole, *parts in found for device in parts or [whole]]
+                gpus[-1].append(identifier[1])
+    return [device for whole, *parts in gpus for device in parts or [whole]]
 
 
 def memory_gb(environment: Mapping[str, str]) -> float:
-    """Gigabytes of one device: what LAMINA_DEVICE_GB says, else what the driver says of the smallest here, else 80."""
-    if told := environment.get("LAMINA_DEVICE_GB"):
-        return float(told)
-    asked = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    """Gigabytes of one device: LAMINA_DEVICE_GB, else the memory of the smallest device here, else 80."""
+    if given := environment.get("LAMINA_DEVICE_GB"):
+        return float(given)
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        listing = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+        listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     except FileNotFoundError:
         listing = []
-    found = [int(size) * (1 << 20) / 1e9 for size in listing if size.isdigit()]
-    return min(found) if found else UNKNOWN_GB
+    sizes = [int(size) * (1 << 20) / 1e9 for size in listing if size.isdigit()]
+    return min(sizes) if sizes else UNKNOWN_GB
 
 
 def devices(environment: Mapping[str, str]) -> list[str]:
@@ -70,9 +70,10 @@ def devices(environment: Mapping[str, str]) -> list[str]:
 
 
 def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
-    """Wait until `count` of `candidates` are free and hold them until this process and what it becomes have ended.
+    """Wait until `count` of `candidates` are free, and hold them until this process ends, also after an `exec`.
 
-    All at once or none, so that two jobs never wait for each other. Who waits says so on standard error, and for whom.
+    It takes all at once or none, so that two jobs never wait for each other. A waiting job says so on standard error,
+    with the processes that it waits for.
 
     Raises
     ------
@@ -82,7 +83,7 @@ def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
     place = _own_folder(folder)
     files = {device: _open(place, f"{device.replace('/', '_')}.lock", folder) for device in candidates}
     os.close(place)
-    told: list[str] = []
+    reported: list[str] = []
     while True:
         held: list[str] = []
         for device, file in files.items():
@@ -99,24 +100,24 @@ def take(candidates: Sequence[str], folder: Path, count: int = 1) -> list[str]:
             return held
         for device in held:
             fcntl.flock(files[device], fcntl.LOCK_UN)
-        if (holders := [_holder(device, files[device]) for device in files if device not in held]) != told:
-            told = holders
-            print(f"waiting for {count} of {len(files)} devices: {'; '.join(told)}", file=sys.stderr, flush=True)
+        if (holders := [_holder(device, files[device]) for device in files if device not in held]) != reported:
+            reported = holders
+            print(f"waiting for {count} of {len(files)} devices: {'; '.join(reported)}", file=sys.stderr, flush=True)
         time.sleep(_WAIT_S * random.uniform(0.5, 1.5))
 
 
 def _own_folder(folder: Path) -> int:
-    """Open a folder that this user alone can write to, made if it is not there."""
+    """Open a folder that only this user can write to; make it if it is missing."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     try:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
         raise LaminaError(f"{folder} is no folder, and locks of devices stand in it. Delete it.") from None
-    found = os.fstat(place)
-    if found.st_uid != os.getuid():
+    status = os.fstat(place)
+    if status.st_uid != os.getuid():
         raise LaminaError(
-            f"{folder}, where this user's locks of devices stand, belongs to another (uid {found.st_uid}). Have it "
+            f"{folder}, where this user's locks of devices stand, belongs to another (uid {status.st_uid}). Have it "
             "deleted, or set TMPDIR to a folder of your own."
         )
     os.fchmod(place, 0o700)
@@ -134,7 +135,7 @@ def _open(place: int, name: str, folder: Path) -> int:
 
 
 def _holder(device: str, file: int) -> str:
-    """What holds a device, as far as its lock says."""
+    """The process that holds a device, as its lock names it."""
     pid = os.pread(file, 20, 0).decode(errors="replace")
     try:
         words = Path(f"/proc/{int(pid)}/cmdline").read_bytes().split(b"\0")
@@ -145,7 +146,7 @@ def _holder(device: str, file: int) -> str:
 
 
 def _locked(file: int) -> bool:
-    """Whether an open file is locked now, and was not before."""
+    """Lock an open file; False if another process holds its lock."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

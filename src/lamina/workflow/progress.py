@@ -1,8 +1,8 @@
 """How far a run is: jobs done of all, the stage, the time left, and nothing else unless something goes wrong.
 
-Snakemake's logger plugin `lamina` (`snakemake --logger lamina`, as `make run` does). On a terminal one line is written
-over and over; in a pipe there is a line a minute and a line for each tenth of the run, without control codes. Of long
-jobs it tells the shares that their logs say are done.
+This is Snakemake's logger plugin `lamina` (`snakemake --logger lamina`, as `make run` does). On a terminal it writes
+one line over and over; in a pipe it writes a line a minute and a line for each tenth of the run, without control codes.
+For long jobs it shows the shares that are done, as their logs say.
 """
 
 import logging
@@ -23,7 +23,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lamina.timeleft import SECONDS, said, spoken
 from lamina.workflow.expected import Expected, Waiting, of_graph
 
-# Snakemake's own talk of a run that goes well; whatever else it says is shown.
+# Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
 _SILENT = {*_COUNTED, LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO, LogEvent.SHELLCMD}
 _TALK = (
@@ -66,10 +66,10 @@ class Running(NamedTuple):
         with self.log.open("rb") as file:
             stat = self.log.stat()
             file.seek(max(0, stat.st_size - _TAIL))
-            found = said(file.read().decode(errors="replace"))
-        if found is None or found[1] is None:
-            return found
-        return found[0], max(0.0, found[1] - max(0.0, now - stat.st_mtime))
+            last = said(file.read().decode(errors="replace"))
+        if last is None or last[1] is None:
+            return last
+        return last[0], max(0.0, last[1] - max(0.0, now - stat.st_mtime))
 
 
 @dataclass
@@ -111,14 +111,16 @@ class Progress:
             self.timed.append((one, now - began))
 
     def shares(self, now: float) -> dict[int, float]:
-        """What running jobs have done, by their logs. A cluster runs hundreds, which write a line a minute at most: so
-        logs are looked at as seldom, and those of younger jobs never.
+        """The shares that running jobs have done, by their logs.
+
+        A cluster runs hundreds of jobs, and each writes a line a minute at most. So logs are read about as seldom, and
+        logs of younger jobs are not read.
         """
         if now - self._looked >= _LOOK:
             self._looked = now
             self.expected.look()
             old = {job: one for job, one in self.running.items() if now - one.begun >= SECONDS}
-            self._said = {job: found for job, one in old.items() if (found := one.said(now))}
+            self._said = {job: last for job, one in old.items() if (last := one.said(now))}
         return {job: share for job, (share, _) in self._said.items() if job in self.running and share}
 
     def left(self, now: float) -> tuple[float, bool] | None:
@@ -129,7 +131,7 @@ class Progress:
         """
         self.shares(now)
         passed = now - self.begun
-        lasting = {job: found[1] for job, found in self._said.items() if job in self.running}
+        lasting = {job: seconds for job, (_, seconds) in self._said.items() if job in self.running}
         ending = {job: seconds for job, seconds in lasting.items() if seconds is not None}
         timed = self.timed + [
             (self.running[job].job, now - self.running[job].begun + seconds) for job, seconds in ending.items()
@@ -177,14 +179,18 @@ class LogHandler(LogHandlerBase):
     needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        told = self.common_settings
-        self.stream: TextIO = sys.stdout if told.stdout else sys.stderr
+        settings = self.common_settings
+        self.stream: TextIO = sys.stdout if settings.stdout else sys.stderr
         self.progress = Progress()
         self.drawn = ""  # the line that stands on the terminal
-        self.said = (0, 0.0)  # tenth of the run and time of the last line in a pipe
+        self.last = (0, 0.0)  # tenth of the run and time of the last line in a pipe
         self._over = threading.Event()
-        self.addFilter(DefaultFilter(told.quiet, told.debug_dag, told.verbose, told.dryrun, told.printshellcmds))
-        self.setFormatter(DefaultFormatter(told.quiet, told.show_failed_logs))
+        self.addFilter(
+            DefaultFilter(
+                settings.quiet, settings.debug_dag, settings.verbose, settings.dryrun, settings.printshellcmds
+            )
+        )
+        self.setFormatter(DefaultFormatter(settings.quiet, settings.show_failed_logs))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count a record, or show it."""
@@ -210,29 +216,29 @@ class LogHandler(LogHandlerBase):
         text = str(record.msg or "")
         return record.__dict__.get("event") not in _SILENT and bool(text.strip()) and not text.startswith(_TALK)
 
-    def _count(self, told: dict[str, Any], now: float) -> None:
-        event, progress = told["event"], self.progress
+    def _count(self, fields: dict[str, Any], now: float) -> None:
+        event, progress = fields["event"], self.progress
         if event == LogEvent.RUN_INFO:
-            progress.plan(told["stats"], now, *_planned())
+            progress.plan(fields["stats"], now, *_planned())
             threading.Thread(target=self._keep_saying, daemon=True).start()
         elif event == LogEvent.JOB_INFO:
-            progress.start(told["jobid"], told["rule_name"], now, next(map(Path, told.get("log") or []), None))
-            if told.get("rule_msg"):  # what a rule has to say of its job
-                self._say(told["rule_msg"])
+            progress.start(fields["jobid"], fields["rule_name"], now, next(map(Path, fields.get("log") or []), None))
+            if fields.get("rule_msg"):  # the message of a rule for its job
+                self._say(fields["rule_msg"])
         elif event == LogEvent.JOB_FINISHED:
-            progress.finish(told["job_id"], now)
+            progress.finish(fields["job_id"], now)
         elif event == LogEvent.PROGRESS:
-            progress.done, progress.total = told["done"], told["total"]
+            progress.done, progress.total = fields["done"], fields["total"]
         if self.stream.isatty():
             self._draw(progress.line(now))
         elif event in (LogEvent.RUN_INFO, LogEvent.PROGRESS):
             tenth = progress.done * 10 // max(1, progress.total)
-            if event == LogEvent.RUN_INFO or tenth > self.said[0] or now - self.said[1] >= _SECONDS:
-                self.said = (tenth, now)
+            if event == LogEvent.RUN_INFO or tenth > self.last[0] or now - self.last[1] >= _SECONDS:
+                self.last = (tenth, now)
                 self._say(progress.line(now))
 
     def _keep_saying(self) -> None:
-        """A line a minute also while long jobs neither begin nor end."""
+        """Write a line a minute also while no job begins or ends."""
         while not self._over.wait(_SECONDS):
             self.acquire()
             try:
@@ -244,8 +250,8 @@ class LogHandler(LogHandlerBase):
     def _say_again(self, now: float) -> None:
         if self.stream.isatty():
             self._draw(self.progress.line(now))
-        elif now - self.said[1] >= _SECONDS:
-            self.said = (self.said[0], now)
+        elif now - self.last[1] >= _SECONDS:
+            self.last = (self.last[0], now)
             self._say(self.progress.line(now))
 
     def _draw(self, line: str) -> None:

@@ -1,7 +1,7 @@
-"""What tells that an output is fresh where Snakemake's own records of it are gone: what its job was told, in the file.
+"""The files themselves say whether an output is fresh if Snakemake's own records of it are gone.
 
-Without a record, as after `.snakemake` was deleted, Snakemake compares nothing but times, so that what was made with
-other options or other code would count as fresh.
+Without a record, as after `.snakemake` was deleted, Snakemake only compares times, so that files of other options or
+other code would count as fresh. Each file holds a hash of what its job was told, which is compared here.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ _recorded, _changed = PersistenceBase.has_metadata, PersistenceBase.params_chang
 
 
 def follow_files() -> None:
-    """Let Snakemake look into the files that it has no records of."""
+    """Let Snakemake look into files for which it has no records."""
     PersistenceBase.has_metadata = lambda self, job: _recorded(self, job) or _differ(job)
     PersistenceBase.params_changed = _params_changed
 
@@ -27,10 +27,10 @@ def _params_changed(self: PersistenceBase, job: Any, file: Any = None) -> Any:
 
 
 def _differ(job: Any) -> bool:
-    """Whether a job's files were made by one that was told something else, or do not say what theirs was told."""
-    there = [file for file in job.output if Path(file).exists()]
-    told = getattr(job.params, "job", None)
-    if not there or told is None:
+    """Whether a job's files were made by a job that was told something else, or do not say what it was told."""
+    existing = [file for file in job.output if Path(file).exists()]
+    text = getattr(job.params, "job", None)
+    if not existing or text is None:
         return False
-    found = {seal.told(file) for file in there if Path(file).is_file()} - {None}
-    return found != {seal.hashed(told)}
+    hashes = {seal.told(file) for file in existing if Path(file).is_file()} - {None}
+    return hashes != {seal.hashed(text)}

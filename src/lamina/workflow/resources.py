@@ -7,7 +7,7 @@ from typing import Any
 from lamina import seal
 from lamina.models.manifest import weights_gb
 
-CLUSTER_THREADS = 4  # beside a GPU: one feeds it, the others tokenise and read weights
+CLUSTER_THREADS = 4  # beside a GPU: one thread feeds it, the others tokenise and read weights
 
 WEIGHTS_SHARE = 0.75  # of a device's memory
 
@@ -18,10 +18,10 @@ def threads(cores: int | None, alone: bool = False) -> int:
     Parameters
     ----------
     cores
-        Of the machine that jobs share with Snakemake; None where a cluster runs them, whose nodes' cores do not count.
+        Cores of the machine that jobs share with Snakemake; None if a cluster runs the jobs on its nodes.
     alone
-        Whether the job has the machine to itself, as timing wants it. Otherwise two share the cores, which are what
-        computes where there is no GPU.
+        Whether the job has the machine to itself, as timing needs it. Otherwise two jobs share the cores, which compute
+        if there is no GPU.
     """
     if cores is None:
         return CLUSTER_THREADS
@@ -34,7 +34,7 @@ def devices(asked: int | str, manifest: str | Path, device_gb: float, here: int 
     Parameters
     ----------
     device_gb
-        Memory of one, of which weights have WEIGHTS_SHARE and passes the rest.
+        Memory of one GPU. Weights get WEIGHTS_SHARE of it, and passes get the rest.
     here
         GPUs of the machine, if it is this one; None on a cluster.
     """

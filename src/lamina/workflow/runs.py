@@ -1,5 +1,5 @@
-"""The runs that work in a folder: each has a folder of its own under `.snakemake/lamina-runs`, so that one never takes
-another's socket or record. `python -m lamina.workflow.runs` fails where one still lives, and says how to end it.
+"""The runs that work in a folder: each has a folder of its own under `.snakemake/lamina-runs`, so that no run uses the
+socket or record of another. `python -m lamina.workflow.runs` fails if a run still lives, and says how to end it.
 """
 
 import os
@@ -19,7 +19,7 @@ def own() -> Path:
 
 
 def begin() -> None:
-    """Put this run on record, and tidy those away that have ended."""
+    """Put this run on record, and delete the records of runs that have ended."""
     for folder in FOLDER.glob("*"):
         if _living(folder) is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -34,14 +34,14 @@ def end() -> None:
 
 
 def check(root: Path, elsewhere: bool = False) -> None:
-    """Refuse to go on where a run in `root` may still be at work.
+    """Refuse to go on if a run in `root` may still be at work.
 
-    `elsewhere` says that runs which were started on other machines have certainly ended.
+    `elsewhere` says that runs that were started on other machines have certainly ended.
 
     Raises
     ------
     LaminaError
-        Saying which, and how to end it.
+        If a run may be at work. The message names it and says how to end it.
     """
     for folder in sorted((root / FOLDER).glob("*")):
         reason = _living(folder)
@@ -50,7 +50,7 @@ def check(root: Path, elsewhere: bool = False) -> None:
 
 
 def explain_locks() -> None:
-    """Let Snakemake say of a folder that it finds locked whose lock that is, and what to write."""
+    """Let Snakemake say who holds the lock of a locked folder, and what to write."""
     from snakemake import exceptions
 
     class Locked(exceptions.LockException):
@@ -90,7 +90,7 @@ def _since(pid: int) -> str | None:
     except OSError:
         if Path("/proc/self").exists():
             return None
-    try:  # where processes are no files
+    try:  # on systems without /proc
         os.kill(pid, 0)
     except ProcessLookupError:
         return None

@@ -35,11 +35,11 @@ def searching(config: Configuration) -> list[str]:
 
 def searches(config: Configuration) -> dict[tuple[str, str, str], list[int]]:
     """The sizes that are searched for, by (model, calibration, selector)."""
-    found: dict[tuple[str, str, str], list[int]] = {}
+    sizes_of: dict[tuple[str, str, str], list[int]] = {}
     for model, calibration, selector, removed in plans(config):
         if config.selectors[selector].SEARCHES:
-            found.setdefault((model, calibration, selector), []).append(removed)
-    return found
+            sizes_of.setdefault((model, calibration, selector), []).append(removed)
+    return sizes_of
 
 
 def sizes(config: Configuration, model: str, calibration: str, selector: str, recovery: str) -> list[int]:
@@ -86,7 +86,7 @@ def benchmark_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
 
 
 def generation_blocks(config: Configuration) -> list[tuple[str, str, str, int]]:
-    """The benchmark jobs of the tasks to which answers are written, which have a job of their own each."""
+    """The benchmark jobs of the tasks to which answers are written; each has another job for the answers."""
     written = {name for name, task in config.benchmarks.tasks.items() if task.generate}
     return [block for block in benchmark_blocks(config) if block[2] in written]
 
@@ -104,9 +104,9 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str, str, int]]:
     """(model, calibration, selector, removed) of every sweep that goes into the tables.
 
-    Sweeps of the unpruned model have the selector `base/{pass}/{units}`; where one pass carries another's metrics, the
-    other is left out, so that no row is there twice. `carried` puts those in as well, since steps of selectors read
-    them, and those of calibrations that steps are scored on beside their own, which go into no table.
+    Sweeps of the unpruned model have the selector `base/{pass}/{units}`. If one pass carries another's metrics, the
+    other is left out, so that no row is there twice. With `carried` those are included, because steps of selectors read
+    them. It also includes the sweeps of other calibrations that steps are scored on, which go into no table.
     """
     base = {(model, calibration, units, pass_) for model, calibration, pass_, units in maps(config)}
     steps = set()
@@ -209,7 +209,7 @@ def read_by(config: Configuration, variant: Variant) -> set[str]:
 
 
 def calibrations(config: Configuration) -> list[tuple[str, str]]:
-    """(model, calibration) of every calibration that is read: those of studies, and what makes variants beside them."""
+    """(model, calibration) of every calibration that is read: those of studies, and others that make variants."""
     mended = {(v.model, name) for v in variants(config) for name in read_by(config, v)}
     return sorted({*captures(config), *mended})
 
@@ -221,11 +221,11 @@ def diagnoses(config: Configuration) -> list[tuple[str, str, str]]:
 
 
 def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
-    """Variants of a model that may differ in cost: all, with no healing, since one is merged into the weights.
+    """Variants of a model that may differ in cost: all, without healing, because it is merged into the weights.
 
-    What changes the cost is the kind of unit, the number of removed units, the recovery, and the number of *runs* of
-    removed layers, since a patch stands once in each. Only plans tell the last: the job is given every variant, reads
-    the plans and measures the first of each kind. Empty where the configuration measures no efficiency.
+    The cost depends on the kind of unit, the number of removed units, the recovery, and the number of *runs* of removed
+    layers, because each run has one patch. Only plans know the runs: so the job is given every variant, reads the plans
+    and measures the first of each kind. Empty if the configuration measures no efficiency.
     """
     if config.benchmarks.efficiency is None:
         return []
@@ -242,7 +242,7 @@ def draft_variants(config: Configuration, model: str) -> list[Variant]:
     """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
     drafts = config.benchmarks.drafts
     every = _of_model(config, model) if drafts else set()
-    # Of a model that no study prunes the number of layers may be unknown.
+    # The number of layers may be unknown for a model that no study prunes.
     if drafts is None or not every:
         return []
     least = removed_count(drafts.removed, config.models[model].layers)
@@ -261,12 +261,12 @@ def _study_variants(
     config: Configuration, study: Prune, model: str | None = None, calibration: str | None = None
 ) -> Iterator[Variant]:
     """Variants of one study in the order of its lists, of one model and calibration if they are given."""
-    for each in study.models:
-        if model in (None, each):
-            counts = [removed_count(entry, config.models[each].layers) for entry in study.removed]
+    for studied in study.models:
+        if model in (None, studied):
+            counts = [removed_count(entry, config.models[studied].layers) for entry in study.removed]
             calibrations = [name for name in study.calibrations if calibration in (None, name)]
             ways = product(calibrations, study.selectors, counts, study.recoveries, study.healings)
-            yield from (Variant(each, *way) for way in ways)
+            yield from (Variant(studied, *way) for way in ways)
 
 
 def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[str]:
@@ -279,7 +279,7 @@ def _study_tasks(config: Configuration, study: Prune, calibration: str) -> list[
 
 
 def _model_tasks(config: Configuration, model: str) -> set[str]:
-    """Where the unpruned model is measured: on every task and text, if any study prunes it."""
+    """The tasks and texts that the unpruned model is measured on: all, if any study prunes it."""
     used = any(model in study.models for study in _pruning(config))
     return {*config.benchmarks.tasks, *config.benchmarks.perplexity} if used else set()
 

@@ -1,11 +1,11 @@
 """A parent that has imported the libraries: jobs on a machine without a GPU are its forks and start in milliseconds.
 
-`start` begins a process that waits for clients (`warm_client`) and costs nothing until one comes. For each kind of
-libraries and each environment, whose settings libraries read as they are imported, it forks a parent, which imports
-them and forks the jobs. A fork has the client's files, folder, arguments and threads, and reads lamina's code afresh.
-It is killed, with all that it started, when its client goes; parents die with the process that called `start`. A parent
-that has died is replaced. Who may connect runs code as this user, so the socket stands in a folder that this user alone
-can enter, and a client of another user's is not read.
+`start` begins a process that waits for clients (`warm_client`) and costs nothing until one comes. It forks a parent for
+each kind of libraries and each environment, because libraries read settings at import. The parent imports the libraries
+and forks the jobs. A fork has the client's files, folder, arguments and threads, and reads lamina's code afresh. It is
+killed, with all that it started, when its client goes; parents die with the process that called `start`. A parent that
+has died is replaced. A client runs code as this user, so the socket stands in a folder that only this user can enter,
+and the messages of another user's client are not read.
 """
 
 import atexit
@@ -55,7 +55,7 @@ def start(address: str | Path, records: str | Path) -> "subprocess.Popen[bytes]"
     address
         Path of a socket, at most 107 bytes, in a folder of its own.
     records
-        Folder for what the imports of each parent cost, in the form of Snakemake's benchmark files.
+        Folder for the cost of each parent's imports, in the form of Snakemake's benchmark files.
     """
     folder = Path(address).parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -75,12 +75,12 @@ def start(address: str | Path, records: str | Path) -> "subprocess.Popen[bytes]"
 @dataclass(frozen=True)
 class _Job:
     pid: int
-    ended: int  # readable once it has
+    ended: int  # readable once the job has ended
     client: socket.socket
-    shared_mb: float  # resident as it began, all of it the parent's too
+    shared_mb: float  # resident memory at its start, all shared with the parent
 
     def kill(self) -> None:
-        """End it and what it started."""
+        """End the job and all that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -118,7 +118,7 @@ def _wait(address: str, records: Path) -> None:
                     try:
                         _parent(theirs, LIBRARIES[kind], dict(settings), records / f"{kind}-{started}.jsonl")
                     finally:
-                        os._exit(1)  # whatever happened, no second process waits here
+                        os._exit(1)  # whatever happened, the fork must not wait here too
                 theirs.close()
                 parents[asked] = ours
                 started += 1
@@ -129,7 +129,7 @@ def _wait(address: str, records: Path) -> None:
 
 
 def _has_ended(parent: socket.socket) -> bool:
-    """Whether a parent, which never says anything, has closed its side."""
+    """Whether a parent has closed its side; it never sends anything."""
     return bool(select.select([parent], [], [], 0)[0])
 
 
@@ -139,7 +139,7 @@ def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[
     os.environ.update({**settings, **_NO_THREADS})
     began = time.monotonic()
     for name in libraries:
-        with contextlib.suppress(ImportError):  # its jobs say what is missing
+        with contextlib.suppress(ImportError):  # the jobs say what is missing
             importlib.import_module(name)
     for name in _NO_THREADS:
         del os.environ[name]
@@ -164,7 +164,7 @@ def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[
                     selector.register(job.ended, selectors.EVENT_READ, job)
                     selector.register(job.client, selectors.EVENT_READ, job)
             elif key.fileobj is job.client:
-                # A client says nothing after its request, so it has gone.
+                # A client sends nothing after its request, so it has gone.
                 selector.unregister(job.client)
                 job.kill()
             else:
@@ -174,7 +174,7 @@ def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[
                 with contextlib.suppress(KeyError):  # its client has gone already
                     selector.unregister(job.client)
                 job.close()
-                break  # what else was ready may be of this job
+                break  # other ready events may belong to this job
 
 
 def _end(job: _Job) -> None:
@@ -199,7 +199,7 @@ def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
     if pid:
         for file in files:
             os.close(file)
-        with contextlib.suppress(OSError):  # done from both sides, so that it is done before either goes on
+        with contextlib.suppress(OSError):  # both sides do it, so that it is done before either goes on
             os.setpgid(pid, pid)
         with contextlib.suppress(OSError):
             client.sendall(STARTED)
@@ -212,8 +212,8 @@ def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if parent != os.getppid():
             os._exit(1)
-        for each in (client, *inherited):
-            each.close()
+        for handle in (client, *inherited):
+            handle.close()
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
@@ -223,7 +223,7 @@ def _fork(client: socket.socket, inherited: Iterable[Any]) -> _Job:
 
 
 def run(command: list[str], folder: str, threads: dict[str, str], mask: int) -> int:
-    """Run a script as the interpreter would; returns the exit code. Its end does not tear the libraries down."""
+    """Run a script as the interpreter would, and return the exit code. Its end does not unload the libraries."""
     os.chdir(folder)
     os.umask(mask)
     os.environ.update(threads)
@@ -256,7 +256,7 @@ def run(command: list[str], folder: str, threads: dict[str, str], mask: int) -> 
 
 
 def _use_threads(number: str | None) -> None:
-    """What libraries do with the number of threads in the environment when they are imported."""
+    """Set the number of threads, as libraries do by the environment when they are imported."""
     count = int(number or os.cpu_count() or 1)
     if "torch" in sys.modules and number:
         sys.modules["torch"].set_num_threads(count)

@@ -1,7 +1,7 @@
 """`python -I -S warm_client.py ADDRESS HEAVY SCRIPT …`: run a script in a fork of a warm parent (lamina.workflow.warm).
 
-Where no parent listens or starts the job, this process becomes the interpreter itself. Every job starts it, so it
-imports next to nothing. HEAVY names, with commas between, the scripts that need the libraries of models.
+If no parent listens or starts the job, this process becomes the interpreter itself. Every job starts it, so it imports
+next to nothing. HEAVY is a list of the scripts that need the libraries of models, with commas between.
 """
 
 import marshal
@@ -14,16 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# What a fork can still follow, and what no library reads. Any other difference asks for a parent of its own.
+# Settings that a fork can still follow, and settings that no library reads. Any other difference needs another parent.
 _LIBRARIES = ("OMP_NUM", "MKL_NUM", "OPENBLAS_NUM", "GOTO_NUM", "VECLIB_MAXIMUM", "NUMEXPR_NUM")
 THREADS = {f"{library}_THREADS" for library in _LIBRARIES}
 _SHELL = {"_", "PWD", "OLDPWD", "SHLVL"}
-STARTED = b"+"  # what a parent says once a job has begun
+STARTED = b"+"  # a parent sends it once a job has begun
 _TRIES = 2  # a parent that died is replaced when the next client asks
 
 
 def send(connection: socket.socket, message: "Any", files: tuple[int, ...] = ()) -> None:
-    """One message of plain values: its length, along with open files, then its bytes."""
+    """Send one message of plain values: its length, along with open files, then its bytes."""
     data = marshal.dumps(message)
     socket.send_fds(connection, [len(data).to_bytes(4, "big")], files)
     connection.sendall(data)
@@ -47,9 +47,9 @@ def receive(connection: socket.socket, n_files: int = 0) -> "tuple[Any, list[int
 
 
 def is_own(connection: socket.socket) -> bool:
-    """Whether the process at the other end runs as the same user; what it says is not read before that is known."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid of 4 bytes each
-    return int.from_bytes(found[4:8], sys.byteorder) == os.geteuid()
+    """Whether the process at the other end runs as the same user; nothing is read from it before that is known."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # pid, uid, gid of 4 bytes each
+    return int.from_bytes(credentials[4:8], sys.byteorder) == os.geteuid()
 
 
 def main() -> None:
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def _start(connection: socket.socket, asked: "Any", request: "Any", shell: int) -> bool:
-    """Whether a parent took the job up."""
+    """Ask a parent to start the job; return whether it did."""
     try:
         send(connection, asked)
         send(connection, request, (0, 1, 2))
@@ -101,7 +101,7 @@ def _follow(connection: socket.socket, shell: int) -> None:
 
 
 def _wait(connection: socket.socket, shell: int) -> None:
-    """Until the parent says something or has gone; Snakemake kills the shell alone, and a job goes with its client."""
+    """Wait until the parent sends something or has gone. Snakemake kills the shell alone: then the job ends too."""
     while not select.select([connection], [], [], 1.0)[0]:
         if os.getppid() != shell:
             os._exit(1)
