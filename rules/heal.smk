@@ -1,6 +1,7 @@
 # Needs: a plan, its patch (unless the recovery is none), the calibration and those that the healing adds to it. Gives:
 # results/adapters/{key}/removed={n}/{recovery}/{healing}/ with what was trained and its curve. While a job trains, it
-# has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a killed job goes on there.
+# has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a killed job goes on
+# from there.
 from lamina.jobs.heal_variant import HealVariant
 
 healing = described(HealVariant, CONFIG)

@@ -1,7 +1,7 @@
 # Needs: a model, a calibration, the plan that says what is already removed, and what a repair in the loop adds. Gives:
 # results/sweeps/{key}/removed={n}.parquet: every remaining unit's removal, sample by sample.
-# Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps. A sweep of
-# another calibration than that of the plans has the selector for/{calibration of the plans}/{selector}.
+# Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps. A sweep
+# of another calibration than that of the plans has the selector for/{calibration of the plans}/{selector}.
 from lamina.jobs.gather_sweep import GatherSweep
 from lamina.jobs.sweep_units import SweepUnits
 
