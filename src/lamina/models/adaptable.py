@@ -1,4 +1,4 @@
-"""What of a model low-rank updates can stand beside: linear modules, and experts that are stacked in one parameter."""
+"""The weights that low-rank updates can adapt: linear modules, and experts stacked in one parameter."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ class Adaptable:
 
     @property
     def holders(self) -> set[str]:
-        """Where PEFT's updates stand: several parameters of a module have one wrapped around the other."""
+        """Names of the modules that hold PEFT's updates; PEFT wraps a module once for each of its parameters."""
         stacked = Counter(name.rpartition(".")[0] for name in self.parameters)
         wrapped = {f"{name}{'.base_layer' * depth}" for name, count in stacked.items() for depth in range(count)}
         return {*self.modules, *wrapped}
 
 
 def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
-    """What `targets` name: projections of `mlp`, `attention`, both (`all`) or `none`, of those there are now.
+    """The projections that `targets` names: those of `mlp`, of `attention`, of both (`all`) or of `none`.
 
     Raises
     ------
@@ -38,21 +38,21 @@ def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
         If there are none.
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
-    found = Adaptable(
+    targeted = Adaptable(
         [name for part in parts for name in linear_maps(model, part)],
         [name for part in parts for name in stacked_maps(model, part)],
     )
-    if parts and not found.holders:
+    if parts and not targeted.holders:
         other = "attention" if targets == "mlp" else "mlp"
         raise LaminaError(
             f"the {' and '.join(parts)} of the model family '{family_of(model).name}' have no linear modules, and no "
             f"experts stacked in one parameter, that LoRA can adapt. Write targets: {other}, or method: full."
         )
-    return found
+    return targeted
 
 
 def adapted_weight(layer: nn.Module) -> tuple[nn.Module, str]:
-    """The module behind one of PEFT's layers, and the name of its parameter that the update is of."""
+    """The module behind one of PEFT's layers, and the name of the parameter that the update changes."""
     inner: Any = layer
     while hasattr(inner, "base_layer"):
         inner = inner.base_layer
@@ -60,7 +60,7 @@ def adapted_weight(layer: nn.Module) -> tuple[nn.Module, str]:
 
 
 def own_adapted(layer: nn.Module) -> nn.Parameter:
-    """Put a copy of the adapted weight in its place, so that an update can be merged; returns the shared one."""
+    """Put a copy of the adapted weight in its place, so that an update can be merged; return the shared weight."""
     module, name = adapted_weight(layer)
     shared: nn.Parameter = getattr(module, name)
     own(module, name)
@@ -71,8 +71,8 @@ def own_adapted(layer: nn.Module) -> nn.Parameter:
 def names_as_they_are(model: PreTrainedModel) -> Iterator[None]:
     """While open, PEFT takes the names of modules as they are.
 
-    It would go by the model's type, and in families with experts take `gate_proj` for the experts that checkpoints had
-    before transformers stacked them.
+    Otherwise PEFT would translate names by the model's type. In families with experts it would take `gate_proj` for the
+    separate experts of checkpoints from before transformers stacked them.
     """
     model.config.__dict__["model_type"] = ""
     try:

@@ -26,7 +26,7 @@ class Place:
     Attributes
     ----------
     boundary : (start, end) in base numbering.
-    position : number of the variant's layers before the boundary; the layer that follows it, if one does, is
+    position : number of the variant's layers before the boundary. If a layer follows the boundary, it is
         `layers_of(variant)[position]`.
     """
 
@@ -35,10 +35,10 @@ class Place:
 
 
 class Repairing(Protocol):
-    """Whatever repairs a cut model at a boundary: a `Patch`, or a fitted recovery."""
+    """A repair of a cut model at a boundary: a `Patch`, or a fitted recovery."""
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
-        """Repair a variant that shares its parameters with the base model, of which none may change."""
+        """Repair a variant. It shares its parameters with the base model, so none of them may change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Patch:
     bias: torch.Tensor | None = None
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
-        """Make the layer or the final norm that follows apply it.
+        """Make the layer or the final norm behind the boundary apply the patch.
 
         Raises
         ------
@@ -77,14 +77,14 @@ def share(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def own(module: nn.Module, name: str) -> nn.Parameter:
-    """A copy of a module's parameter, put in its place: it may be changed, as the base model does not share it."""
+    """A copy of a module's parameter, put in its place. The base model does not share it, so it may change."""
     copied = nn.Parameter(getattr(module, name).detach().clone(), requires_grad=False)
     setattr(module, name, copied)
     return copied
 
 
 def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Copies of all parameters of a variant, put in their places, by name; what was tied stays tied."""
+    """Copies of all parameters of a variant, put in their places, by name; tied parameters stay tied."""
     copies: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -100,7 +100,7 @@ def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping
     Raises
     ------
     LaminaError
-        If they do not belong to the runs that `units` leave, or one has no place.
+        If the patches do not belong to the runs that `units` leave, or one of them has no place.
     """
     check_boundaries(model, units, patches)
     last = max(kept_layers(model, units), default=-1)
@@ -140,7 +140,7 @@ def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
     Raises
     ------
     LaminaError
-        Naming the model and the stage in which it happened.
+        The message names the model and the stage in which it happened.
     """
     if torch.isnan(values).any():
         raise LaminaError(

@@ -1,7 +1,7 @@
-"""What a model folder holds, by its config.json and the headers of its safetensors files. Torch-free, since the
-configuration asks too.
+"""What a model folder holds, read from its config.json and the headers of its safetensors files.
 
-A folder may come from anybody: what would hang a job, or end it somewhere else, is refused here with the file's name.
+The configuration uses this module too, so it does not import torch. A folder may come from anybody: a file that would
+hang a job, or make it fail later, is refused here by its name.
 """
 
 import json
@@ -21,12 +21,13 @@ _MOST_LAYERS = 10_000
 
 
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
-    """What the config.json of a model folder says; `where` is the key that names it, as `source`.
+    """The settings in the config.json of a model folder. The key `where` of the configuration names it as `source`.
 
     Raises
     ------
     LaminaError
-        If there is none, it is no JSON object, or what it says cannot be, or the folder holds a pipe or a device.
+        If there is no config.json, it is no JSON object, it holds impossible values, or the folder holds a pipe or a
+        device.
     """
     for path in folder.iterdir():
         if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
@@ -47,11 +48,11 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
         raise LaminaError(f"{where}: '{source}/config.json' is nested too deep to be read. Restore the file.") from None
     except ValueError as error:
         raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
-    told = decoder_settings(settings)
+    decoder = decoder_settings(settings)
     for key in LAYER_KEYS:
-        if isinstance(told.get(key), int) and not 0 < told[key] <= _MOST_LAYERS:
+        if isinstance(decoder.get(key), int) and not 0 < decoder[key] <= _MOST_LAYERS:
             raise LaminaError(
-                f"{where}: '{source}/config.json' says `{key}: {told[key]}`, which no model has. Restore the file."
+                f"{where}: '{source}/config.json' says `{key}: {decoder[key]}`, which no model has. Restore the file."
             )
     return settings
 
@@ -62,12 +63,12 @@ def decoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
-    """The tensors of each safetensors file of a model, in order of the files' names; empty where it has none.
+    """The tensors of each safetensors file of a model, in the order of file names; empty if there are none.
 
     Raises
     ------
     LaminaError
-        If one that the index names is missing, or one is damaged.
+        If a file that the index names is missing, or a file is damaged.
     """
     index = folder / "model.safetensors.index.json"
     if index.is_file():
@@ -87,13 +88,13 @@ def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
 def _read_header(shard: Path, where: str) -> dict[str, Any]:
     """Shape, dtype and place of the tensors in a safetensors file.
 
-    8 bytes of length (little-endian), a header in JSON, then the tensors without gaps; `data_offsets` count from the
-    end of the header.
+    A file holds 8 bytes of length (little-endian), a header in JSON, then the tensors without gaps. `data_offsets`
+    count from the end of the header.
 
     Raises
     ------
     LaminaError
-        If the header is damaged, or the data does not have the length that it says.
+        If the header is damaged, or the data does not have the length that the header says.
     """
     size = shard.stat().st_size
     with shard.open("rb") as file:

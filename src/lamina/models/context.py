@@ -1,4 +1,4 @@
-"""How many tokens a model sees at once. Torch-free, since the configuration asks it too."""
+"""How many tokens a model sees at once. The configuration uses this module too, so it does not import torch."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,10 +9,10 @@ _KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of l
 
 
 def context(settings: Mapping[str, Any]) -> int | None:
-    """The context of a model, of the settings in its config.json; None where they do not say (ALiBi needs no limit)."""
+    """The context, in tokens, that the settings in a config.json state; None if they state none (ALiBi needs none)."""
     text = settings.get("text_config") or settings  # multimodal checkpoints nest the decoder's settings
-    found = next((text[key] for key in _KEYS if text.get(key) is not None), None)
-    return found if isinstance(found, int) else None
+    limit = next((text[key] for key in _KEYS if text.get(key) is not None), None)
+    return limit if isinstance(limit, int) else None
 
 
 def check_fits(where: str, tokens: int, limit: int | None, model: str) -> None:

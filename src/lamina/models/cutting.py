@@ -1,6 +1,7 @@
-"""The configuration of a cut model: what lists, numbers or counts layers is cut by rules and not family by family.
+"""The configuration of a cut model. Rules that hold for all families cut what lists, numbers or counts layers.
 
-What a rule cannot tell (layers at every n-th place, say) is found when an export is loaded back and compared.
+Rules do not see everything (layers at every n-th place, for example). What they miss shows when an export is loaded
+back and compared.
 """
 
 import re
@@ -12,7 +13,7 @@ from transformers import PretrainedConfig
 
 # Names under which configurations keep how many layers there are.
 _DEPTH = re.compile(r"num_hidden_layers|num_layers|n_layers?|num_blocks|(num_)?(decoder|encoder)_layers")
-# Lists that speak of tokens, classes or files; one as long as the model is deep is a coincidence.
+# Lists of tokens, classes or files. If such a list is as long as the model is deep, this is a coincidence.
 _NOT_PER_LAYER = ("token_id", "token_ids", "tokens", "architectures", "id2label", "label2id", "section", "shape")
 # Lists of the numbers of layers, and counts of those at the beginning.
 _NUMBERS = re.compile(r".*(_layers|_layer_ids|_idxs?|_layer_indices)")
@@ -23,7 +24,7 @@ def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
     """Make the configuration of a model of `depth` layers that of a model of its `kept` layers, in place."""
     own = config.to_dict().get("per_layer_config") or {}
     if own:
-        # Otherwise entries of single layers cannot be looked at.
+        # While this is set, entries of single layers cannot be read.
         config.per_layer_config = None
     place = {layer: number for number, layer in enumerate(kept)}
     longer = _of_depth(config, depth + 1)
@@ -45,13 +46,15 @@ def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
     if getattr(config, "num_nextn_predict_layers", None):
         config.num_nextn_predict_layers = 0
     set_depth(config, len(kept))
-    left: dict[int | str, dict[str, Any]] = {place[int(n)]: told for n, told in own.items() if int(n) in place}
+    left: dict[int | str, dict[str, Any]] = {
+        place[int(layer)]: settings for layer, settings in own.items() if int(layer) in place
+    }
     if left:
         config.per_layer_config = left
 
 
 def set_depth(config: PretrainedConfig, depth: int) -> None:
-    """Say that there are so many layers, under each name that the configuration has for it."""
+    """Set the number of layers under every name that the configuration has for it."""
     for name in [name for name, value in vars(config).items() if _DEPTH.fullmatch(name) and isinstance(value, int)]:
         setattr(config, name, depth)
 
@@ -59,36 +62,36 @@ def set_depth(config: PretrainedConfig, depth: int) -> None:
 def _of_depth(config: PretrainedConfig, depth: int) -> PretrainedConfig | None:
     """The default configuration of the same type for another depth.
 
-    None where a type has no entry for its depth, or others that must fit it: then a list as long as the model is deep
-    speaks of its layers.
+    None if the type has no entry for its depth, or has other entries that must fit it. Then every list as long as the
+    model is deep counts as a list of layers.
     """
     name = next((name for name in vars(config) if _DEPTH.fullmatch(name)), None)
     if name is None:
         return None
     kind: Any = type(config)
     try:
-        found: PretrainedConfig = kind(**{name: depth})
+        default: PretrainedConfig = kind(**{name: depth})
     except (StrictDataclassError, TypeError, ValueError):
         return None
-    return found
+    return default
 
 
 def _are_numbers(value: Sequence[Any], depth: int) -> bool:
     """Whether a list holds numbers of layers, in order, and not one flag for each."""
-    numbers = all(type(each) is int and 0 <= each < depth for each in value)
+    numbers = all(type(entry) is int and 0 <= entry < depth for entry in value)
     return numbers and list(value) == sorted(set(value)) and not (len(value) == depth and set(value) <= {0, 1})
 
 
 def _counted(value: Sequence[Any], kept: Sequence[int], depth: int) -> Sequence[Any]:
-    """A list of [kinds, how often] for the layers that stay, where it is one."""
+    """A list of [kinds, how often], cut to the layers that stay; any other list as it is."""
     if not all(isinstance(kinds, (list, tuple)) and type(times) is int for kinds, times in value):
         return value
-    each = [kind for kinds, times in value for _ in range(times) for kind in kinds]
-    return [[[each[layer]], 1] for layer in kept] if len(each) == depth else value
+    of_layer = [kind for kinds, times in value for _ in range(times) for kind in kinds]
+    return [[[of_layer[layer]], 1] for layer in kept] if len(of_layer) == depth else value
 
 
 def _list_dense_layers(config: PretrainedConfig, depth: int) -> None:
-    """Where experts stand in every n-th layer but for a list of others, make it every layer but for a longer list."""
+    """If experts stand in every n-th layer except a list of layers, write it as every layer except a longer list."""
     step, dense = getattr(config, "decoder_sparse_step", None), getattr(config, "mlp_only_layers", None)
     if isinstance(step, int) and step > 1 and dense is not None:
         config.mlp_only_layers = [layer for layer in range(depth) if layer in dense or (layer + 1) % step]

@@ -2,8 +2,9 @@
 
     python -m lamina.models.dequantise FILE.gguf FOLDER
 
-transformers reads weights and settings. What it would drop without a word is refused here: a tensor that finds no place
-in the model, a setting that it does not know, and a way of cutting text that its tokenizer does not have.
+transformers reads weights and settings. This module refuses what transformers would drop without a message: a tensor
+that has no place in the model, a setting that it does not know, and a way of cutting text that its tokenizer does not
+have.
 """
 
 import argparse
@@ -24,27 +25,27 @@ from lamina.tables import store
 
 _logger = logging.getLogger(__name__)
 
-# Settings of a model that other ones repeat, or that change no number.
+# Settings that repeat other settings, or that change no number.
 _REPEATED = ("vocab_size", "rope.dimension_count", "attention.key_length", "attention.value_length")
-# Byte-level vocabularies, by the file's name of how text is cut before merges: these take digits one by one first.
+# Byte-level vocabularies, by the file's name for their way of cutting text before merges. These split digits first.
 _DIGITS = ("smollm", "starcoder", "refact")
 _AS_GPT2 = ("gpt-2", "olmo", "mpt")
-# Their tokenizers are built from the file's scores and need no such name.
+# Kinds of tokenizers that are built from the file's scores and need no such name.
 _SENTENCES = ("llama", "t5")
 
 
 def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
     """Write the model in a GGUF file to `folder`, in `dtype` (`auto`: float32), with its tokenizer.
 
-    A tokenizer.json beside the file is taken in the place of the one that the file describes.
+    A tokenizer.json beside the file replaces the tokenizer that the file describes.
 
     Raises
     ------
     LaminaError
-        If the file is damaged, or holds what would be lost. No folder is left then.
+        If the file is damaged, or holds something that would be lost. Then no folder is left behind.
     """
-    told = dict(gguf.settings(path, where))
-    _check_settings(told, path, where)
+    settings = dict(gguf.settings(path, where))
+    _check_settings(settings, path, where)
     try:
         model = AutoModelForCausalLM.from_pretrained(
             path.parent,
@@ -57,8 +58,8 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise LaminaError(f"{where}: the model in {path} does not load: {error}") from error
     _check_tensors(model, path, where)
-    tokenizer = _tokenizer(told, path, where)
-    # What is saved is an ordinary model: with this key it would be refused, or quantised again when it is loaded.
+    tokenizer = _tokenizer(settings, path, where)
+    # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     with store.replacing(folder) as temporary:
@@ -68,16 +69,16 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
 
 
-def _check_settings(told: dict[str, Any], path: Path, where: str) -> None:
-    """Refuse a model that is more than what transformers reads of it."""
-    family = told["general.architecture"]
+def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
+    """Refuse a model with settings that transformers does not read."""
+    family = settings["general.architecture"]
     known: Any = GGUF_CONFIG_MAPPING.get(family)
     if known is None:
         raise LaminaError(
             f"{where}: {path} holds a model of family '{family}', which transformers does not read from GGUF. Take "
             "its checkpoint with safetensors weights."
         )
-    names = [key.removeprefix(f"{family}.") for key in told if key.startswith(f"{family}.")]
+    names = [key.removeprefix(f"{family}.") for key in settings if key.startswith(f"{family}.")]
     lost = [name for name in names if name not in known and name not in _REPEATED]
     if lost:
         raise LaminaError(
@@ -90,25 +91,25 @@ def _check_tensors(model: PreTrainedModel, path: Path, where: str) -> None:
     """Refuse a file that holds more or fewer numbers than its model, or a model that is still quantised."""
     from gguf import GGUFReader
 
-    held = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(path).tensors}
-    there = list(model.parameters())
-    if any(not parameter.is_floating_point() for parameter in there):
+    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(path).tensors}
+    parameters = list(model.parameters())
+    if any(not parameter.is_floating_point() for parameter in parameters):
         raise LaminaError(f"{where}: {path} holds a number format that does not become floating point numbers.")
-    needed = sum(parameter.numel() for parameter in there)
-    if sum(held.values()) != needed:
-        odd = [name for name in held if not name.startswith(("blk.", "token_embd", "output"))]
+    needed = sum(parameter.numel() for parameter in parameters)
+    if sum(sizes.values()) != needed:
+        odd = [name for name in sizes if not name.startswith(("blk.", "token_embd", "output"))]
         more = f" Tensors that have no place in it: {', '.join(odd)}." if odd else ""
         raise LaminaError(
-            f"{where}: {path} holds {sum(held.values())} numbers and its model {needed}.{more} Take the model's "
+            f"{where}: {path} holds {sum(sizes.values())} numbers and its model {needed}.{more} Take the model's "
             "checkpoint with safetensors weights."
         )
 
 
-def _tokenizer(told: dict[str, Any], path: Path, where: str) -> PreTrainedTokenizerBase:
+def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTokenizerBase:
     if (path.parent / "tokenizer.json").is_file():
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
-        return found
-    kind, cut = told.get("tokenizer.ggml.model"), told.get("tokenizer.ggml.pre")
+        saved: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
+        return saved
+    kind, cut = settings.get("tokenizer.ggml.model"), settings.get("tokenizer.ggml.pre")
     known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
     if kind not in _SENTENCES and cut not in known:
         raise LaminaError(
@@ -117,7 +118,7 @@ def _tokenizer(told: dict[str, Any], path: Path, where: str) -> PreTrainedTokeni
         )
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     if cut in _DIGITS:
-        # Without this, "\n\n1" would be cut into other pieces: white space before a digit is not the digit's.
+        # Without this, "\n\n1" would be cut into other pieces: white space before a digit does not belong to it.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )

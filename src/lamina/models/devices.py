@@ -1,4 +1,4 @@
-"""A model over the devices of a job: its layers fill one device after the other, and what no device holds is streamed.
+"""A model over the devices of a job: its layers fill one device after the other, and those that fit none are streamed.
 
 A streamed layer keeps its weights where loading left them, in the checkpoint's memory map, and has a copy of them on
 the first device while it runs. So every weight is a tensor that can be read, copied and shared at any time, and a
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 
-LIMIT = "LAMINA_DEVICE_GB"  # gigabytes of a device that weights may take, if not what is free
+LIMIT = "LAMINA_DEVICE_GB"  # gigabytes of a device that weights may take; by default what is free
 SHARE = 0.85  # of the free memory, for weights; passes have the rest
 
 _logger = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ _logger = logging.getLogger(__name__)
 
 def visible() -> list[tuple[torch.device, int]]:
     """The devices of this job, each with the bytes of weights that it has room for; a CPU has room for all."""
-    told = os.environ.get(LIMIT)
-    limit = int(float(told) * 1e9) if told else None
+    gigabytes = os.environ.get(LIMIT)
+    limit = int(float(gigabytes) * 1e9) if gigabytes else None
     if not torch.cuda.is_available():
         return [(torch.device("cpu"), 1 << 62 if limit is None else limit)]
     gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
@@ -40,7 +40,7 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
     Raises
     ------
     LaminaError
-        If the first device has no room for what is no layer, and one layer.
+        If the first device has no room for one layer and everything that is no layer.
     """
     layers = layers_of(model)
     sizes, first = [_bytes(layer) for layer in layers], devices[0][0]
@@ -75,17 +75,17 @@ def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) 
 
 def place_of(module: nn.Module) -> torch.device:
     """Where a layer computes, which is where its weights are unless it is streamed."""
-    found = getattr(module, "runs_on", None)
-    return found if isinstance(found, torch.device) else next(module.parameters()).device
+    device = getattr(module, "runs_on", None)
+    return device if isinstance(device, torch.device) else next(module.parameters()).device
 
 
 def streams(model: PreTrainedModel) -> bool:
-    """Whether a layer's weights are on no device."""
+    """Whether some layer is streamed, because its weights are on no device."""
     return any(getattr(layer, "brought", None) is not None for layer in layers_of(model))
 
 
 def alone(layer: nn.Module, on: torch.device) -> nn.Module:
-    """A copy of a layer that keeps its weights on a device, whether or not the layer does."""
+    """A copy of a layer that keeps its weights on a device, even if the layer itself is streamed."""
     copied = copy.deepcopy(layer)
     for hooks in (copied._forward_pre_hooks, copied._forward_hooks):
         for number in [number for number, hook in hooks.items() if hook in (_enter, _leave)]:
@@ -96,14 +96,14 @@ def alone(layer: nn.Module, on: torch.device) -> nn.Module:
 
 
 def moved(value: Any, place: torch.device) -> Any:
-    """A tensor, those of a tuple or a list, or anything else as it is, on a device."""
+    """A tensor, or a tuple or list with its tensors, moved to a device; anything else as it is."""
     if isinstance(value, torch.Tensor):
         return value.to(place)
-    return type(value)(moved(each, place) for each in value) if type(value) in (tuple, list) else value
+    return type(value)(moved(part, place) for part in value) if type(value) in (tuple, list) else value
 
 
 def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
-    """A layer where another one computes: a copy there, if the other's model is over several devices."""
+    """A layer that computes where `other` does: a copy there, if the model of `other` is over several devices."""
     place = other.__dict__.get("runs_on")
     if place is None:
         return layer
@@ -113,9 +113,9 @@ def beside(layer: nn.Module, other: nn.Module) -> nn.Module:
 
 
 def _fill(rest: int, layers: Sequence[int], room: Sequence[int]) -> list[int | None] | None:
-    """The number of each layer's device, in order; None for a layer that has none. None if even one does not fit.
+    """The number of each layer's device, None for a streamed layer; None instead of a list if not one layer fits.
 
-    Sizes are in bytes, `rest` is what is no layer.
+    Sizes are in bytes; `rest` is the size of everything that is no layer.
     """
     for streamed in (0, max(layers)):
         left, at = [room[0] - rest - streamed, *room[1:]], 0

@@ -1,8 +1,8 @@
 """Layers of siblings in the places of a model's own, as they are or merged: base + λ Σ (sibling - base).
 
-A unit `7.@math` is layer 7 of the donor `math`. What a donor is, a plan says itself (`donors`, by name): a sibling by
-its manifest, a merged one by the siblings that it is made `of` and its `weight`. A layer that stays as it is shares its
-tensors with the sibling's, which is loaded once for all variants of a job.
+A unit `7.@math` is layer 7 of the donor `math`. A plan describes its donors (`donors`, by name): a sibling by
+its manifest, a merged one by its `weight` and the siblings that it is made `of`. A layer that is not merged shares its
+tensors with the sibling, which is loaded once for all variants of a job.
 """
 
 import copy
@@ -23,7 +23,7 @@ from lamina.variant import DONOR
 
 Records = Mapping[str, Mapping[str, Any]]
 
-# What decides where a token stands, under the names that families give it.
+# Settings that decide the positions of tokens, under the names that families give them.
 _POSITIONS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor", "sliding_window", "layer_types")
 
 
@@ -35,7 +35,7 @@ def donated(base: PreTrainedModel, units: Iterable[str], records: Records) -> di
     LaminaError
         If a donor is unknown, or is no sibling of the base model.
     """
-    found = {}
+    modules = {}
     for unit in units:
         layer, part = parse(unit)
         if not part.startswith(DONOR):
@@ -45,12 +45,12 @@ def donated(base: PreTrainedModel, units: Iterable[str], records: Records) -> di
             raise LaminaError(
                 f"nothing says what the donor of '{unit}' is. The plan is of another version: make it anew."
             )
-        found[unit] = _layer(base, layer, name, records)
-    return found
+        modules[unit] = _layer(base, layer, name, records)
+    return modules
 
 
 def replace(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
-    """Put the layers that a plan takes from donors into a variant that has all of its layers still."""
+    """Put the layers that a plan takes from donors into a variant that still has all of its layers."""
     layers = layers_of(variant)
     for unit, module in donated(base, plan["units"], plan.get("donors", {})).items():
         memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
@@ -67,7 +67,7 @@ def check(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) 
     Raises
     ------
     LaminaError
-        If shapes, positions or tokenizers differ, naming what.
+        If shapes, positions or tokenizers differ; the message names what differs.
     """
     words = load_tokenizer(dict(manifest)).get_vocab()
     for name, record in records.items():
@@ -87,7 +87,7 @@ def _layer(base: PreTrainedModel, layer: int, name: str, records: Records) -> nn
         return devices.beside(layers_of(sibling)[layer], layers_of(base)[layer])
     own = layers_of(base)[layer]
     merged = copy.deepcopy(own)
-    others = [dict(_layer(base, layer, each, records).named_parameters()) for each in record["of"]]
+    others = [dict(_layer(base, layer, sibling_name, records).named_parameters()) for sibling_name in record["of"]]
     with torch.no_grad():
         for key, weight in merged.named_parameters():
             wide = weight.float()

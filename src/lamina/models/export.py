@@ -32,7 +32,7 @@ from lamina.version import VERSION
 
 RECORD = "lamina.json"
 
-# What belongs to a tokenizer, a chat or a licence in a model's folder, copied as it is.
+# Files of a tokenizer, a chat or a licence in a model's folder, copied as they are.
 _CARRIED = re.compile(
     r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
     r"|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja|(LICEN[CS]E|NOTICE|USE_POLICY).*"
@@ -73,15 +73,15 @@ def export(
     base : the unpruned model; it is not changed.
     folder : where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
     patches, adapter : as for `materialise`; the adapter is merged.
-    form : `auto` is stock unless a patch of the stream is left in the model (what a repair folds into weights leaves
-        none); `code` also leaves removed halves out instead of zeroing them.
+    form : `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights
+        leaves none); `code` also leaves removed halves out instead of zeroing them.
     max_shard_size : largest weights file, such as 5GB.
 
     Raises
     ------
     LaminaError
-        If the parts do not fit together, the form cannot hold the variant, `folder` holds something else, or what was
-        written loads back as another model, of which then nothing is left.
+        If the parts do not fit together, the form cannot hold the variant, `folder` holds something else, or the
+        checkpoint loads back as another model. Then no checkpoint is left behind.
     """
     target = Path(folder)
     _check(base, form, target)
@@ -95,7 +95,7 @@ def export(
     if form == "stock" or (form == "auto" and not patched):
         _zero_halves(variant, base, source.plan)
     target.parent.mkdir(parents=True, exist_ok=True)
-    # One name for all processes: what a killed export left behind is removed by the next one.
+    # All processes use one name, so that an export removes what a killed one left behind.
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -122,11 +122,11 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    # On a copy of the outside: saving writes dtype and architecture into the configuration.
+    # Save a shallow copy, since saving writes dtype and architecture into the configuration.
     shell = copy.copy(variant)
     shell.__dict__["config"] = copy.deepcopy(variant.config)
     if carried is not None and (carried / "generation_config.json").is_file():
-        # Copied below as it is; some published ones are refused by transformers' own check on saving.
+        # The file is copied below as it is, because transformers refuses to save some published ones.
         shell.__dict__["generation_config"] = GenerationConfig()
     described = modeling_lamina.describe(variant)
     plain = not described["removed"] and not described["patches"]
@@ -167,7 +167,7 @@ def _check(base: PreTrainedModel, form: str, target: Path) -> None:
 
 
 def _stock_class(variant: PreTrainedModel) -> type:
-    """The class of transformers that a variant is, behind the sub-classes that lamina gives it."""
+    """The class of transformers behind the sub-classes that lamina gives a variant."""
     return next(kind for kind in type(variant).__mro__ if kind.__module__.startswith("transformers."))
 
 
@@ -176,7 +176,7 @@ def _model_type(variant: PreTrainedModel) -> str:
 
 
 def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
-    """Put the modeling file beside the weights and make the configuration one that only it understands."""
+    """Put the modeling file beside the weights and write a configuration that only this file understands."""
     (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
     path = target / "config.json"
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -193,17 +193,17 @@ def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any])
 
 
 def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
-    """Write the tokenizer's class down, which transformers otherwise finds by a model type that it knows."""
+    """Write down the tokenizer's class, since transformers cannot look it up by a model type that it does not know."""
     path = target / "tokenizer_config.json"
     settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     if "tokenizer_class" in settings or not (target / "tokenizer.json").is_file():
         return
-    found = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
-    path.write_text(json.dumps(settings | {"tokenizer_class": type(found).__name__}, indent=2) + "\n", "utf-8")
+    tokenizer = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
+    path.write_text(json.dumps(settings | {"tokenizer_class": type(tokenizer).__name__}, indent=2) + "\n", "utf-8")
 
 
 def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
-    """Replace each removed half by the base model's module with all weights zero, which adds zero just the same."""
+    """Replace each removed half by the base model's module with all weights zero, so that it adds zero as well."""
     originals = layers_of(base)
     numbers = kept_layers(base, plan["units"])
     for position, (number, layer) in enumerate(zip(numbers, layers_of(variant), strict=True)):
@@ -253,13 +253,13 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
 
 
 def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:
-    """By layer that stays, the sub-module names of its removed halves."""
-    found: dict[int, list[str]] = {}
+    """Sub-module names of removed halves, by layer that stays."""
+    halved: dict[int, list[str]] = {}
     for layer, component in sorted(map(parse, units)):
         if layer in kept:
             removed = halves(layers_of(base)[layer]).get(component, ())
-            found.setdefault(layer, []).extend(f"{half.name}." for half in removed)
-    return {layer: names for layer, names in found.items() if names}
+            halved.setdefault(layer, []).extend(f"{half.name}." for half in removed)
+    return {layer: names for layer, names in halved.items() if names}
 
 
 def _count(model: PreTrainedModel) -> int:
@@ -271,9 +271,9 @@ def _count(model: PreTrainedModel) -> int:
 def _front_matter(folder: Path) -> dict[str, Any]:
     """The metadata block at the head of the base model's card; empty where it has none."""
     card = folder / "README.md"
-    found = re.match(r"---\s*\n(.*?)\n---\s*\n", card.read_text(encoding="utf-8"), re.S) if card.is_file() else None
+    block = re.match(r"---\s*\n(.*?)\n---\s*\n", card.read_text(encoding="utf-8"), re.S) if card.is_file() else None
     try:
-        read = yaml.safe_load(found[1]) if found else None
+        metadata = yaml.safe_load(block[1]) if block else None
     except yaml.YAMLError:
         return {}
-    return read if isinstance(read, dict) else {}
+    return metadata if isinstance(metadata, dict) else {}

@@ -48,7 +48,7 @@ class Facts:
 
     @property
     def loads_with(self) -> str:
-        """The class of transformers that loads the export; lamina's own code is found by that of decoders."""
+        """The class of transformers that loads the export; that of decoders finds lamina's own code."""
         return "AutoModelForCausalLM" if self.form == "code" else self.base_class
 
     @property
@@ -59,7 +59,7 @@ class Facts:
 
     @property
     def base_name(self) -> str:
-        """The base model as one may publish it: a hub id, or the last part of a folder's path."""
+        """The name of the base model for publication: a hub id, or the last part of a folder's path."""
         source = str(self.manifest["source"])
         return source if self.manifest.get("revision") else source.rstrip("/").rpartition("/")[2]
 
@@ -129,20 +129,20 @@ def _drafting(facts: Facts) -> str:
 
 
 def _onward(facts: Facts) -> str:
-    """Commands for what reads a stock checkpoint; llama.cpp cuts a GGUF of the base itself, repairing nothing."""
+    """Commands for programs that read a stock checkpoint; llama.cpp can cut a GGUF of the base, without repairs."""
     if facts.form != "stock":
         return ""
     draft = '{"model": "FOLDER", "method": "draft_model", "num_speculative_tokens": 4}'
-    found = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+    commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
     bare = facts.variant.recovery == facts.variant.healing == "none"
     # Heads that predict tokens further ahead count as layers of a GGUF.
     if bare and facts.plan["kind"] == "layer" and not (facts.predicts_ahead or facts.donated):
         gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
         cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
-        found.append(("The same layers dropped from a GGUF of the base model", cut))
-    found.append(("Served by vLLM", "vllm serve FOLDER"))
-    found.append(("As the draft of its base there", f"vllm serve {facts.base_name} --speculative-config '{draft}'"))
-    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in found)])
+        commands.append(("The same layers dropped from a GGUF of the base model", cut))
+    commands.append(("Served by vLLM", "vllm serve FOLDER"))
+    commands.append(("As the draft of its base there", f"vllm serve {facts.base_name} --speculative-config '{draft}'"))
+    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in commands)])
 
 
 def _removed(facts: Facts) -> str:
@@ -168,28 +168,28 @@ def _removed(facts: Facts) -> str:
 
 
 def _donors(facts: Facts) -> str:
-    """Whose layers stand in the places of the base model's; empty where none do."""
-    told = []
+    """The donors whose layers replace layers of the base model; empty if there are none."""
+    lines = []
     for layer, name in sorted(facts.donated.items()):
         record = facts.plan["donors"][name]
         if "of" in record:
             made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
         else:
             made = "as it is"
-        told.append(f"- Layer {layer}: `{name}`, {made}.")
-    if not told:
+        lines.append(f"- Layer {layer}: `{name}`, {made}.")
+    if not lines:
         return ""
     for name, record in facts.plan["donors"].items():
         if "of" not in record:
-            told.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+            lines.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
     return (
         "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
-        "licences hold for this model too.\n\n" + "\n".join(told)
+        "licences hold for this model too.\n\n" + "\n".join(lines)
     )
 
 
 def _named(model: Mapping[str, Any]) -> str:
-    """A model as one may publish it: a hub id with its revision, or the last part of a folder's path."""
+    """The name of a model for publication: a hub id with its revision, or the last part of a folder's path."""
     source = str(model["source"])
     return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
 
@@ -223,11 +223,11 @@ def _repairs(facts: Facts) -> str:
 
 def _benchmarks(facts: Facts) -> str:
     """A row per task and metric, this variant against the base model, each with its standard error."""
-    found: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
-    for row in (each for each in facts.benchmarks if not each.get("part_of")):
-        found.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
+    pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
+    for row in (row for row in facts.benchmarks if not row.get("part_of")):
+        pairs.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
     rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
-    for (task, metric), pair in sorted(found.items()):
+    for (task, metric), pair in sorted(pairs.items()):
         if False not in pair:
             continue
         ours = pair[False]
@@ -266,7 +266,7 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     Parameters
     ----------
     kept : base numbers of the layers that stay.
-    silenced : by layer, name parts of the weights of its removed halves, which the recipe scales to zero.
+    silenced : by layer, parts of the names of weights in its removed halves; the recipe scales these weights to zero.
     """
     slices: list[dict[str, Any]] = []
     merged = []

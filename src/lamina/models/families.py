@@ -1,6 +1,6 @@
-"""What the modules of a family do not tell. Everything else is found by what they are and do (`structure`).
+"""Facts about families that their modules do not show. `structure` reads everything else from the modules.
 
-Only data, without torch. An entry changes the jobs of its own models alone.
+This module holds only data and does not import torch. An entry changes only the jobs of its own models.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class Family:
         without its sub-layers is not the identity.
     no_halves_if : with this option a norm's output is the residual, so that taking a sub-layer out does not leave the
         stream alone.
-    alibi : positions enter by ALiBi, which counts places in the row, and no option says so.
+    alibi : positions enter by ALiBi, which counts places in the row; no option of the configuration says so.
     """
 
     stream_norm_unless: str = ""

@@ -1,6 +1,6 @@
 """What a GGUF file says of its model, read from its first bytes. Light enough for the Snakefile: no torch, no numpy.
 
-A file begins with its magic number, version and counts, then come settings as key, type and value, then the tensors
+A file holds its magic number, version and counts, then settings as key, type and value, then the tensors
 [GGUF, versions 2 and 3, little-endian]. Values of long lists, such as a vocabulary, are skipped.
 """
 
@@ -23,12 +23,12 @@ def is_gguf(source: str | Path) -> bool:
 
 
 def settings(path: Path, where: str) -> Iterator[tuple[str, Any]]:
-    """Keys and values in the order of the file; of a list, its length. `where` is the entry that messages name.
+    """Keys and values in the order of the file; for a list, its length. `where` is the entry that messages name.
 
     Raises
     ------
     LaminaError
-        If the file is none, is cut off, or is of another version.
+        If it is no GGUF file, is cut off, or has another version.
     """
     with path.open("rb") as file:
         try:
@@ -53,15 +53,15 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
     LaminaError
         As `settings`, or if the file does not say how many layers there are.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in settings(path, where):
-        found[key] = value
-        family = found.get("general.architecture")
-        if {f"{family}.block_count", f"{family}.context_length"} <= found.keys():
+        values[key] = value
+        family = values.get("general.architecture")
+        if {f"{family}.block_count", f"{family}.context_length"} <= values.keys():
             break
-    if not isinstance(layers := found.get(f"{family}.block_count"), int):
+    if not isinstance(layers := values.get(f"{family}.block_count"), int):
         raise LaminaError(f"{where}: {path} does not say how many layers its model has ({family}.block_count).")
-    return layers, found.get(f"{family}.context_length")
+    return layers, values.get(f"{family}.context_length")
 
 
 def _numbers(file: BinaryIO, form: str) -> tuple[Any, ...]:

@@ -44,13 +44,13 @@ def on_device(asked: str | torch.device | None) -> torch.device:
     LaminaError
         If lamina does not compute there.
     """
-    found = device() if asked is None else torch.device(asked)
-    if found.type not in ("cpu", "cuda"):
+    chosen = device() if asked is None else torch.device(asked)
+    if chosen.type not in ("cpu", "cuda"):
         raise LaminaError(
-            f"device: '{found}' is none that lamina computes on: sums need float64, and tests know CPUs and GPUs of "
+            f"device: '{chosen}' is none that lamina computes on: sums need float64, and tests know CPUs and GPUs of "
             "NVIDIA or AMD. Write 'cpu' or 'cuda'."
         )
-    return found
+    return chosen
 
 
 def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreTrainedModel:
@@ -80,7 +80,7 @@ def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
     Raises
     ------
     LaminaError
-        If this machine has no weights in 4 bits.
+        If this machine cannot load weights in 4 bits.
     """
     if quantise == "none":
         return load_model(manifest)
@@ -93,7 +93,7 @@ def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """What loads the whole of a model that also sees, where its configuration names that class, else a decoder."""
+    """The class that loads a model: one for images and text if its configuration names such a class, else a decoder."""
     whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
     return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
 
@@ -106,9 +106,9 @@ def load_folder(
     classes: tuple[type[PretrainedConfig], type[PreTrainedModel]] | None = None,
     **options: Any,
 ) -> PreTrainedModel:
-    """The model in a folder, where `options` (device_map, quantization_config) put it, by default on the CPU.
+    """The model in a folder. `options` (device_map, quantization_config) say where it goes, by default to the CPU.
 
-    `classes`, of its configuration and of itself, take the place of those that transformers would pick.
+    `classes`, of the configuration and of the model, replace those that transformers would pick.
 
     Raises
     ------
@@ -128,37 +128,37 @@ def load_folder(
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
         local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         kind: Any = classes[1] if classes else auto_class(AutoConfig.from_pretrained(folder, **local))
-        model, told = kind.from_pretrained(
+        model, loading_info = kind.from_pretrained(
             folder,
             output_loading_info=True,
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
             **local,
-            # What does not fit is told below, with the rest.
+            # `_check_whole` reports weights of another shape, together with missing ones.
             ignore_mismatched_sizes=True,
             **options,
         )
     except (MemoryError, LaminaError):
         raise
-    except Exception as error:  # whatever a folder of anybody's makes transformers do
+    except Exception as error:  # a folder can make transformers raise anything
         raise _unloaded(name or str(folder), folder, error) from error
-    _check_whole(name or str(folder), told)
+    _check_whole(name or str(folder), loading_info)
     loaded: PreTrainedModel = model.eval()
     return loaded
 
 
 def _unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
-    said = " ".join(str(error).split())[:500]
+    message = " ".join(str(error).split())[:500]
     return LaminaError(
-        f"the model '{name}' in {folder} does not load: {type(error).__name__}: {said}. Download it again, or "
+        f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message}. Download it again, or "
         "correct its config.json."
     )
 
 
-def _check_whole(name: str, told: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would make up; tied ones and those that a class does without are not told."""
-    mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in told["mismatched_keys"]}
-    lacking = sorted({*map(str, told["missing_keys"])} - mismatched)
+def _check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
+    """Refuse weights that transformers would make up; `loading_info` lists no tied and no optional weights."""
+    mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]}
+    lacking = sorted({*map(str, loading_info["missing_keys"])} - mismatched)
     for keys, what in ((lacking, "has no weights for"), (sorted(mismatched), "has weights of another shape for")):
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
@@ -234,7 +234,7 @@ def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
 
 @contextmanager
 def within(seconds: int, what: str) -> Iterator[None]:
-    """End what does not come to an end, in the main thread of a process.
+    """Stop what runs inside after some seconds; this works only in the main thread of a process.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a model folder holds, found without loading a weight: the manifest that every later job trusts.
+"""The manifest that every later job trusts: what a model folder holds, read without loading a weight.
 
 Weights are read from safetensors only. Code in a model folder is refused unless the config allows it for that model.
 """
@@ -85,7 +85,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
         its configuration, tokenizer and code), n_layers L, hidden_size C, vocabulary, family (the config's
         `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on disk), dtype,
-        trust_remote_code, chat_template; of a checkpoint of a training series and step.
+        trust_remote_code, chat_template; for a checkpoint of a training also series and step.
 
     Raises
     ------
@@ -147,12 +147,12 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
 
 def _looks_both_ways(config: dict[str, Any]) -> bool:
-    """Whether a model's configuration says that it is an encoder alone, by itself or as its type does by default."""
+    """Whether a configuration, or the default of its type, says that the model is only an encoder."""
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[config["model_type"]] if config.get("model_type") in CONFIG_MAPPING else None
-    told = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
-    return told["is_decoder"] is False and not told["is_encoder_decoder"]
+    flags = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
+    return flags["is_decoder"] is False and not flags["is_encoder_decoder"]
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
@@ -160,10 +160,10 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
 
 
 def fingerprint(folder: Path) -> str | None:
-    """A hash that changes when a local model does, not when touched; None if there is no folder.
+    """A hash that changes when a local model changes, but not when it is only touched; None if there is no folder.
 
-    Cheap enough for every start of the workflow: small files whole, of large ones the size and both ends, where a
-    safetensors file keeps its header and its last tensors.
+    It is cheap enough for every start of the workflow. Small files are read whole. Of large files it takes the size and
+    both ends, where a safetensors file keeps its header and its last tensors.
     """
     if not folder.is_dir():
         return None

@@ -21,10 +21,10 @@ from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, remove
 from lamina.tables import store
 
-ADAPTED = "targets"  # in the metadata of an adapter's weights: what they adapt; `mlp` where nothing is said
-EVERYTHING = "everything"  # as what they adapt: they take the places of all weights
-SETTINGS = "settings"  # there too: SHA-256 of adapter_config.json
-_PREFIX = "base_model.model."  # before every name there, as PEFT has it
+ADAPTED = "targets"  # key in the metadata of an adapter's weights: what they adapt, by default `mlp`
+EVERYTHING = "everything"  # value of that key: they replace all weights
+SETTINGS = "settings"  # another key there: SHA-256 of adapter_config.json
+_PREFIX = "base_model.model."  # PEFT puts it before every name there
 _PATCH = re.compile(r"[.]patch_(operator|bias)$")
 
 
@@ -48,7 +48,7 @@ def materialise(
     Raises
     ------
     LaminaError
-        If the plan was refused, the model cannot be cut so, patches and plan do not fit together, or the adapter
+        If the plan was refused, the model cannot be cut like this, patches and plan do not fit together, or the adapter
         belongs to another variant.
     """
     variant = share(model)
@@ -95,7 +95,7 @@ def _refuse_plain_saving(variant: PreTrainedModel) -> None:
 
 
 def _replaced(variant: PreTrainedModel, state: Mapping[str, Any], folder: Path) -> PreTrainedModel:
-    """The variant with other weights in all places."""
+    """The variant with the weights of `state` in place of all its own."""
     weights = {f"{_PREFIX}{name}": weight for name, weight in own_all(variant).items()}
     if stray := sorted(weights.keys() ^ state.keys()):
         raise LaminaError(f"the weights in {folder} belong to another variant: they differ in '{stray[0]}'.")
@@ -112,18 +112,19 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
 
     file, settings = folder / "adapter_model.safetensors", folder / "adapter_config.json"
     with store.reading(file), safe_open(str(file), framework="pt") as handle:
-        told = store.tensors_metadata(handle)
-        targets = told.get(ADAPTED, "mlp")
+        metadata = store.tensors_metadata(handle)
+        targets = metadata.get(ADAPTED, "mlp")
         state = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
-    if told.get(SETTINGS) not in (None, hashlib.sha256(settings.read_bytes()).hexdigest()):
+    if metadata.get(SETTINGS) not in (None, hashlib.sha256(settings.read_bytes()).hexdigest()):
         raise seal.damaged(folder, f"{settings.name} is not what was written beside the weights")
     if targets == EVERYTHING:
         return _replaced(variant, state, folder)
     patches = {name: state.pop(name) for name in list(state) if ".lora_" not in name}
-    held = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
-    there = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
+    updated = {name.removeprefix(_PREFIX).partition(".lora_")[0] for name in state}
+    buffers = {f"{_PREFIX}{name}" for name, _ in variant.named_buffers() if _PATCH.search(name)}
     stray = sorted(
-        held.symmetric_difference(adaptable(variant, targets).holders) | (there ^ patches.keys() if patches else set())
+        updated.symmetric_difference(adaptable(variant, targets).holders)
+        | (buffers ^ patches.keys() if patches else set())
     )
     if stray:
         raise LaminaError(f"the adapter in {folder} belongs to another variant: they differ in '{stray[0]}'.")
@@ -139,7 +140,7 @@ def _adapted(variant: PreTrainedModel, folder: Path) -> PreTrainedModel:
     with names_as_they_are(variant):
         adapted = get_peft_model(variant, config)
     for parameter, flag in trainable:
-        # PEFT freezes what it adapts, which here belongs to the base model too.
+        # PEFT freezes the weights that it adapts; here they belong to the base model too.
         parameter.requires_grad_(flag)
     with names_as_they_are(variant):
         set_peft_model_state_dict(adapted, state)

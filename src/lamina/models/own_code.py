@@ -44,23 +44,23 @@ def classes(folder: Path) -> tuple[type[PretrainedConfig], type[PreTrainedModel]
         If the modeling file or the configuration is not what this version of lamina writes.
     """
     text = (folder / CODE).read_text(encoding="utf-8", errors="replace")
-    told = _told(text)
+    arguments = _arguments(text)
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    if told is None or text != source(*told) or config.get("auto_map") != AUTO_MAP:
+    if arguments is None or text != source(*arguments) or config.get("auto_map") != AUTO_MAP:
         raise LaminaError(
             f"{folder} brings Python code that is not what this version of lamina ({VERSION}) writes. If you trust "
             "it, load it with trust_remote_code=True, or make the export again."
         )
-    module = _module(*told)
+    module = _module(*arguments)
     module.__file__ = str((folder / CODE).resolve())  # transformers copies it when the model is saved
     return module.LaminaConfig, module.LaminaForCausalLM
 
 
-def _told(text: str) -> tuple[str, str, str] | None:
-    """What `source` was called with to give a text; None where it was not, or not with a decoder of transformers."""
+def _arguments(text: str) -> tuple[str, str, str] | None:
+    """The arguments with which `source` gives a text; None if there are none, or they name no class of transformers."""
     patterns = (r"^from transformers import (\w+) as BaseConfig$", r"^from transformers import (\w+) as BaseModel$")
-    found = [re.search(pattern, text, re.M) for pattern in (*patterns, r'^MODEL_TYPE = "(\w+)"$')]
-    config_class, model_class, model_type = (match[1] if match else "" for match in found)
+    matches = [re.search(pattern, text, re.M) for pattern in (*patterns, r'^MODEL_TYPE = "(\w+)"$')]
+    config_class, model_class, model_type = (match[1] if match else "" for match in matches)
     bases = ((config_class, PretrainedConfig), (model_class, PreTrainedModel))
     kinds = [(getattr(transformers, name, None) if name else None, base) for name, base in bases]
     known = all(isinstance(kind, type) and issubclass(kind, base) for kind, base in kinds)

@@ -1,7 +1,7 @@
-"""A model against itself: what it gives when layers hand their input on, by a plain forward pass with hooks.
+"""Checks of a model against itself: its logits when layers hand their input on, by a plain forward pass with hooks.
 
-Every number rests on lamina doing to this model what cutting its layers would do. So whatever does that another way
-(a sweep's streams, a cut model, an export) is held against these few lines before it is believed.
+Every number of lamina assumes that it does to a model what cutting its layers would do. A sweep's streams, a cut model
+and an export all do this in another way, so each of them is compared with these few lines before it is trusted.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,33 +21,33 @@ from lamina.models.structure import family_of, halves, layers_of, text_config
 from lamina.models.surgery import remove
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
-"""How far logits may be apart by dtype of the model, see `distance`; `COARSE` in the others."""
+"""The largest `distance` of logits that is allowed, by dtype of the model; `COARSE` for other dtypes."""
 COARSE = 0.1
 
 _SHORT, _LONG = 16, 64  # tokens
 # Numbers of logits computed at a time: 256 MiB in bfloat16.
 _CHUNK = 1 << 27
 
-_WHOLE = "causal, and can be cut"  # under this name it is remembered
+_WHOLE = "causal, and can be cut"  # the name under which the result is kept
 
 
 def removals(model: PreTrainedModel) -> list[int]:
-    """The layers whose removals tell how a model takes it: an early and a late one, and one of each other kind."""
+    """Layers whose removal is tested: an early and a late one, and one of each other kind."""
     layers = layers_of(model)
-    told = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
+    types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
     kinds = [
-        (said, frozenset(type(module) for module in layer.modules())) for said, layer in zip(told, layers, strict=True)
+        (name, frozenset(type(module) for module in layer.modules())) for name, layer in zip(types, layers, strict=True)
     ]
-    some = sorted({len(layers) // 3, len(layers) - 1})
+    chosen = sorted({len(layers) // 3, len(layers) - 1})
     for layer, kind in enumerate(kinds):
-        if all(kinds[other] != kind for other in some):
-            some.append(layer)
-    return some
+        if all(kinds[other] != kind for other in chosen):
+            chosen.append(layer)
+    return chosen
 
 
 @contextmanager
 def refused(saying: str) -> Iterator[None]:
-    """Refuse a model whose code raises whatever it raises; a lack of memory is none of its faults."""
+    """Refuse a model whose code raises any error, except for a lack of memory, which is not the model's fault."""
     try:
         yield
     except (LaminaError, MemoryError, torch.cuda.OutOfMemoryError):
@@ -57,7 +57,7 @@ def refused(saying: str) -> Iterator[None]:
 
 
 def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
-    """The shortest of some length, or the longest: what a model is held against itself on."""
+    """The sequence on which a model is checked: the shortest one that is long enough, else the longest, cut off."""
     order = sorted(sequences, key=len)
     return next((ids for ids in order if len(ids) >= _SHORT), order[-1])[:_LONG]
 
@@ -67,13 +67,13 @@ def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tenso
     """Logits of the last positions of one row, run alone: (last, V)."""
     row = torch.tensor([ids], device=model.device)
     with scored(model, slice(-last, None)):
-        found: torch.Tensor = model(input_ids=row, use_cache=False).logits
-    return found[0, -last:].clone()
+        output: torch.Tensor = model(input_ids=row, use_cache=False).logits
+    return output[0, -last:].clone()
 
 
 @contextmanager
 def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
-    """While open, only these positions are multiplied by the vocabulary matrix where it takes rows: long ones fit."""
+    """While open, only these positions are multiplied by the vocabulary matrix, so that long rows fit into memory."""
     head = model.get_output_embeddings()
     if head is None:
         yield
@@ -89,13 +89,13 @@ def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
 def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]) -> torch.Tensor:
     """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
     size = max(1, _CHUNK // (last * text_config(model).vocab_size))
-    found = []
+    chunks = []
     for start in range(0, len(gone), size):
-        some = gone[start : start + size]
-        rows = torch.tensor([ids], device=model.device).expand(len(some), -1)
-        with _bypassed(layers_of(model), some), scored(model, slice(-last, None)):
-            found.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
-    return torch.cat(found)
+        sets = gone[start : start + size]
+        rows = torch.tensor([ids], device=model.device).expand(len(sets), -1)
+        with _bypassed(layers_of(model), sets), scored(model, slice(-last, None)):
+            chunks.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
+    return torch.cat(chunks)
 
 
 @contextmanager
@@ -137,10 +137,10 @@ def tolerance(model: PreTrainedModel) -> float:
 
 
 def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
-    """How far logits (positions, V) are from others, relative to how far those are from their mean.
+    """How far logits `found` (positions, V) are from `wanted`, relative to how far `wanted` is from its mean.
 
-    The largest of the positions; in 16 bits their median, as there rounding sends a token to another expert now and
-    then. Infinite where only one of them is a number.
+    The largest value over positions. In 16 bits it is the median, because rounding sometimes sends a token to another
+    expert. A position where only one of the two is finite is infinitely far.
     """
     found, wanted = found.float(), wanted.float().to(found.device)
     spread = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-30)
@@ -150,15 +150,15 @@ def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> f
 
 
 def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
-    """Refuse a model that a later token changes earlier, or that cut layers do not leave as layers that are passed by.
+    """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
 
-    Both are tried on the longest row there is too, as windows and chunks change nothing before their size, and some
-    rotations of positions depend on the length of a text. It is checked once, see `proven`.
+    Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
+    rotations of positions depend on the length of a text. A model is checked once, see `proven`.
 
     Raises
     ------
     LaminaError
-        Saying which of them, and by how much.
+        The message says which of them, and by how much.
     """
     what = f"{_WHOLE}, in rows of {len(longest)} tokens"
     if proven.found(model, what):
@@ -186,7 +186,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
 
 
 def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
-    """How far the logits of tokens move where those behind them are others."""
+    """How far the logits of tokens move when the tokens behind them change."""
     last = max(1, len(ids) // 2)
     changed = [*ids[:-last], *reversed(ids[:last])]
     moved, whole = (logits(model, row, len(ids))[:-last] for row in (changed, ids))
@@ -194,12 +194,12 @@ def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
 
 
 def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
-    """Refuse to cut layers of a model that they do not leave as layers that are passed by; each set is checked once.
+    """Refuse to cut layers if this differs from bypassing them; each set of layers is checked once.
 
     Raises
     ------
     LaminaError
-        Saying by how much.
+        The message says by how much.
     """
     what = f"cut by {list(gone)}, in a row of {len(ids)} tokens"
     if not gone or proven.found(model, what):
@@ -221,7 +221,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
 
 
 def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
-    """Refuse halves of layers that were not found whole.
+    """Refuse a model whose attention or MLP was not found completely.
 
     With the attention of every layer gone no token may see another, and a layer without both halves must hand its
     input on, unless the family is known for a norm on the stream.
@@ -229,7 +229,7 @@ def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
     Raises
     ------
     LaminaError
-        Saying which of the two, and by how much.
+        The message says which of the two, and by how much.
     """
     depth, last, dtype, most = len(layers_of(model)), len(ids) // 2, model.dtype, tolerance(model)
     tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
@@ -242,7 +242,7 @@ def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
         empty = remove(share(model), [f"{layer}.attention"])
         lonely = {"mlp": logits(empty, ids, last)}
         for half in halves(layers_of(empty)[layer])["mlp"]:
-            # Called as it is, since what the MLP returns is its own affair.
+            # The MLP still runs, so that its output keeps its own form.
             half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
         far = distance(logits(empty, ids, last), wanted, dtype)
         reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
@@ -269,7 +269,7 @@ def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) ->
     logits(model, ids, 1)
     for handle in handles:
         handle.remove()
-    return any(bool(each.any()) for each in given)
+    return any(bool(output.any()) for output in given)
 
 
 def _silent(residual: bool) -> Any:
@@ -284,20 +284,20 @@ def _silent(residual: bool) -> Any:
 def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
     """Load a checkpoint back and refuse it if it is not the variant it was written from.
 
-    Its logits must be the variant's, and generating from a cache must give what it gives without, if it does so with
-    the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
+    Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
+    for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
 
     Raises
     ------
     LaminaError
-        Saying what differs, and by how much.
+        The message says what differs, and by how much.
     """
     called = f"the export of this '{text_config(variant).model_type}'"
     differs = f"{called} does not load back as the same model"
     advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
     try:
         back = load_folder(folder, "auto", trusted)
-    except Exception as error:  # whatever a family's code raises
+    except Exception as error:  # a family's code can raise anything
         raise LaminaError(f"{differs}: {error} {advice}") from error
     back = torch.nn.Module.to(back, variant.device)
     ids, most = probe(variant), tolerance(variant)
@@ -316,14 +316,14 @@ def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, ad
     Raises
     ------
     LaminaError
-        Saying by how much.
+        The message says by how much.
     """
     ids, most = probe(variant), tolerance(variant)
     far = _cache_error(variant, ids)
     if far > most >= _cache_error(base, ids):
-        said = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
-        said = said if far < torch.inf else "nothing from a cache"
-        raise LaminaError(f"{called} would generate {said}, which the unpruned model does not do. {advice}".rstrip())
+        fault = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
+        fault = fault if far < torch.inf else "nothing from a cache"
+        raise LaminaError(f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip())
 
 
 def probe(model: PreTrainedModel) -> list[int]:
@@ -332,7 +332,7 @@ def probe(model: PreTrainedModel) -> list[int]:
     special: set[int] = set()
     for name, value in vars(config).items():
         if name.endswith("token_id"):
-            # Llama 3 and GLM end with any of several.
+            # Llama 3 and GLM have several tokens that end a text.
             special.update(value if isinstance(value, (list, tuple)) else [value])
     return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
 
@@ -341,14 +341,14 @@ def probe(model: PreTrainedModel) -> list[int]:
 def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
     """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
     row, before = torch.tensor([ids], device=model.device), model.generation_config
-    told = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
+    options = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
     model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
     try:
         generator: Any = model
-        found = generator.generate(row, output_logits=True, return_dict_in_generate=True, **told)
-    except Exception:  # as above
+        generated = generator.generate(row, output_logits=True, return_dict_in_generate=True, **options)
+    except Exception:  # a family's code can raise anything
         return torch.inf
     finally:
         model.generation_config = before
-    text = found.sequences[0].tolist()
-    return distance(torch.cat(found.logits), logits(model, text[:-1], 4), model.dtype)
+    text = generated.sequences[0].tolist()
+    return distance(torch.cat(generated.logits), logits(model, text[:-1], 4), model.dtype)

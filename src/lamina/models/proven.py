@@ -1,4 +1,4 @@
-"""What was proven of a model: a process proves it once, and the jobs of a run once as long as nothing has changed.
+"""What was proven of a model. A process proves it once, and so do all jobs of a run together, until something changes.
 
 What counts as a change: the files of the model, its dtype and kind of device, the versions of torch and transformers,
 and every byte of the code that proves and of what is proven.
@@ -27,17 +27,17 @@ _stamps: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
 
 
 def loaded(model: PreTrainedModel, manifest: Mapping[str, Any], digests: Mapping[str, str]) -> None:
-    """Say that a model is as its files are, so that what is proven of it holds for other jobs that load them."""
+    """Note that a model is as its files are, so that its proofs hold for all jobs that load these files."""
     places = sorted({str(devices.place_of(layer)) for layer in layers_of(model)})
     named = [torch.cuda.get_device_name(place) if place.startswith("cuda") else place for place in places]
-    told = [
+    facts = [
         str(Path(manifest["path"]).resolve()),
         *(dict(digests), manifest["trust_remote_code"]),
         *(str(model.dtype), getattr(model.config, "_attn_implementation", None)),
         *(named, devices.streams(model)),
         *(torch.__version__, transformers.__version__, code_digest(_LIBRARY)),
     ]
-    _stamps[model] = json.dumps(told, sort_keys=True)
+    _stamps[model] = json.dumps(facts, sort_keys=True)
 
 
 def found(model: PreTrainedModel, what: str) -> Any | None:
@@ -49,7 +49,7 @@ def found(model: PreTrainedModel, what: str) -> Any | None:
 
 
 def note(model: PreTrainedModel, what: str, proven: Any) -> None:
-    """Keep what was proven of a model under a name, as JSON can hold it."""
+    """Keep a result about a model, which JSON can hold, under a name."""
     _here.setdefault(model, {})[what] = proven
     if model in _stamps:
         remembered.keep(f"{what} {_stamps[model]}", _stamps[model], proven)
@@ -57,7 +57,7 @@ def note(model: PreTrainedModel, what: str, proven: Any) -> None:
 
 @cache
 def code_digest(library: Path) -> str:
-    """SHA-256 of the code of which something is proven, and of what proves it."""
+    """SHA-256 of the code that proves, and of the code about which something is proven."""
     digest = hashlib.sha256()
     for name in _CODE:
         place = library / name

@@ -6,20 +6,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(".snakemake/lamina-models")  # of a run's folder; without one every process finds out for itself
+FOLDER = Path(".snakemake/lamina-models")  # in a run's folder; outside of a run nothing is kept
 
 
 def recall(about: str, stamp: str) -> Any | None:
-    """What was kept about something while its stamp was this; None if nothing was."""
+    """The value kept about something under the same stamp; None if there is none."""
     try:
-        known, found = json.loads(_place(about).read_text(encoding="utf-8"))
+        known, value = json.loads(_place(about).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return None
-    return found if known == stamp else None
+    return value if known == stamp else None
 
 
 def keep(about: str, stamp: str, found: Any) -> None:
-    """Keep what JSON can hold about something, in the place of what was kept before."""
+    """Keep a value about something, which JSON can hold; it replaces the earlier one."""
     if FOLDER.parent.is_dir():
         place = _place(about)
         place.parent.mkdir(exist_ok=True)

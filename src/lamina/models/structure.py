@@ -1,7 +1,8 @@
 """Where a loaded model keeps its layers, norm, embeddings and sub-layers, found by what its modules are.
 
-Layers stand in one list, as many as the configuration says. In a layer, what is called with a mask, positions or a
-cache can mix tokens and is its attention, of whatever kind; the other modules that hold matrices are its MLP.
+Layers stand in one list, as many as the configuration says. In a layer, a module that is called with a
+mask, positions or a cache can mix tokens, so it is attention, of whatever kind. The other modules that hold matrices
+are the MLP.
 """
 
 import inspect
@@ -17,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from lamina.errors import LaminaError
 from lamina.models import families
 
-# Arguments that only a module that looks at other tokens is called with.
+# Only modules that look at other tokens have these arguments.
 _MIXES = frozenset(
     "attention_mask past_key_values past_key_value layer_past cache_params position_embeddings position_ids alibi "
     "position_bias state cache_position rotary_pos_emb".split()
@@ -49,7 +50,7 @@ class Family:
 class Half(NamedTuple):
     """A sub-module of a layer that belongs to its attention or its MLP.
 
-    `residual` says that it adds the residual itself, which it is given as argument of that name (BLOOM).
+    `residual` says that it gets the residual as an argument of that name and adds it itself (BLOOM).
     """
 
     name: str
@@ -72,14 +73,14 @@ def family_of(model: PreTrainedModel) -> Family:
     """
     config = text_config(model)
     layers = _layer_list(model, config)
-    told = families.FAMILIES.get(config.model_type, families.Family())
+    options = families.FAMILIES.get(config.model_type, families.Family())
     return Family(
         name=config.model_type,
         layers=layers,
         final_norm=_norm_behind(model, layers),
         embeddings=_name_of(model, model.get_input_embeddings()),
         head=_name_of(model, model.get_output_embeddings()),
-        stream_norm=bool(told.stream_norm_unless) and not getattr(config, told.stream_norm_unless),
+        stream_norm=bool(options.stream_norm_unless) and not getattr(config, options.stream_norm_unless),
     )
 
 
@@ -97,8 +98,8 @@ def final_norm_of(model: PreTrainedModel) -> nn.Module | None:
 
 
 def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
-    """The sub-modules of a layer that are its `attention` and its `mlp`, of those that there are now."""
-    found: dict[str, list[Half]] = {"attention": [], "mlp": []}
+    """The sub-modules that a layer has now, by `attention` and `mlp`."""
+    parts: dict[str, list[Half]] = {"attention": [], "mlp": []}
     for name, module in layer.named_children():
         if isinstance(module, nn.Embedding) or all(weight.dim() < 2 for weight in module.parameters()):
             continue
@@ -106,8 +107,8 @@ def halves(layer: nn.Module) -> dict[str, tuple[Half, ...]]:
             continue
         arguments = set(inspect.signature(module.forward).parameters)
         half = Half(name, module, "residual" in arguments)
-        found["attention" if arguments & _MIXES else "mlp"].append(half)
-    return {part: tuple(modules) for part, modules in found.items()}
+        parts["attention" if arguments & _MIXES else "mlp"].append(half)
+    return {part: tuple(modules) for part, modules in parts.items()}
 
 
 def without_halves(model: PreTrainedModel) -> str | None:
@@ -117,8 +118,8 @@ def without_halves(model: PreTrainedModel) -> str | None:
     if option and getattr(config, option):
         return f"with {option}, the output of a norm is the residual"
     for number, layer in enumerate(layers_of(model)):
-        there = halves(layer)
-        missing = [part for part in ("attention", "mlp") if not there[part]]
+        parts = halves(layer)
+        missing = [part for part in ("attention", "mlp") if not parts[part]]
         if missing:
             return f"layer {number} has no {' and no '.join(missing)} of its own"
     return None
@@ -127,12 +128,12 @@ def without_halves(model: PreTrainedModel) -> str | None:
 def linear_maps(model: PreTrainedModel, part: str) -> list[str]:
     """Full names of the linear modules in one part (`attention`, `mlp`) of the layers that there are now.
 
-    Of a state-space mixer (it has a D) only the first: kernels take the weights of the others alone. A router that
-    gives more than a product is none.
+    A state-space mixer (it has a D) counts only with its `in_proj`, because kernels use the weights of its other maps
+    without calling them. A router that returns more than a product does not count.
     """
     path = _layer_list(model, text_config(model))
     return [
-        ".".join(each for each in (path, str(number), half.name, name) if each)
+        ".".join(step for step in (path, str(number), half.name, name) if step)
         for number, layer in enumerate(layers_of(model))
         for half in halves(layer)[part]
         for name, module in half.module.named_modules()
@@ -144,7 +145,7 @@ def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
     """Full names of the parameters in one part of the layers that hold a matrix for each of several experts."""
     path = _layer_list(model, text_config(model))
     return [
-        ".".join(each for each in (path, str(number), half.name, name, key) if each)
+        ".".join(step for step in (path, str(number), half.name, name, key) if step)
         for number, layer in enumerate(layers_of(model))
         for half in halves(layer)[part]
         for name, module in half.module.named_modules()
@@ -154,7 +155,7 @@ def stacked_maps(model: PreTrainedModel, part: str) -> list[str]:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    """Whether a module gives a product with its weight alone; a family's own class is asked with a row of zeros."""
+    """Whether a module returns only the product with its weight; a family's own class is tried on a row of zeros."""
     if not isinstance(module, (nn.Linear, Conv1D)):
         return False
     if not isinstance(module, nn.Linear) or not type(module).forward.__module__.startswith("transformers.models."):
@@ -163,7 +164,7 @@ def _is_linear(module: nn.Module) -> bool:
         return isinstance(module(module.weight.new_zeros(1, module.in_features)), torch.Tensor)
 
 
-# Where the layers of each model stand, which no cut changes.
+# Path of the list of layers of each model, which no cut changes.
 _lists: "WeakKeyDictionary[PreTrainedModel, str]" = WeakKeyDictionary()
 
 
@@ -180,7 +181,7 @@ def _layer_list(model: PreTrainedModel, config: PretrainedConfig) -> str:
     # A list inside of a layer is part of it.
     outer = [name for name in lists if not any(name.startswith(f"{other}.") for other in lists)]
     if len(outer) > 1:
-        # Of a model with towers for images or sound, those of its decoder.
+        # If the model has towers for images or sound, only the list of its decoder counts.
         decoder = _name_of(model, model.get_decoder())
         own = [name for name in outer if name.rpartition(".")[0] == decoder]
         outer = own or [name for name in outer if name.startswith(f"{decoder}.")]
@@ -199,8 +200,8 @@ def _norm_behind(model: PreTrainedModel, layers: str) -> str | None:
     children = dict(model.get_submodule(parent).named_children())
     behind = list(children)[list(children).index(layers.rpartition(".")[2]) + 1 :]
     norms = [name for name in behind if "norm" in type(children[name]).__name__.lower()]
-    found = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
-    return None if found is None else f"{parent}.{found}" if parent else found
+    norm = next((name for name in _FINAL if name in children), norms[0] if len(norms) == 1 else None)
+    return None if norm is None else f"{parent}.{norm}" if parent else norm
 
 
 def _name_of(model: nn.Module, wanted: Any) -> str:

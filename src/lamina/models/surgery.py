@@ -18,10 +18,10 @@ from lamina.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
 
-# What modules call their layer's number, by which they find their part of a cache.
+# Attributes in which modules keep the number of their layer; by it they find their part of a cache.
 NUMBERED = ("layer_idx", "layer_id")
 
-# Keys of a configuration under which layers read what another layer has computed, or has weights outside of the layers.
+# Keys of a configuration whose layers read what another layer computed, or have weights outside of the layers.
 _TIED = {
     "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
     "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
@@ -61,13 +61,13 @@ def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:
     outside = [layer for layer in gone if not 0 <= layer < depth]
     if outside:
         raise LaminaError(f"layer {outside[0]} does not exist: the model has layers 0 … {depth - 1}.")
-    found: list[tuple[int, int]] = []
+    boundaries: list[tuple[int, int]] = []
     for layer in gone:
-        if found and found[-1][1] == layer:
-            found[-1] = (found[-1][0], layer + 1)
+        if boundaries and boundaries[-1][1] == layer:
+            boundaries[-1] = (boundaries[-1][0], layer + 1)
         else:
-            found.append((layer, layer + 1))
-    return found
+            boundaries.append((layer, layer + 1))
+    return boundaries
 
 
 def removed_layers(units: Sequence[str]) -> list[int]:
@@ -76,7 +76,7 @@ def removed_layers(units: Sequence[str]) -> list[int]:
 
 
 def kept_layers(model: PreTrainedModel, units: Sequence[str]) -> list[int]:
-    """Numbers of the layers that stay when `units` leave an unpruned model; one without both halves goes whole."""
+    """Numbers of the layers that stay when `units` leave an unpruned model; one that loses both halves goes whole."""
     parsed = [parse(unit) for unit in units]
     gone = {layer for layer, component in parsed if component == "layer"}
     # Where a norm stands on the stream itself, a layer without its halves still does something.
@@ -171,10 +171,10 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
 @torch.inference_mode()
 def _returned(model: PreTrainedModel, halves_of: Mapping[str, nn.Module]) -> dict[str, int]:
     """How many values each sub-layer returns, 0 for the stream alone, as a pass over two tokens shows."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     handles = [
         module.register_forward_hook(
-            lambda module, args, output, name=name: found.__setitem__(
+            lambda module, args, output, name=name: counts.__setitem__(
                 name, 0 if isinstance(output, torch.Tensor) else len(output)
             )
         )
@@ -185,4 +185,4 @@ def _returned(model: PreTrainedModel, halves_of: Mapping[str, nn.Module]) -> dic
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return counts

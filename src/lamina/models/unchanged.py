@@ -1,7 +1,7 @@
-"""That a model's files are those that were prepared, at the beginning and at the end of each job that reads them.
+"""Checks that a model's files are those that were prepared, at the beginning and the end of each job that reads them.
 
-Their size and times tell, as long as they are those of files that were hashed; after any change the weights are hashed
-once more, and what was found is kept beside the run, so that no job pays for another.
+Files whose sizes and times are unchanged since they were hashed are not hashed again. After any change they are hashed
+once more, and the hashes are kept beside the run for all its jobs.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def check(manifest: Mapping[str, Any], again: bool = True) -> None:
     Raises
     ------
     LaminaError
-        Naming the folder, and what to do.
+        The message names the folder, and what to do.
     """
     folder = Path(manifest["path"])
     if not folder.is_dir():
@@ -43,9 +43,9 @@ def check(manifest: Mapping[str, Any], again: bool = True) -> None:
             f"the model '{manifest['source']}' is not in {folder.absolute()} any more. Put it back, or correct "
             "`source` in the configuration."
         )
-    found = digests(folder)
+    hashes = digests(folder)
     for key, of in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
-        if key in manifest and manifest[key] != found[key]:
+        if key in manifest and manifest[key] != hashes[key]:
             raise LaminaError(
                 f"the {of} of the model '{manifest['source']}' in {folder} are not what they were when it was "
                 "prepared: what is measured now would be of another model. Put them back, or delete its manifest.json "
@@ -65,9 +65,9 @@ def _others(folder: Path) -> list[Path]:
 
 def _stamp(folder: Path) -> str:
     """Which files there are, their sizes and times; the time of a change cannot be set back."""
-    found = [(path.name, path.stat()) for path in (*_weights(folder), *_others(folder))]
-    told = [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in found]
-    return json.dumps([str(folder.resolve()), told])
+    files = [(path.name, path.stat()) for path in (*_weights(folder), *_others(folder))]
+    facts = [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in files]
+    return json.dumps([str(folder.resolve()), facts])
 
 
 def _kept(folder: Path, stamp: str) -> tuple[str, str] | None:
@@ -77,10 +77,10 @@ def _kept(folder: Path, stamp: str) -> tuple[str, str] | None:
     return None
 
 
-def _keep(folder: Path, stamp: str, found: tuple[str, str]) -> tuple[str, str]:
+def _keep(folder: Path, stamp: str, hashes: tuple[str, str]) -> tuple[str, str]:
     if _stamp(folder) == stamp:  # not while they are being written
-        remembered.keep(str(folder.resolve()), stamp, found)
-    return found
+        remembered.keep(str(folder.resolve()), stamp, hashes)
+    return hashes
 
 
 def _sha256(files: Iterable[Path]) -> str:

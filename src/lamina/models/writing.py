@@ -1,7 +1,7 @@
-"""The linear maps through which layers write to the residual stream, for what repairs fold into weights.
+"""The linear maps through which layers write to the residual stream, for repairs that are folded into weights.
 
-A map is found by what it does: what it gives out is what the sub-layer gives, and what the sub-layer gives is what the
-layer adds to the stream.
+A map is found by what it does: its output is the output of the sub-layer, and the layer adds exactly that to the
+stream.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from transformers.pytorch_utils import Conv1D
 from lamina.errors import LaminaError
 from lamina.models.structure import Half, family_of, halves, layers_of, text_config
 
-_CLOSE = 1e-2  # of the largest value, for which rounding in 16 bits is small enough
+_CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
-_SAID = {"attention": "attention", "mlp": "the MLP"}
+_NAMES = {"attention": "attention", "mlp": "the MLP"}
 
-_Found = dict[tuple[int, str], nn.Module | str]
-_known: "WeakKeyDictionary[PreTrainedModel, _Found]" = WeakKeyDictionary()
+_Maps = dict[tuple[int, str], nn.Module | str]
+_known: "WeakKeyDictionary[PreTrainedModel, _Maps]" = WeakKeyDictionary()
 
 
 def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
@@ -39,12 +39,13 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
 def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
     """Everything that adds to the stream entering layer `before`: embeddings, and both sub-layers of each layer so far.
 
-    Multiplied by a number, with their biases, they multiply that stream by it, up to the epsilon of the norms.
+    A number that multiplies all their weights and biases multiplies that stream, up to the epsilon of the norms.
 
     Raises
     ------
     LaminaError
-        If the family has more that does, or a norm that undoes it, or an embedding that is the head as well.
+        If the family has a norm that undoes such a factor, or an embedding that is the head as well, or a part whose
+        linear map is unknown.
     """
     family, config = family_of(model), text_config(model)
     if before:
@@ -68,16 +69,16 @@ def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
         raise _unfoldable(model, "has a norm between the MLP and the stream, which undoes what is folded into weights")
     if model not in _known:
         _known[model] = _look(model)
-    found = _known[model].get((layer, part), f"has no {part} in layer {layer}")
-    if isinstance(found, str):
-        raise _unfoldable(model, found)
-    return found
+    writer = _known[model].get((layer, part), f"has no {part} in layer {layer}")
+    if isinstance(writer, str):
+        raise _unfoldable(model, writer)
+    return writer
 
 
 @torch.inference_mode()
-def _look(model: PreTrainedModel) -> _Found:
-    """Of each half of each layer, the linear map that writes to the stream, or why there is none."""
-    layers, found = layers_of(model), _Found()
+def _look(model: PreTrainedModel) -> _Maps:
+    """For each half of each layer, the linear map that writes to the stream, or the reason why there is none."""
+    layers, maps = layers_of(model), _Maps()
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     handles = [
         layer.register_forward_pre_hook(
@@ -91,15 +92,15 @@ def _look(model: PreTrainedModel) -> _Found:
         for handle in handles:
             handle.remove()
     for number, (args, kwargs) in calls.items():
-        for part, there in halves(layers[number]).items():
-            if there:
-                found[number, part] = _map_of(layers[number], part, there, args, kwargs)
-    return found
+        for part, modules in halves(layers[number]).items():
+            if modules:
+                maps[number, part] = _map_of(layers[number], part, modules, args, kwargs)
+    return maps
 
 
-def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
+def _map_of(layer: nn.Module, part: str, modules: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
     # The last of the modules gives what the part gives, if there are several in a row.
-    half = there[-1]
+    half = modules[-1]
     maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]
     with _given([half.module, *maps]) as given:
         whole = _stream(layer(*args, **kwargs))
@@ -111,7 +112,7 @@ def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwarg
         gives = gives - (named["residual"] if "residual" in named else inputs[1])
     writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
     if not writing:
-        return f"has no one linear map that leads from {_SAID[part]} to the stream"
+        return f"has no one linear map that leads from {_NAMES[part]} to the stream"
     if part == "attention":
         return writing[-1]
     silence = half.module.register_forward_hook(
@@ -133,7 +134,7 @@ def _map_of(layer: nn.Module, part: str, there: Sequence[Half], args: Any, kwarg
 
 @contextmanager
 def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
-    """While open, what each module was called with and gave out."""
+    """While open, record the arguments and the output of each module."""
     given: dict[nn.Module, Any] = {}
 
     def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
@@ -149,7 +150,7 @@ def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor, rounded: torch.Tensor | None = None) -> bool:
-    """Whether values are equal but for some of the largest, and but for what rounding explains of each."""
+    """Whether values are equal, up to a small share of the largest one and up to what rounding explains of each."""
     if one.numel() != other.numel():
         return False
     far = (one.flatten().float() - other.flatten().float()).abs()
