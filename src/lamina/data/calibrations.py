@@ -45,8 +45,8 @@ class Row:
 class Sample:
     """One document. `gold` is the index of the right row; `document` identifies the source text (a hash).
 
-    `runs` are hashes of its runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` leaves
-    them in the file.
+    `runs` are hashes of its runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` does
+    not load them.
     """
 
     index: int

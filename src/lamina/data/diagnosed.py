@@ -1,4 +1,4 @@
-"""Files that diagnoses are measured on: labelled texts and pairs of prompts. Torch-free, for the configuration."""
+"""Files for diagnoses: labelled texts and pairs of prompts. The configuration reads them without torch."""
 
 from collections import Counter
 from pathlib import Path
@@ -20,8 +20,8 @@ def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
         If a line has another form, or there are fewer than two labels with a line in each of `folds` folds.
     """
     lines = _lines(path, where, {"text": str, "label": object}, LABELLED)
-    found = [(line["text"], str(line["label"])) for _, line in lines]
-    counts = Counter(label for _, label in found)
+    texts = [(line["text"], str(line["label"])) for _, line in lines]
+    counts = Counter(label for _, label in texts)
     few = sorted(label for label, count in counts.items() if count < folds)
     if few or len(counts) < 2:
         raise LaminaError(
@@ -29,7 +29,7 @@ def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
             + (f", and only {counts[few[0]]} of '{few[0]}'" if few else "")
             + f". Write two labels or more, and at least {folds} lines of each, one for every fold."
         )
-    return found
+    return texts
 
 
 def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
@@ -38,7 +38,7 @@ def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
     Raises
     ------
     LaminaError
-        If a line has another form, or two equal prompts or answers; or if there is no line.
+        If a line has another form, or has two equal prompts or answers; or if there is no line.
     """
     lines = _lines(path, where, dict.fromkeys(("clean", "corrupt", "right", "foil"), str), PAIRS)
     for at, line in lines:
@@ -51,9 +51,9 @@ def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _lines(path: Path, where: str, keys: dict[str, type], form: str) -> list[tuple[str, Any]]:
-    found = list(json_lines(read_text(path, where, "a .jsonl file"), str(path), form))
-    for at, line in found:
+    lines = list(json_lines(read_text(path, where, "a .jsonl file"), str(path), form))
+    for at, line in lines:
         for key, kind in keys.items():
             if not isinstance(line, dict) or not isinstance(line.get(key), kind) or line.get(key) in ("", None):
                 raise LaminaError(f"{at}: `{key}` is missing or no text. {form}")
-    return found
+    return lines

@@ -1,4 +1,4 @@
-"""Text documents from local files. Light enough for the Snakefile: no tokenizer here."""
+"""Text documents from local files. The Snakefile imports this module, so it does not load a tokenizer."""
 
 import json
 import logging
@@ -17,15 +17,15 @@ _logger = logging.getLogger(__name__)
 
 
 def corpus_file(name: str, split: str | None, root: Path) -> Path:
-    """The file behind a `text:` entry; the embedded corpus goes by name and split."""
+    """The file of a `text:` entry; the embedded corpus is named by its name and split."""
     return root / calibrations.corpus_file(name, split)
 
 
 def read_documents(path: Path, documents: str | None = None, where: str = "text") -> list[str]:
     """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file (blank lines between them).
 
-    Documents of white space say nothing: they are left out, not counted, and their number is logged. `documents` is a
-    half-open range of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
+    Documents of white space are left out and not counted, and their number is logged. `documents` is a half-open range
+    of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Local data files: UTF-8 text, and lines of JSON. Torch-free, since the configuration reads them too."""
+"""Local data files: UTF-8 text, and lines of JSON. The configuration reads them too, so there is no torch here."""
 
 import json
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from lamina.errors import LaminaError
 
 
 def read_text(path: Path, where: str, form: str) -> str:
-    """The text of a file, a byte order mark dropped and lines ending in \\n; `where` is the key that names it.
+    """The text of a file without a byte order mark, lines ending in \\n; `where` is the key that names it.
 
     Raises
     ------
     LaminaError
-        If there is no such file of the `form` that messages describe, or it is not UTF-8.
+        If there is no such file, or it is not UTF-8. `form` describes the file in the message.
     """
     if not path.is_file():
         raise LaminaError(f"{where}: there is no file {path}. Write the path of {form}.")

@@ -14,15 +14,15 @@ from lamina.errors import LaminaError
 
 
 def read_texts(entry: Hub, root: Path, where: str) -> list[str]:
-    """The documents of an entry, those of white space left out and not counted.
+    """The documents of an entry; those of white space are left out and not counted.
 
-    A data set of the hub stays where `datasets` keeps its files; streamed, only the documents that are asked for are
-    read. `where` is the entry of the configuration that messages name.
+    A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents that are asked for
+    are read. `where` is the entry of the configuration that messages name.
 
     Raises
     ------
     LaminaError
-        If the data set cannot be had, lacks the name, the split or the field, or holds fewer documents.
+        If the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
     """
     folder = root / entry.hub
     local = folder.is_dir()
@@ -33,12 +33,12 @@ def read_texts(entry: Hub, root: Path, where: str) -> list[str]:
             entry.name,
             split=entry.split,
             revision=None if local else entry.revision,
-            # What `datasets` keeps of a folder goes by its name: another one of that name would be read instead.
+            # `datasets` caches a folder by its name, so without streaming it could read another folder of that name.
             streaming=local or entry.streaming,
         )
         texts = list(islice(_texts(rows, entry.field, where), first, last))
     except (OSError, ValueError, RuntimeError) as error:
-        # Names and splits that are not there are ValueErrors whose text lists those that are.
+        # A missing name or split is a ValueError whose text lists the existing ones.
         raise LaminaError(
             f"{where}.hub: '{entry.hub}' (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
             f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"

@@ -1,9 +1,9 @@
-"""What packages keep of local files, for later runs and other projects: nothing of it is read for another file.
+"""Packages cache what they read of local files. This module keeps them from using the cache of another file.
 
-`datasets` keeps what it read of a file by its name and time, so that other questions with the time of the earlier ones
-(copied with `cp -p`, unpacked from an archive) would be read as the earlier ones; and what a function of a task made of
-documents by the function's name, so that an edit would change nothing. Python keeps compiled modules by their file's
-size and second.
+`datasets` caches a file by its name and time, so that a new file with the time of an earlier one (copied with `cp -p`,
+unpacked from an archive) would be read as the earlier one. It caches what a task's function made of documents by the
+function's name, so that an edit would change nothing. Python caches compiled modules by the size and second of their
+file.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def by_content() -> None:
 
 @contextmanager
 def compiled_anew() -> Iterator[None]:
-    """Modules that are imported inside are compiled from what their files hold."""
+    """While open, imported modules are compiled anew from their files."""
     before = sys.pycache_prefix
     with tempfile.TemporaryDirectory() as folder:
         sys.pycache_prefix = folder

@@ -1,4 +1,4 @@
-"""lm-eval tasks: found by name or made from a choices file, and read as calibration samples.
+"""lm-eval tasks: looked up by name or made from a choices file, and read as calibration samples.
 
 Prompts and encodings are lm-eval's own, so that a sweep scores exactly what a benchmark would.
 """
@@ -42,17 +42,17 @@ def task_object(
     split: str | None = None,
     trust_code: bool = False,
 ) -> ConfigurableTask:
-    """As `load_task`, where only a single task will do.
+    """As `load_task`, for callers that need a single task.
 
     Raises
     ------
     LaminaError
         Also if it is a group.
     """
-    found = load_task(name, root, num_fewshot, choices, split, trust_code)
-    if isinstance(found, Group):
-        raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(found)}.")
-    return found
+    task = load_task(name, root, num_fewshot, choices, split, trust_code)
+    if isinstance(task, Group):
+        raise LaminaError(f"'{name}' is a group of lm-eval tasks. {task_groups.one_by_one(task)}.")
+    return task
 
 
 def load_task(
@@ -71,18 +71,18 @@ def load_task(
     Raises
     ------
     LaminaError
-        If no task has that name, it names Python that is not trusted, its data cannot be had, or it lacks the split.
+        If no task has that name, it names Python that is not trusted, its data cannot be loaded, or it lacks the split.
     """
     try:
-        # Paths in task files count from the root, wherever this is called from.
+        # Paths in task files count from the root, whatever the current folder is.
         with chdir(root), kept.compiled_anew() if trust_code else nullcontext():
-            found: TaskOrGroup
+            loaded: TaskOrGroup
             if choices:
-                found = task = _Questions(config=_choices_config(name, root / choices))
+                loaded = task = _Questions(config=_choices_config(name, root / choices))
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
-                # Searched before lm-eval's own 10,000 tasks, whose index takes seconds.
-                found = task_groups.find(name, root / task_files.FOLDER, trust_code)
+                # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
+                loaded = task_groups.find(name, root / task_files.FOLDER, trust_code)
     except TemplateError as error:
         raise LaminaError(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
@@ -93,17 +93,17 @@ def load_task(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
             "there is one, or write a task on local files."
         ) from error
-    for each in leaves(found):
-        each.set_fewshot_seed(FEWSHOT_SEED)
+    for leaf in leaves(loaded):
+        leaf.set_fewshot_seed(FEWSHOT_SEED)
         if num_fewshot is not None:
-            each.set_config("num_fewshot", num_fewshot)
+            leaf.set_config("num_fewshot", num_fewshot)
         if split is not None:
-            _use_split(each, str(each.config.task), split)
-        elif not (each.has_test_docs() or each.has_validation_docs()):
+            _use_split(leaf, str(leaf.config.task), split)
+        elif not (leaf.has_test_docs() or leaf.has_validation_docs()):
             raise LaminaError(
-                f"task '{each.config.task}' has no test split to benchmark on; its splits are {sorted(each.dataset)}."
+                f"task '{leaf.config.task}' has no test split to benchmark on; its splits are {sorted(leaf.dataset)}."
             )
-    return found
+    return loaded
 
 
 class _Questions(ConfigurableTask):
@@ -115,7 +115,7 @@ class _Questions(ConfigurableTask):
 
 
 def _choices_config(name: str, path: Path) -> dict[str, Any]:
-    """Columns by their names: as templates, lm-eval would take a question such as "12" for the number of a choice.
+    """A task that names columns: with templates, lm-eval would take a question such as "12" for the number of a choice.
 
     The few-shot split is named so that no question is among its own examples.
     """
@@ -140,14 +140,14 @@ def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
         "validation": task.config.validation_split,
         "test": task.config.test_split,
     }
-    found = roles.get(split) or split
-    if found not in task.dataset:
+    chosen = roles.get(split) or split
+    if chosen not in task.dataset:
         # Nothing is ever calibrated on the test split.
-        there = [role for role, value in roles.items() if role != "test" and value in task.dataset]
-        nearest = difflib.get_close_matches(split, there, 1, 0)
-        has = f"It has {', '.join(there)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
+        usable = [role for role, value in roles.items() if role != "test" and value in task.dataset]
+        nearest = difflib.get_close_matches(split, usable, 1, 0)
+        has = f"It has {', '.join(usable)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
         raise LaminaError(f"task '{name}' has no split '{split}'. {has} another task to calibrate on.")
-    task.set_config("test_split", found)
+    task.set_config("test_split", chosen)
 
 
 class EncodingLM(HFLM):
@@ -158,7 +158,7 @@ class EncodingLM(HFLM):
 
     @property
     def prefix_token_id(self) -> int:
-        """BOS, else EOS: what an empty question is put after."""
+        """BOS, else EOS: the token that stands for an empty question."""
         return self._required(super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after")
 
     @property
@@ -175,7 +175,7 @@ class EncodingLM(HFLM):
         return token
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any) -> list[int]:
-        """As HFLM: without special tokens if `string` begins with BOS, which it cannot where there is none."""
+        """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
         if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
             add_special_tokens = True
         return super().tok_encode(string, add_special_tokens, *args, **kwargs)
@@ -222,7 +222,7 @@ def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, lis
 
 
 def test_documents(found: TaskOrGroup, limit: int | None = None) -> list[tuple[str, list[str]]]:
-    """Question and choices of the documents that a benchmark of a task or group scores, of each task `limit`."""
+    """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task."""
     return [document_text(task, doc) for task in leaves(found) for doc in list(task.eval_docs)[:limit]]
 
 
@@ -294,7 +294,7 @@ def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], ins
     if stopped[: len(after)] == after and len(stopped) > len(after):
         after = stopped[: len(after) + 1]
     else:
-        # The tokenizer drops the stop string (a newline, say): the model then stops by its end-of-text token.
+        # The tokenizer drops the stop string (a newline, for example), so the model stops by its end-of-text token.
         after = [*after, lm.eot_token_id]
     return _cut(lm, (context, answer), before, after, len(target))
 
@@ -313,11 +313,11 @@ def _encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int],
 
 
 def _cut(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
-    """A row whose oldest tokens (the first few-shot examples) go until all of it fits into the model's context.
+    """A row without its oldest tokens (the first few-shot examples), so that it fits into the model's context.
 
     lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, because streams
     and patches run over all of it, and the other rows are cut alike. So a row that is longer than the context sees one
-    token of its question less than in lm-eval; the tokens that are scored are the same.
+    token less of its question than in lm-eval; the scored tokens are the same.
     """
     lm.check(texts, before, after, lm.max_length - 1)
     kept = (before + after)[-lm.max_length :]

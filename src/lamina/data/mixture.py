@@ -18,10 +18,10 @@ def mixed(name: str, entry: Mixture, parts: Mapping[str, Calibration]) -> list[S
     LaminaError
         If a part has fewer samples than its share.
     """
-    weights = [entry.mixture[each] for each in parts]
-    # The part that is used up first says how many there can be.
-    bounds = {each: len(parts[each].samples) * sum(weights) / entry.mixture[each] for each in parts}
-    scarce = min(bounds, key=lambda each: bounds[each])
+    weights = [entry.mixture[source] for source in parts]
+    # The part that is used up first limits the number of samples.
+    bounds = {source: len(parts[source].samples) * sum(weights) / entry.mixture[source] for source in parts}
+    scarce = min(bounds, key=lambda source: bounds[source])
     most = int(bounds[scarce] + 1e-9)
     if entry.limit and entry.limit > most:
         raise LaminaError(

@@ -1,11 +1,11 @@
 """Which documents of a calibration are documents of a benchmark: equal ones, near duplicates, and shared passages.
 
 Two documents are compared by their words: lower case, without marks that only punctuate. Signs such as + ( = are words,
-since sums, formulas and code differ by nothing else. Equal words are the same document. Otherwise runs of 13 words are
-compared, as is usual for contamination [GPT-3, arXiv 2005.14165, appendix C]: a near duplicate has at least half of the
-runs of the shorter of the two. One run alone may be a quotation, and is only counted. Runs that say nothing of where
-they are from are left out: those of fewer than 9 different words, and those in more than 10 documents of one side,
-which are templates of prompts.
+since sums, formulas and code differ by nothing else. Documents with equal words are the same. Otherwise runs of 13
+words are compared, as is usual for contamination [GPT-3, arXiv 2005.14165, appendix C]: two documents are near
+duplicates if they share at least half of the runs of the shorter one. One run alone may be a quotation, and is only
+counted. Some runs do not show where they come from and are left out: those of fewer than 9 different words, and those
+in more than 10 documents of one side, which are templates of prompts.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from scipy.sparse.csgraph import connected_components
 Document = tuple[str, Sequence[int]]  # its hash, and its runs
 
 RUN, DIFFERENT, TEMPLATE = 13, 9, 10
-# Of the runs of the shorter document, in a near duplicate.
+# Share of the runs of the shorter document that near duplicates have in common.
 NEAR = 0.5
 _WORD = re.compile(r"\w+|[^\w\s.,;:!?\"'`´“”‘’«»…—–-]")
 # Weights of a run's places: odd numbers that begin no short cycle, modulo 2^64.
@@ -32,7 +32,7 @@ _PLACES = np.array([pow(0x9E3779B97F4A7C15, power, 1 << 64) for power in range(R
 class Overlap:
     """How many documents of a calibration are in a benchmark: equal to one, its near duplicate, sharing a run with it.
 
-    Each counts those before it too.
+    Each number includes those before it.
     """
 
     equal: int
@@ -53,15 +53,15 @@ def document_hash(text: str, choices: Sequence[str] = ()) -> str:
 
 def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
     """Hashes (64 bits) of the runs of words in a document, or in a question followed by each of its choices, sorted."""
-    found: set[int] = set()
+    hashes: set[int] = set()
     for tail in choices or ("",):
         coded = np.array([_code(word) for word in words(f"{text} {tail}")], dtype=np.uint64)
         if len(coded) >= RUN:
             windows = np.lib.stride_tricks.sliding_window_view(coded, RUN)
             ordered = np.sort(windows, axis=1)
             different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(axis=1)
-            found.update((windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist())
-    return tuple(sorted(found))
+            hashes.update((windows * _PLACES).sum(axis=1, dtype=np.uint64)[different >= DIFFERENT].tolist())
+    return tuple(sorted(hashes))
 
 
 def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
@@ -76,7 +76,7 @@ def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
 
 
 def groups(documents: Sequence[Document]) -> list[int]:
-    """A number for each document: equal ones and near duplicates, also over others between them, have the same."""
+    """A number for each document: chains of equal documents and near duplicates share one number."""
     one, other, near = _pairs(documents, documents)
     first: dict[str, int] = {}
     same = [first.setdefault(document, number) for number, (document, _) in enumerate(documents)]
@@ -87,8 +87,8 @@ def groups(documents: Sequence[Document]) -> list[int]:
 
 def _pairs(used: Sequence[Document], tested: Sequence[Document]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of documents that share a run, by their numbers, and whether they are near duplicates."""
-    mine, theirs = (_flat([each for _, each in side]) for side in (used, tested))
-    # A template is known by either side.
+    mine, theirs = (_flat([hashes for _, hashes in side]) for side in (used, tested))
+    # A run is a template if it is frequent on either side.
     known = np.union1d(_frequent(mine[0]), _frequent(theirs[0]))
     (runs_used, of_used), (runs_tested, of_tested) = (
         (side[0][telling], side[1][telling]) for side in (mine, theirs) for telling in [~np.isin(side[0], known)]
@@ -110,11 +110,11 @@ def _code(word: str) -> int:
 
 def _flat(documents: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """All runs in one array, and the number of the document that each is from."""
-    of = np.repeat(np.arange(len(documents)), [len(each) for each in documents])
-    return np.array([run for each in documents for run in each], dtype=np.uint64), of
+    of = np.repeat(np.arange(len(documents)), [len(hashes) for hashes in documents])
+    return np.array([run for hashes in documents for run in hashes], dtype=np.uint64), of
 
 
 def _frequent(hashes: np.ndarray) -> np.ndarray:
-    """Those in more documents than a run with content is. A document has each run once."""
-    found, counts = np.unique(hashes, return_counts=True)
-    return found[counts > TEMPLATE]
+    """Hashes in more documents than a run with content is in. A document has each run once."""
+    different, counts = np.unique(hashes, return_counts=True)
+    return different[counts > TEMPLATE]

@@ -29,8 +29,8 @@ def prepare(
     Raises
     ------
     LaminaError
-        If a task, split or file is missing, fewer samples are there than the entry asks for, or one cannot be put into
-        tokens of the model, or into its context.
+        If a task, split or file is missing, there are fewer samples than the entry asks for, or one cannot be encoded
+        or does not fit into the model's context.
     """
     tokenizer, skeleton = load_tokenizer(manifest), load_skeleton(manifest)
     if manifest["chat_template"] and not tokenizer.chat_template:
@@ -40,11 +40,11 @@ def prepare(
         )
     facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
     if isinstance(entry, entries.Mixture):
-        made = {each: prepare(each, part, manifest, root) for each, part in (parts or {}).items()}
+        made = {key: prepare(key, part, manifest, root) for key, part in (parts or {}).items()}
         samples = mixture.mixed(name, entry, made)
-        # Questions of one's own go by the name of their entry.
-        own = {each for each, part in (parts or {}).items() if isinstance(part, entries.Choices)}
-        facts["source"] = ",".join(each if each in own else made[each].facts["source"] for each in made)
+        # Questions of one's own are named by their entry.
+        own = {key for key, part in (parts or {}).items() if isinstance(part, entries.Choices)}
+        facts["source"] = ",".join(key if key in own else made[key].facts["source"] for key in made)
     elif isinstance(entry, entries.Text | entries.Hub):
         limit = context(skeleton.config.to_dict())
         check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
@@ -76,18 +76,21 @@ def _answered(
         tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
     else:
         tasks = [
-            (each, lm_tasks.load_task(each, root, entry.num_fewshot, split=entry.split, trust_code=entry.trust_code))
-            for each in entry.drawn
+            (
+                source,
+                lm_tasks.load_task(source, root, entry.num_fewshot, split=entry.split, trust_code=entry.trust_code),
+            )
+            for source in entry.drawn
         ]
     samples: list[Sample] = []
-    for each, found in tasks:
-        there = [len(task.eval_docs) for task in leaves(found)]
+    for source, loaded in tasks:
+        sizes = [len(task.eval_docs) for task in leaves(loaded)]
         if isinstance(entry, entries.Tasks):
-            counts = [max(1, int(entry.fraction * count)) for count in there]
+            counts = [max(1, int(entry.fraction * count)) for count in sizes]
         else:
-            check_limit(entry.limit, sum(there), f"calibrations.{name}.limit", each)
-            counts = shares(entry.limit or sum(there), there)
-        for task, count in zip(leaves(found), counts, strict=True):
+            check_limit(entry.limit, sum(sizes), f"calibrations.{name}.limit", source)
+            counts = shares(entry.limit or sum(sizes), sizes)
+        for task, count in zip(leaves(loaded), counts, strict=True):
             if count:
                 samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
     return [replace(s, index=i) for i, s in enumerate(samples)]

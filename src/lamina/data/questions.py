@@ -1,4 +1,4 @@
-"""Questions of one's own: a .jsonl file with `query`, `choices` and `gold` in each line. Torch-free."""
+"""Questions of one's own: a .jsonl file with `query`, `choices` and `gold` in each line. No torch is imported here."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
     Raises
     ------
     LaminaError
-        If there is no such file, it is not UTF-8 or holds no question, or at the first line that is none.
+        If there is no such file, it is not UTF-8 or holds no question, or a line is no question. The message
+        names the first such line.
     """
     text = read_text(path, where, "a .jsonl file with query, choices and gold in each line")
     questions = []
@@ -52,7 +53,7 @@ def check_examples(num_fewshot: int | None, questions: int | None, where: str, f
 
 
 def _fault(record: Any) -> str | None:
-    """What keeps a line from being a question, in a sentence; None where it is one."""
+    """A sentence that says why a line is no question; None if it is one."""
     if not isinstance(record, dict):
         return f"{shown(record)} is not a question."
     for key in ("query", "choices", "gold"):

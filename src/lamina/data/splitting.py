@@ -1,8 +1,8 @@
-"""The one way in which samples are split, into those that something is fitted on and those that judge it.
+"""The one way in which lamina splits samples into those that something is fitted on and those that judge it.
 
-What is drawn are documents, never samples. A calibration may hold a document many times, and `data:` may bring it once
-more, cut at another length; whoever was fitted on one copy has seen all of them. So two samples are one document if
-their token sequences (context and right answer) are equal, or if one begins with the other.
+It draws documents, never samples. A calibration may hold a document many times, and `data:` may add it once more, cut
+at another length. A fit on one copy has seen all copies. So two samples are one document if their token sequences
+(context and right answer) are equal, or if one begins with the other.
 """
 
 import random
@@ -18,29 +18,29 @@ def documents(sources: Sequence[Sequences]) -> list[list[int]]:
     """The document of every sample of every source, numbered from 0 over all sources in order of appearance."""
     shortest: dict[tuple[int, ...], tuple[int, ...]] = {}
     first: tuple[int, ...] | None = None
-    # Sorted, what begins with a sequence follows right behind it.
-    for sequence in sorted({tuple(each) for sequences in sources for each in sequences}):
+    # In sorted order, all sequences that begin with a sequence follow right behind it.
+    for sequence in sorted({tuple(sample) for sequences in sources for sample in sequences}):
         if first is None or sequence[: len(first)] != first:
             first = sequence
         shortest[sequence] = first
     number: dict[tuple[int, ...], int] = {}
-    return [[number.setdefault(shortest[tuple(each)], len(number)) for each in sequences] for sequences in sources]
+    return [[number.setdefault(shortest[tuple(sample)], len(number)) for sample in sequences] for sequences in sources]
 
 
 def parts(
     sources: Sequence[Sequences], sizes: Callable[[int], Sequence[int]], seed: int, least: int, purpose: str
 ) -> list[list[int]]:
-    """The part, from 0, that every sample of every source falls into. All copies of a document share one.
+    """The part, from 0, of every sample of every source. All copies of a document share one part.
 
     Parameters
     ----------
     sizes
-        How many documents each part shall get of a source with so many of them; they add up to that number. Where
-        sources share documents, they are kept as nearly as can be.
+        Maps the number of documents of a source to the number for each part; these add up to the former. If sources
+        share documents, they are met as closely as possible.
     seed
-        Draws. The documents of one source are drawn alike whatever the others are, as long as they share none.
+        Seed of the draws. The draws from one source do not depend on the others if they share no documents.
     least
-        So many documents every source must have, 2 or more.
+        The least number of documents of every source, 2 or more.
     purpose
         What needs the parts, for the message.
 
@@ -52,7 +52,7 @@ def parts(
     numbered = documents(sources)
     part: dict[int, int] = {}
     # The smallest source first, since its parts are the easiest to leave empty.
-    for source in sorted(numbered, key=lambda each: len(set(each))):
+    for source in sorted(numbered, key=lambda numbers: len(set(numbers))):
         different = list(dict.fromkeys(source))
         if len(different) < least:
             raise LaminaError(
@@ -81,7 +81,7 @@ def parts(
 def held_out(sources: Sequence[Sequences], share: float, seed: int, purpose: str, least: int = 2) -> list[list[bool]]:
     """Whether each sample of each source is held out: a `share` of its documents, at least one, and never all.
 
-    The other arguments, and what is raised, are those of `parts`.
+    The other arguments and the errors are those of `parts`.
     """
 
     def sizes(count: int) -> tuple[int, int]:

@@ -1,8 +1,8 @@
-"""Task files of lm-eval as text: what one includes, which data it reads, and the Python that it would run.
+"""Task files of lm-eval as text: what a file includes, which data it reads, and which Python it would run.
 
-Nothing of lm-eval is imported here and nothing that a file names runs. `!function module.name` in a task file makes
-lm-eval import a module; outside lm-eval's own folder that is somebody's code, which runs only where the configuration
-says `trust_code: true`.
+This module neither imports lm-eval nor runs anything that a file names. `!function module.name` in a task file makes
+lm-eval import a module. Outside of lm-eval's own folder that is foreign code; it runs only if the configuration says
+`trust_code: true`.
 """
 
 import functools
@@ -22,7 +22,7 @@ FOLDER = paths.own("workflow/tasks")
 
 
 class Function(str):
-    """What `!function` names, as text."""
+    """The text behind `!function`."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class TaskFile:
     Attributes
     ----------
     path : the file.
-    told : its keys, those of included files first.
-    files : itself and what it includes.
+    told : its keys and values, those of included files first.
+    files : the file itself and the files that it includes.
     modules : by `!function` as written, the Python file beside the task file; None if it is looked up elsewhere.
     """
 
@@ -44,12 +44,12 @@ class TaskFile:
 
 
 def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
-    """A task file; `above` are those that include it.
+    """Read a task file; `above` are the files that include it.
 
     Raises
     ------
     LaminaError
-        If it, or a file that it includes, is missing or no mapping, or a function has no name.
+        If the file, or one that it includes, is missing or no mapping, or a function has no name.
     """
     if path.resolve() in above:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
@@ -57,67 +57,69 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
         raise LaminaError(f"{path}: there is no such task file{f', which {above[-1]} includes' if above else ''}.")
     own = dict(_loaded(path, _stamp(path)))
     included = own.pop("include", [])
-    told: dict[str, Any] = {}
-    files, modules = [path], {str(each): _module(path, each) for each in _functions(own)}
+    keys: dict[str, Any] = {}
+    files, modules = [path], {str(function): _module(path, function) for function in _functions(own)}
     for name in included if isinstance(included, list) else [included]:
         other = read(path.parent / str(name), (*above, path.resolve()))
-        told |= {key: value for key, value in other.told.items() if key != "task_list"}
+        keys |= {key: value for key, value in other.told.items() if key != "task_list"}
         files += other.files
         modules |= other.modules
-    return TaskFile(path, told | own, tuple(files), modules)
+    return TaskFile(path, keys | own, tuple(files), modules)
 
 
 def files(name: str, root: str | Path = ".") -> list[str]:
-    """What stands behind a task, group or tag under `root`: task files, their data and Python. lm-eval's have none."""
-    found: list[str] = []
+    """The task files of a task, group or tag under `root`, their data and Python; nothing of lm-eval's own tasks."""
+    listed: list[str] = []
     for file in reached(name, Path(root, FOLDER)):
-        found += [str(path) for path in file.files if not is_of_lm_eval(path)]
-        found += _data(file.told, Path(root))
+        listed += [str(path) for path in file.files if not is_of_lm_eval(path)]
+        listed += _data(file.told, Path(root))
         for module in file.modules.values():
-            # What it imports stands beside it.
-            found += [] if module is None or is_of_lm_eval(module) else map(str, sorted(module.parent.glob("*.py")))
-    return list(dict.fromkeys(found))
+            # The module imports its neighbours.
+            listed += [] if module is None or is_of_lm_eval(module) else map(str, sorted(module.parent.glob("*.py")))
+    return list(dict.fromkeys(listed))
 
 
 def reached(name: str, folder: Path) -> list[TaskFile]:
-    """The files of a task, or of a group or tag with all that it names, as far as they stand in `folder`.
+    """The files in `folder` of a task, or of a group or tag with everything that it names.
 
     Raises
     ------
     LaminaError
-        If one that is named after the task or known to hold it cannot be read.
+        If a file that is named after the task, or known to hold it, cannot be read.
     """
-    found: dict[Path, TaskFile] = {}
+    by_path: dict[Path, TaskFile] = {}
     known, waiting, seen = _known(folder), [name], set[str]()
     while waiting:
-        each = waiting.pop(0)
-        if each in seen:
+        current = waiting.pop(0)
+        if current in seen:
             continue
-        seen.add(each)
-        if (own := folder / f"{each}.yaml").is_file():
-            found.setdefault(own, read(own))
-        for file in known.get(each, ()):
-            found.setdefault(file.path, file)
-            if file.told.get("group") == each:
+        seen.add(current)
+        if (own := folder / f"{current}.yaml").is_file():
+            by_path.setdefault(own, read(own))
+        for file in known.get(current, ()):
+            by_path.setdefault(file.path, file)
+            if file.told.get("group") == current:
                 waiting += members(file.told)
-    return list(found.values())
+    return list(by_path.values())
 
 
 def members(told: Mapping[str, Any]) -> list[str]:
-    """The tasks and groups that a group names, also in mappings that change something of them."""
+    """The tasks and groups that a group names, as text or in mappings that change some of their keys."""
     named = told.get("task") or []
-    each = [one.get("group") or one.get("task") if isinstance(one, dict) else one for one in named]
-    inside = [one for one in named if isinstance(one, dict) and isinstance(one.get("task"), list)]
-    return [one for one in each if isinstance(one, str)] + [one for nested in inside for one in members(nested)]
+    names = [member.get("group") or member.get("task") if isinstance(member, dict) else member for member in named]
+    inside = [member for member in named if isinstance(member, dict) and isinstance(member.get("task"), list)]
+    return [member for member in names if isinstance(member, str)] + [
+        member for nested in inside for member in members(nested)
+    ]
 
 
 def check_code(paths: Iterable[Path], where: str) -> None:
-    """Refuse task files that make lm-eval import somebody's Python.
+    """Refuse task files that make lm-eval import foreign Python.
 
     Raises
     ------
     LaminaError
-        Naming the file, the function and the key that allows it; `where` is the entry of the configuration.
+        The message names the file, the function and the key that allows it; `where` is the entry of the configuration.
     """
     for path in paths:
         if is_of_lm_eval(path):
@@ -132,7 +134,7 @@ def check_code(paths: Iterable[Path], where: str) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _loaded(path: Path, _stamp: tuple[int, ...]) -> Mapping[str, Any]:
-    """The keys of a file: many jobs of a graph ask for the same."""
+    """The keys of a file, cached because many jobs of a graph ask for the same file."""
     return text.load(path, {"!function": functools.partial(_function, path)})
 
 
@@ -154,8 +156,8 @@ def _function(path: Path, loader: yaml.Loader, node: yaml.Node) -> Function:
 def _functions(value: Any) -> Iterator[Function]:
     if isinstance(value, Function):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _functions(each)
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _functions(inner)
 
 
 def _module(path: Path, function: str) -> Path | None:
@@ -165,20 +167,20 @@ def _module(path: Path, function: str) -> Path | None:
 
 def is_of_lm_eval(path: Path) -> bool:
     """Whether a file was installed with lm-eval."""
-    found = importlib.util.find_spec("lm_eval")
-    places = list(found.submodule_search_locations or ()) if found else []
+    spec = importlib.util.find_spec("lm_eval")
+    places = list(spec.submodule_search_locations or ()) if spec else []
     return any(path.resolve().is_relative_to(Path(place).resolve()) for place in places)
 
 
 def _known(folder: Path) -> Mapping[str, list[TaskFile]]:
-    """Task files by the names of their task, group and tags; one that cannot be read is nobody's."""
+    """Task files by the names of their task, group and tags, without files that cannot be read."""
     paths = sorted(folder.rglob("*.yaml"))
     return _index(tuple(paths), tuple((path.resolve(), _stamp(path)) for path in paths))
 
 
 @functools.lru_cache(maxsize=8)
 def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]], ...]) -> Mapping[str, list[TaskFile]]:
-    found: dict[str, list[TaskFile]] = {}
+    by_name: dict[str, list[TaskFile]] = {}
     for path in paths:
         try:
             file = read(path)
@@ -188,19 +190,19 @@ def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]]
         names = [file.told.get("group") or file.told.get("task"), *(tags if isinstance(tags, list) else [tags])]
         for name in names:
             if isinstance(name, str):
-                found.setdefault(name, []).append(file)
-    return found
+                by_name.setdefault(name, []).append(file)
+    return by_name
 
 
-def _data(told: Mapping[str, Any], root: Path) -> list[str]:
-    """Local data files that a task reads, as it writes them; paths count from the root."""
-    options = told.get("dataset_kwargs")
+def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
+    """Local data files that a task reads, spelt as in the task; paths count from the root."""
+    options = keys.get("dataset_kwargs")
     named = options.get("data_files", []) if isinstance(options, dict) else []
     by_split = list(named.values()) if isinstance(named, dict) else [named]
-    each = [file for files in by_split for file in (files if isinstance(files, list) else [files])]
-    folder = told.get("dataset_path")
+    entries = [file for files in by_split for file in (files if isinstance(files, list) else [files])]
+    folder = keys.get("dataset_path")
     if isinstance(folder, str) and (root / folder).is_dir():
-        each += [str(Path(folder, path.relative_to(root / folder))) for path in sorted((root / folder).rglob("*"))]
-    found = [str(file) for file in each if "://" not in str(file)]
-    wild = [str(path.relative_to(root)) for file in found if "*" in file for path in sorted(root.glob(file))]
-    return [file for file in [*found, *wild] if "*" not in file and not (root / file).is_dir()]
+        entries += [str(Path(folder, path.relative_to(root / folder))) for path in sorted((root / folder).rglob("*"))]
+    local = [str(file) for file in entries if "://" not in str(file)]
+    wild = [str(path.relative_to(root)) for file in local if "*" in file for path in sorted(root.glob(file))]
+    return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]

@@ -19,27 +19,27 @@ from lm_eval.tasks._index import Kind
 from lamina.data import task_files
 from lamina.errors import LaminaError
 
-# The templates of a task file see its documents and nothing else of Python.
+# Templates of a task file can read its documents, and nothing else of Python.
 _sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 _sandbox.filters |= lm_eval.utils.env.filters
 lm_eval.utils.env = _sandbox
 
-# A tag, which to lm-eval is a list of tasks, is a group here.
+# A tag is a list of tasks in lm-eval, and a group here.
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
 
 
 def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     """The lm-eval task, group or tag of that name, from the task files in `local` or from lm-eval's own.
 
-    Python that a file in `local` names runs only with `trust_code`; lm-eval's own is a part of the package.
+    Python that a file in `local` names runs only with `trust_code`; lm-eval's own Python always may.
 
-    A group for which lm-eval aggregates nothing, and a tag, get what its groups do by default: the mean over all
-    documents of every metric that all of their tasks have.
+    A tag, and a group without an aggregation of its own, get the usual one of lm-eval: the mean over all documents of
+    every metric that all of their tasks have.
 
     Raises
     ------
     LaminaError
-        If there is none of that name, or a file of it would run Python that is not trusted.
+        If there is nothing of that name, or one of its files would run Python that is not trusted.
     """
     manager = _manager(name, str(local))
     if not trust_code:
@@ -56,8 +56,8 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
         for task in loaded["tasks"].values():
             group.add(task)
     if not group.has_aggregation:
-        every = [task.aggregation() for task in leaves(group)]
-        shared = [metric for metric in every[0] if all(metric in each for each in every)] if every else []
+        measured = [task.aggregation() for task in leaves(group)]
+        shared = [metric for metric in measured[0] if all(metric in own for own in measured)] if measured else []
         group.aggregate_metric_list = [AggMetricConfig(metric) for metric in shared]
     return group
 
@@ -68,13 +68,13 @@ def leaves(found: TaskOrGroup) -> list[ConfigurableTask]:
 
 
 def one_by_one(group: Group) -> str:
-    """The remedy where a group will not do."""
+    """The advice where a group is not allowed."""
     names = [str(task.config.task) for task in leaves(group)]
     return f"Name its tasks one by one: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
 
 
 def shares(total: int, sizes: Sequence[float]) -> list[int]:
-    """`total` split in proportion to `sizes`, rounded to the largest remainders (of equal ones the first)."""
+    """`total` split in proportion to `sizes`, rounded up where remainders are largest (the first of equal ones)."""
     parts = [divmod(total * size, sum(sizes)) for size in sizes]
     lacking = total - int(sum(whole for whole, _ in parts))
     rounded_up = sorted(range(len(sizes)), key=lambda place: -parts[place][1])[:lacking]
@@ -82,7 +82,7 @@ def shares(total: int, sizes: Sequence[float]) -> list[int]:
 
 
 def _manager(name: str, local: str) -> TaskManager:
-    """An index that holds `name`; lm-eval's own tasks are indexed only if the project's do not have all of it."""
+    """An index that holds `name`. It includes lm-eval's own tasks only if the project's tasks do not hold all of it."""
     manager = TaskManager(include_path=local, include_defaults=False)
     if not _holds(manager.task_index, name):
         manager = TaskManager(include_path=local)
@@ -94,7 +94,7 @@ def _manager(name: str, local: str) -> TaskManager:
 
 
 def _files(index: Mapping[str, Any], name: Any, seen: set[str]) -> Iterator[Path]:
-    """The files of a task, or of a group or tag with all that it names."""
+    """The files of a task, or of a group or tag with everything that it names."""
     entry = index.get(name)
     if entry is None or name in seen:
         return
@@ -102,16 +102,16 @@ def _files(index: Mapping[str, Any], name: Any, seen: set[str]) -> Iterator[Path
     if entry.yaml_path is not None:
         yield Path(entry.yaml_path)
     named = task_files.members(entry.cfg) if entry.kind is Kind.GROUP else entry.tags if entry.kind is Kind.TAG else ()
-    for each in sorted(named):
-        yield from _files(index, each, seen)
+    for member in sorted(named):
+        yield from _files(index, member, seen)
 
 
 def _check_metrics(path: Path, name: str) -> None:
-    """lm-eval looks a metric that it does not know up as a script of the hub or of this disk, and runs it."""
+    """Refuse metrics that lm-eval does not know: it would run them as scripts of the hub or of this disk."""
     if task_files.is_of_lm_eval(path):
         return
-    told = task_files.read(path).told.get("metric_list")
-    for metric in told if isinstance(told, list) else ():
+    listed = task_files.read(path).told.get("metric_list")
+    for metric in listed if isinstance(listed, list) else ():
         if isinstance(metric, dict) and (metric.get("hf_evaluate") or metric.get("metric") not in metric_registry):
             raise LaminaError(
                 f"'{name}': the task file {path} names the metric '{metric.get('metric')}', which is none of "
@@ -121,13 +121,13 @@ def _check_metrics(path: Path, name: str) -> None:
 
 
 def _holds(index: Mapping[str, Any], name: Any) -> bool:
-    """Whether an index has a task, or a group with all that it names."""
+    """Whether an index has a task, or a group with everything that it names."""
     if isinstance(name, dict):  # a task or group written inside its group's file
-        return "dataset_path" in name or all(_holds(index, each) for each in _named(name))
+        return "dataset_path" in name or all(_holds(index, member) for member in _named(name))
     entry = index.get(name)
     if entry is None or entry.kind is not Kind.GROUP:
         return entry is not None
-    return all(_holds(index, each) for each in _named(entry.cfg))
+    return all(_holds(index, member) for member in _named(entry.cfg))
 
 
 def _named(group: Mapping[str, Any]) -> list[Any]:

@@ -13,14 +13,14 @@ _logger = logging.getLogger(__name__)
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Token ids of a document as the model met it in training: with BOS exactly if the tokenizer adds one."""
+    """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
 def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
     """One sample per document: its first `length` tokens, each but the first predicted from those before it.
 
-    Documents of fewer than two tokens say nothing: they are left out, and their number is logged.
+    Documents of fewer than two tokens are left out, and their number is logged.
     """
     samples: list[Sample] = []
     for text in documents:

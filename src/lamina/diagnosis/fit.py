@@ -1,8 +1,8 @@
 """How well a linear map stands in for a run of layers: its error against the number of samples and against the ridge.
 
-A map has C² numbers, so whether a calibration is large enough, and how much of the ridge is there to make up for it, is
-seen on samples that it was not fitted on. Moments add up: those of nested calibrations come from one pass, and one
-eigendecomposition of each serves every ridge.
+A map has C² numbers. Samples that it was not fitted on show whether a calibration is large enough, and how much ridge
+makes up for a small one. Moments add up: one pass gives those of all nested calibrations, and one eigendecomposition
+of each serves every ridge.
 """
 
 from collections import defaultdict
@@ -46,9 +46,9 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
     """Rows of table `diagnoses`, `layer` being the first of a run and `n_samples` the number of
     different documents fitted on, each with all its copies.
 
-    `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out documents and on the fitted ones, `point` being λ
+    `unseen_error`, `fitted_error` : ‖D - X M‖ / ‖Y‖ on the held-out documents and on the fitted ones; `point` is λ
         relative to the mean eigenvalue.
-    `validated_error` : on the held-out documents, λ of each half of them being the best of the other half.
+    `validated_error` : on the held-out documents; each half of them uses the λ that is best on the other half.
 
     The value is the mean over draws with the interval of that mean, and `control` the error with nothing in the place
     of the run. Draws share documents, so intervals of large sizes are too narrow.
@@ -63,17 +63,17 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
         raise LaminaError(
             f"diagnosis fit: span {options.span} is longer than the model, which has {depth} layers. Write less."
         )
-    found: dict[tuple[int, _Error], list[_Error]] = defaultdict(list)
+    by_measure: dict[tuple[int, _Error], list[_Error]] = defaultdict(list)
     for draw in range(options.draws):
         groups, sizes = _groups(sequences, draw)
         for (layer, _), sums in _collect(model, sequences, options.span, groups, tokens):
             for error in _errors(sums, sizes):
-                found[layer, error._replace(error=0, before=0)].append(error)
-    return [_row(layer, errors) for (layer, _), errors in found.items()]
+                by_measure[layer, error._replace(error=0, before=0)].append(error)
+    return [_row(layer, errors) for (layer, _), errors in by_measure.items()]
 
 
 def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], list[int]]:
-    """The group of every sample, and the documents that groups 2, 3 … add up to; groups 0 and 1 are held out."""
+    """The group of every sample, and the numbers of documents up to groups 2, 3 …; groups 0 and 1 are held out."""
     sizes: list[int] = []
 
     def drawn(count: int) -> list[int]:
@@ -96,23 +96,23 @@ def _doubling(end: int) -> Iterator[int]:
 def _collect(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], span: int, groups: Sequence[int], tokens: int
 ) -> Iterator[tuple[Boundary, list[Moments]]]:
-    """Moments of every group at every run; one pass for as many runs as have moments of `MEMORY` bytes together."""
+    """Moments of every group at every run; one pass takes as many runs as fit into `MEMORY` bytes."""
     channels, number = int(text_config(model).hidden_size), torch.tensor(groups, device=model.device)
     runs = [(start, start + span) for start in range(len(layers_of(model)) - span + 1)]
     per_pass = max(1, MEMORY // (2 * 8 * channels**2 * (max(groups) + 1)))
     for first in range(0, len(runs), per_pass):
         part = runs[first : first + per_pass]
-        found = [moments.empty(part, channels, model.device) for _ in range(max(groups) + 1)]
+        totals = [moments.empty(part, channels, model.device) for _ in range(max(groups) + 1)]
 
         def add(
-            batch: taps.Batch, streams: Mapping[int, torch.Tensor], found: list[dict[Boundary, Moments]] = found
+            batch: taps.Batch, streams: Mapping[int, torch.Tensor], totals: list[dict[Boundary, Moments]] = totals
         ) -> None:
-            for group, sums in enumerate(found):
+            for group, sums in enumerate(totals):
                 moments.accumulate(sums, streams, {}, batch.real & (number[batch.samples] == group)[:, None], 1.0)
 
         taps.run(model, sequences, [place for run in part for place in run], add, tokens)
         for run in part:
-            yield run, [sums.pop(run) for sums in found]
+            yield run, [sums.pop(run) for sums in totals]
 
 
 def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
@@ -122,7 +122,7 @@ def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
     norm, before = unseen.output_norm(), float(unseen.dd.sqrt())
     for size, seen in zip(sizes, accumulate(sums[2:], Moments.plus), strict=True):
         regression = Regression(seen, Ghost())
-        # Squares, (halves, ridges): those of both halves add up, and each half chooses for the other.
+        # Squares, (halves, ridges). Those of both halves add up, and each half chooses the ridge of the other.
         squares = np.array([regression.errors(half, GRID) for half in halves]) ** 2
         own, own_norm = regression.errors(seen, GRID), seen.output_norm()
         for ridge, error, fitted in zip(GRID, np.sqrt(squares.sum(0)), own, strict=True):

@@ -1,8 +1,8 @@
-"""Where in the stream the knowledge that tells two prompts apart sits: activation patching.
+"""Activation patching: where in the stream the model knows what tells two prompts apart.
 
 A clean and a corrupt prompt of equal length have different answers; LD is the logit of the right one less that of the
-foil. The clean run's stream at a boundary, at some positions, takes the place of the corrupt run's, and what comes back
-is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The mirror puts the corrupt stream into the clean run.
+foil. The stream of the clean run replaces that of the corrupt run at a boundary and some positions. The recovered share
+is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The reverse puts the corrupt stream into the clean run.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> l
     Raises
     ------
     LaminaError
-        As `lamina.data.diagnosed.pairs` says; and if prompts differ in length or answers begin alike.
+        As for `lamina.data.diagnosed.pairs`, and if prompts differ in length or answers begin alike.
     """
     lines = diagnosed.pairs(path, "diagnosis patching, file")
     return [_pair(at, line, tokenizer) for at, line in lines]
@@ -57,7 +57,7 @@ def _pair(at: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) 
         raise LaminaError(
             f"{at}: `clean` has {len(clean)} tokens and `corrupt` {len(corrupt)}. Write prompts of equally many tokens."
         )
-    # What a prompt's tokens are must not depend on the answer behind it, but for the token that is looked for.
+    # The tokens of an answer are those behind the prompt's own, when both are encoded together.
     answers = [encode(tokenizer, f"{line['clean']} {line[key].strip()}")[len(clean) :] for key in ("right", "foil")]
     if not all(answers) or answers[0][0] == answers[1][0]:
         raise LaminaError(f"{at}: `right` and `foil` begin with the same token. Write answers that differ at once.")
@@ -68,8 +68,8 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
     """Rows of table `diagnoses` for the boundaries 0 … L-1, `layer` being the boundary that was patched.
 
     `recovery_changed`, `recovery_between`, `recovery_last` : mean share of LD that comes back when the clean stream
-        stands at the positions where the prompts differ, at those after the first such one that are neither, at the
-        last one. At all positions it would be 1.
+        stands at the positions where the prompts differ, at the other positions after the first of these, or at the
+        last position. At all positions the share would be 1.
     `noise_…` : share of LD that the corrupt stream takes away in the clean run.
     `usable` : share of pairs whose LD differ by `least` nats or more; the others are left out. Layer null.
 
@@ -85,15 +85,18 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
     controls = np.full((len(PLACES), len(given), depth), np.nan)
     usable = np.zeros(len(given))
     for group in _groups(given, tokens):
-        found = _measure(model, [given[number] for number in group])
-        gap = (found.clean - found.corrupt)[:, None]
+        measured = _measure(model, [given[number] for number in group])
+        gap = (measured.clean - measured.corrupt)[:, None]
         usable[group] = (gap[:, 0] >= options.least).cpu().numpy()
         for place in range(len(PLACES)):
-            ways = (found.patched[place] - found.corrupt[:, None], found.clean[:, None] - found.noised[place])
+            ways = (
+                measured.patched[place] - measured.corrupt[:, None],
+                measured.clean[:, None] - measured.noised[place],
+            )
             for way, share in enumerate(ways):
                 shares[way, place, group] = (share / gap).cpu().numpy()
             if len(group) > 1:
-                controls[place, group] = ((found.other[place] - found.corrupt[:, None]) / gap).cpu().numpy()
+                controls[place, group] = ((measured.other[place] - measured.corrupt[:, None]) / gap).cpu().numpy()
     if not usable.any():
         raise LaminaError(
             f"diagnosis patching: the model tells none of the {len(given)} pairs apart by {options.least} nats. Write "
@@ -113,7 +116,7 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
 
 
 def _groups(given: Sequence[Pair], tokens: int) -> Iterator[list[int]]:
-    """Pairs of one length, as many together as the budget `tokens` holds: they lend each other their streams."""
+    """Groups of pairs of one length within the budget `tokens`; pairs of a group lend each other their streams."""
     for length in sorted({len(pair.clean) for pair in given}, reverse=True):
         alike = [number for number, pair in enumerate(given) if len(pair.clean) == length]
         size = max(2, tokens // length)
@@ -122,7 +125,7 @@ def _groups(given: Sequence[Pair], tokens: int) -> Iterator[list[int]]:
 
 @dataclass(frozen=True)
 class _Measured:
-    """LD of the pairs of one length: (pairs,), and by place (pairs, L) with a boundary patched."""
+    """LD of the pairs of one length: (pairs,), and for each place (pairs, L) with one boundary patched."""
 
     clean: torch.Tensor
     corrupt: torch.Tensor
@@ -148,11 +151,11 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
         of_corrupt, from_corrupt = difference(corrupt), dict(streams)
 
     def patched(ids: torch.Tensor, given: dict[int, torch.Tensor], where: torch.Tensor) -> torch.Tensor:
-        found = []
+        differences = []
         for number, layer in enumerate(layers):
             with _replaced(layer, given[number], where):
-                found.append(difference(ids))
-        return torch.stack(found, 1)
+                differences.append(difference(ids))
+        return torch.stack(differences, 1)
 
     places = _places(clean, corrupt)
     rolled = {number: stream.roll(1, 0) for number, stream in from_clean.items()}

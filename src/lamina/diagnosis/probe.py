@@ -1,6 +1,6 @@
 """At which depth a label of the input can be read off the stream with a linear probe (concept depth, arXiv 2404.07066).
 
-A label that the input's first tokens give away is read at boundary 0; one that takes layers to work out is read later.
+A label that the last token alone shows is read at boundary 0; one that layers must compute is read later.
 A probe of many channels also reads labels that mean nothing, so the same probe on shuffled labels stands beside it.
 """
 
@@ -32,14 +32,14 @@ from lamina.streams import taps
 
 @dataclass(frozen=True)
 class Labelled:
-    """Inputs and what they are labelled: token ids of each, and its label."""
+    """Inputs: the token ids of each, and its label."""
 
     sequences: tuple[tuple[int, ...], ...]
     labels: tuple[str, ...]
 
 
 def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> Labelled:
-    """Labelled inputs from a file of JSON lines; refused as `lamina.data.diagnosed.labelled` says."""
+    """Labelled inputs from a file of JSON lines. `lamina.data.diagnosed.labelled` says which files are refused."""
     texts, labels = zip(*diagnosed.labelled(path, "diagnosis probe, file", options.folds), strict=True)
     return Labelled(tuple(tuple(encode(tokenizer, text)) for text in texts), labels)
 
@@ -50,8 +50,8 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     `accuracy` : share of inputs whose label logistic regression reads off the standardised stream at the last token,
         each by a probe that was fitted on other folds. The control is the same on shuffled labels.
     `selectivity` : accuracy less that of the shuffled labels, paired over inputs.
-    `depth_90` : first boundary whose accuracy is surely (lower end) nine tenths of the way from the most frequent
-        label's share to the best boundary; layer null, null if none is.
+    `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths of the way from the
+        share of the most frequent label to the best boundary; null if there is none. Layer null.
     """
     depth, labels = len(layers_of(model)), np.array(given.labels)
     last: dict[int, list[Any]] = {}
@@ -59,14 +59,14 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         places = batch.real.sum(1) - 1
         lines = torch.arange(len(places), device=places.device)
-        found = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()
-        last.update(zip(batch.samples, found, strict=True))
+        vectors = torch.stack([streams[place][lines, places].float() for place in range(depth + 1)], 1).cpu().numpy()
+        last.update(zip(batch.samples, vectors, strict=True))
 
     taps.run(model, given.sequences, range(depth + 1), add, tokens)
     streams = np.stack([last[number] for number in range(len(labels))], 1)
     (copies,) = documents([given.sequences])
     different, places = np.unique(copies, return_index=True)
-    # Copies of a text have one label among the shuffled ones too.
+    # Copies of a text get one label in the shuffle too.
     mixed = np.random.default_rng(options.seed).permutation(labels[places])[copies]
     asked = [(target, _folds(given.sequences, target, options)) for target in (labels, mixed)]
     weights, rows, read_at = document_weights(copies, seed=0), [], []
@@ -92,17 +92,17 @@ def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Prob
     def equal(count: int) -> list[int]:
         return [count // options.folds + (fold < count % options.folds) for fold in range(options.folds)]
 
-    told = [[sequences[place] for place in group] for group in places]
+    by_label = [[sequences[place] for place in group] for group in places]
     folds = np.empty(len(labels), dtype=int)
-    folds[np.concatenate(places)] = np.concatenate(parts(told, equal, options.seed, options.folds, purpose))
+    folds[np.concatenate(places)] = np.concatenate(parts(by_label, equal, options.seed, options.folds, purpose))
     return folds
 
 
 def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe) -> np.ndarray:
-    """1.0 for every input whose label a probe of other folds reads off its stream (inputs, C)."""
+    """1.0 for every input whose label a probe fitted on other folds reads off its stream (inputs, C)."""
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=options.strength, max_iter=300))
     with warnings.catch_warnings():
-        # A label that can be read perfectly has no best weights; what is read stays the same.
+        # A perfectly readable label has no best weights, but the predictions stay the same.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.asarray(cross_val_predict(probe, stream, labels, cv=PredefinedSplit(folds)) == labels, float)
 

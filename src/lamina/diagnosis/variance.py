@@ -1,7 +1,7 @@
 """How fast the residual stream grows with depth, and how much each layer changes it (arXiv 2502.05795).
 
-Under Pre-LN every layer adds to a stream that it sees normalised, so updates of one size make the variance grow
-linearly, v0 + l. Where it grows exponentially, deep layers change little of what they are given.
+Under Pre-LN every layer reads a normalised stream and adds to the plain one, so updates of equal size make the variance
+grow linearly, v0 + l. Where it grows exponentially, deep layers change little of their input.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ from lamina.streams import taps
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:
     """Rows of table `diagnoses` (layer, measure, value, interval over documents, n_samples).
 
-    Measures of all tokens, and with `_without_first` appended without the first `skip_first` of each sample, on which
-    massive activations stand:
+    Each measure is over all tokens. With `_without_first` appended, it leaves out the first `skip_first` tokens of each
+    sample, which carry massive activations:
 
     `variance` : Var of h_l over tokens and channels, at the boundaries l = 0 … L.
     `update_ratio` : mean over tokens of ‖h_{l+1} - h_l‖ / ‖h_l‖, of the layers l = 0 … L-1.
@@ -33,10 +33,10 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Varianc
     `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
     """
     depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
-    found = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
-    taps.run(model, sequences, range(depth + 1), found.add, tokens)
+    sums = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
+    taps.run(model, sequences, range(depth + 1), sums.add, tokens)
     (copies,) = documents([sequences])
-    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(found, part, suffix, copies)]
+    return [row for part, suffix in enumerate(("", "_without_first")) for row in _rows(sums, part, suffix, copies)]
 
 
 class _Sums:
@@ -53,8 +53,8 @@ class _Sums:
         self.ratio = np.zeros((2, samples, depth))
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
-        """A line at a time, boundary after boundary: in float64 a stream is large. A GPU is asked twice a batch."""
-        lengths, found = batch.real.sum(-1).tolist(), []
+        """Add a batch, one line and boundary at a time, because float64 streams are large. It waits for a GPU twice."""
+        lengths, line_sums = batch.real.sum(-1).tolist(), []
         for line, length in enumerate(lengths):
             before: Any = None
             for _, stream in sorted(streams.items()):
@@ -63,10 +63,10 @@ class _Sums:
                 if before is not None:
                     norm = before.norm(dim=-1).clamp_min(torch.finfo(now.dtype).tiny)
                     tokens[2] = (now - before).norm(dim=-1) / norm
-                both = torch.stack(tokens)
-                found.append(torch.stack([both.sum(-1), both[:, self.skip_first :].sum(-1)]))
+                per_token = torch.stack(tokens)
+                line_sums.append(torch.stack([per_token.sum(-1), per_token[:, self.skip_first :].sum(-1)]))
                 before = now
-        sums = torch.stack(found).cpu().numpy().reshape(len(lengths), len(streams), 2, 3).transpose(3, 2, 0, 1)
+        sums = torch.stack(line_sums).cpu().numpy().reshape(len(lengths), len(streams), 2, 3).transpose(3, 2, 0, 1)
         self.numbers[:, batch.samples] = lengths, [max(0, length - self.skip_first) for length in lengths]
         self.total[:, batch.samples], self.squares[:, batch.samples] = sums[0], sums[1]
         self.ratio[:, batch.samples] = sums[2, :, :, 1:]

@@ -23,10 +23,11 @@ PARTS = ("void", "void_prompt", "void_response")
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, tokens: int) -> list[dict[str, Any]]:
-    """Rows of table `diagnoses` for the layers 1 … L-1; layer 0 has none before it to be compared with.
+    """Rows of table `diagnoses` for the layers 1 … L-1; layer 0 has no layer before it for comparison.
 
     `void` : share of all tokens for which the layer is void, with its interval over samples.
-    `void_prompt`, `void_response` : of the tokens of the question and of its right answer; texts have neither.
+    `void_prompt`, `void_response` : the same over the tokens of the question and of its right answer; texts have
+        neither.
 
     The control is the same share after each token's Δ were shuffled over the layers: what the threshold alone calls
     void, wherever a layer stands.
@@ -59,7 +60,7 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
 
 
 def void(growth: torch.Tensor, alpha: float) -> torch.Tensor:
-    """For which tokens layers 1 … L-1 are void, (L-1, tokens), from the growth Δ of all layers, (L, tokens)."""
+    """Whether layers 1 … L-1 are void for each token, (L-1, tokens), from the growth Δ of all layers, (L, tokens)."""
     spread = growth.cummax(0).values - growth.cummin(0).values
     return growth[1:] < alpha * spread[:-1]
 

@@ -1,1 +1,1 @@
-"""What a sweep can be beside removals: weights, unexplained streams, random cut models."""
+"""Sweeps that are no plain removals: weights, unexplained streams, random cut models."""

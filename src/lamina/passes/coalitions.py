@@ -1,7 +1,7 @@
-"""Passes `shapley` and `presence`: what units are worth to random cut models, of which each lacks several.
+"""Passes `shapley` and `presence`: what units are worth to random cut models that each lack several units.
 
-The models of one question are candidates of one pass, so their streams share what is before their first cut. The
-engine measures none of them twice.
+The models that are asked for together are candidates of one pass, so they share the stream before their first cut.
+The engine measures no model twice.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,11 @@ def rows(
     told: dict[str, Any],
     tokens: int,
 ) -> list[dict[str, Any]]:
-    """Rows of table `sweeps` (without its keys): the current model's, and each unit's part in the value of its samples.
+    """Rows of table `sweeps` (without its keys): those of the current model, and for each unit its part in the value
+    of the current model on each sample.
 
-    The value of a cut model is minus its loss; for accuracy, whether it is right. One whose accuracy is not above
-    chance (95 %) is as one without units; where that is the current model itself, the units' values are null.
+    The value of a cut model is minus its loss; for accuracy, whether it is right. A model whose accuracy is not
+    above chance (95 %) counts as a model without units. If the current model is such a model, all values are null.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
-"""What no patch could explain: a pass that removes nothing and fits a linear map for every run that a removal leaves.
+"""What no patch explains: a pass that removes nothing and fits a linear map for every run that a removal would leave.
 
 For a run of removed layers (s, e) with X = h_s and Y = h_e of the unpruned model, its patch M leaves the share
-‖Y - X (I + M)‖² / ‖Y - mean‖² unexplained. What is removed already and one unit more make the runs of a unit. The
-patches are those of `lamina.search.looped`, so that a sample is never judged by a patch that was fitted on it.
+‖Y - X (I + M)‖² / ‖Y - mean‖² unexplained. The runs of a unit are the runs of removed layers once the
+unit is removed as well. The patches are those of `lamina.search.looped`, so that a sample is never judged by a patch
+that was fitted on it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,7 @@ from lamina.streams import taps
 from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate
 
-SEED = 0  # of the folds: sweeps of the unpruned model belong to all selectors
+SEED = 0  # of the folds; one seed for all, since selectors share the sweeps of the unpruned model
 
 
 def rows(
@@ -36,8 +37,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` (without its keys): `residual`, one per unit and sample.
 
-    It is the sum over the runs of the sample's part in their unexplained shares, times the number of samples: the mean
-    over samples is the sum of the shares. `tokens` bounds a batch.
+    For each sample it is its part in the unexplained shares of all runs, times the number of samples. So the mean over
+    samples is the sum of the shares. `tokens` bounds a batch.
     """
     gone = {unit: [*removed, unit] for unit in units}
     sequences = [sample.sequence() for sample in samples]
@@ -46,8 +47,8 @@ def rows(
     shares = unexplained(model, sequences, repairs, tokens)
     of_unit = {unit: runs(removed_layers(without), len(layers_of(model))) for unit, without in gone.items()}
     return [
-        {"unit": unit, "sample": sample.index, "residual": sum(float(shares[run][number]) for run in found)}
-        for unit, found in of_unit.items()
+        {"unit": unit, "sample": sample.index, "residual": sum(float(shares[run][number]) for run in boundaries)}
+        for unit, boundaries in of_unit.items()
         for number, sample in enumerate(samples)
     ]
 
@@ -72,12 +73,12 @@ class _Spread:
     @classmethod
     def of(cls, y: torch.Tensor) -> Self:
         """Of tokens (tokens, C) in float64."""
-        found = cls()
-        found.sum, found.squares, found.count = y.sum(0), y.square().sum(), len(y)
-        return found
+        spread = cls()
+        spread.sum, spread.squares, spread.count = y.sum(0), y.square().sum(), len(y)
+        return spread
 
     def add(self, other: "_Spread") -> None:
-        """Take in the tokens of another."""
+        """Add the tokens of another."""
         self.sum, self.squares = self.sum + other.sum, self.squares + other.squares
         self.count += other.count
 
@@ -103,6 +104,6 @@ def _add(
             x = streams[start][lines].double()
             left = streams[end][lines].double() - x - x @ patch.operator.to(x)
             errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
-    # Errors may be put down twice where memory runs out, and sums are made before any is added to.
+    # A batch is repeated if memory runs out: errors are overwritten, and sums are added only after all are computed.
     for sums, more in [(spread[end], _Spread.of(streams[end][batch.real].double())) for end in spread]:
         sums.add(more)

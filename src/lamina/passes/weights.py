@@ -1,4 +1,4 @@
-"""Passes that remove nothing: how large a unit's weights are, and how much the loss would feel them go, to first order.
+"""Passes that remove nothing: the size of a unit's weights, and to first order the change of the loss without them.
 
 Taylor relevance is the sum over a unit's weights w of abs(w · ḡ), ḡ being the gradient of the loss averaged over the
 calibration. One backward pass gives it. A second one, sample by sample, gives its error bar: with the signs of ḡ fixed,
@@ -33,9 +33,10 @@ def rows(
     pass_: Literal["gradient", "weights"],
     tokens: int,
 ) -> list[dict[str, Any]]:
-    """Rows of table `sweeps` (without its keys): `magnitude`, one row per unit, or with it `taylor`, one per sample.
+    """Rows of table `sweeps` (without its keys): `magnitude` with one row per unit, or `taylor` and
+    `magnitude` with one row per unit and sample.
 
-    `tokens` bounds a batch of the backward pass, an eighth of it being used.
+    `tokens` bounds a batch; the backward pass uses an eighth of it.
     """
     sizes = magnitude(model, units)
     if pass_ == "weights":
@@ -56,7 +57,7 @@ def rows(
 def magnitude(model: PreTrainedModel, units: Sequence[str]) -> dict[str, float]:
     """Sum of abs(w) over the weights of each unit of an unpruned model, in float64."""
     weights = [(unit, weight.detach()) for unit in units for weight in _weights(model, unit)]
-    # On one device, which is asked once.
+    # Sums move to one device, so that only one transfer is needed.
     sums = [weight.abs().sum(dtype=torch.float64).to(model.device) for _, weight in weights]
     sizes = dict.fromkeys(units, 0.0)
     for (unit, _), size in zip(weights, torch.stack(sums).tolist() if sums else [], strict=True):
@@ -80,7 +81,7 @@ def taylor(
     weights = {unit: _weights(model, unit) for unit in units}
     wanted = [weight for group in weights.values() for weight in group]
     sums = summed_gradients(cut, samples, wanted, tokens)
-    # What a gradient is multiplied by: w · sign(w · ḡ).
+    # The factor of a gradient: w · sign(w · ḡ).
     signed = {weight: weight.detach().abs() * sums.pop(weight).sign().to(weight.dtype) for weight in wanted}
     unit_of = {weight: unit for unit, group in weights.items() for weight in group}
     shares = {unit: torch.zeros(len(samples), dtype=torch.float64, device=weights[unit][0].device) for unit in units}
@@ -91,7 +92,7 @@ def taylor(
 
         with _gradients(cut, wanted, add):
             _losses(cut, [sample]).sum().backward()
-    return {unit: each.cpu() for unit, each in shares.items()}
+    return {unit: values.cpu() for unit, values in shares.items()}
 
 
 def summed_gradients(
@@ -111,7 +112,7 @@ def summed_gradients(
             weight.grad = None
             total.zero_()
 
-    # A backward pass that fails has added some of its gradients.
+    # A backward pass that fails has already added some of its gradients; `forget` undoes this.
     fitting(add, tokens, max(lengths), forget)
     return sums
 
@@ -159,9 +160,9 @@ def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     contexts = torch.tensor([len(sample.rows[sample.gold].context) for sample in samples], device=model.device)
     scored = real & (torch.arange(tokens.shape[1], device=model.device) >= contexts[:, None])
     labels = tokens.masked_fill(~scored, -100)[:, 1:]
-    # Padding stands on the right, where a causal model does not look, and has no label.
+    # Padding stands on the right, where a causal model does not look, and it has no label.
     logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
-    each = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
-    losses: torch.Tensor = each.sum(dim=1) / (labels != -100).sum(dim=1)
+    per_token = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    losses: torch.Tensor = per_token.sum(dim=1) / (labels != -100).sum(dim=1)
     assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")
     return losses
