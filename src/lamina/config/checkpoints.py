@@ -1,9 +1,9 @@
-"""Checkpoints of one training: one entry that becomes a model for each, and studies that follow.
+"""Checkpoints of one training: one entry becomes a model for each checkpoint, also in the lists of studies.
 
     models:
       pythia: {source: EleutherAI/pythia-1b, revision: "step{checkpoint}", layers: 16, checkpoints: [1000, 143000]}
 
-is two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has both.
+makes two models, `pythia-1000` and `pythia-143000`, and a study of `pythia` has both.
 """
 
 import re
@@ -15,12 +15,12 @@ from lamina.errors import LaminaError
 
 
 def expand(config: Configuration) -> None:
-    """Put the models of every series in the place of its entry, also in the lists of studies.
+    """Replace the entry of every series by its models, also in the lists of studies.
 
     Raises
     ------
     LaminaError
-        If a checkpoint has no number to be put in order by, two have the same, or a model has its name already.
+        If a checkpoint has no number for the order, two have the same number, or its name is the name of a model.
     """
     series = {name: _models(name, entry) for name, entry in config.models.items() if entry.checkpoints}
     for name, models in series.items():
@@ -38,7 +38,7 @@ def expand(config: Configuration) -> None:
 
 
 def _models(name: str, entry: Model) -> dict[str, Model]:
-    found: dict[str, Model] = {}
+    models: dict[str, Model] = {}
     steps: dict[int, str] = {}
     for checkpoint in map(str, entry.checkpoints or []):
         number = re.search(r"\d+", checkpoint)
@@ -55,10 +55,10 @@ def _models(name: str, entry: Model) -> dict[str, Model]:
         steps[step] = checkpoint
         filled = {"source": entry.source.replace(PLACE, checkpoint), "series": name, "step": step, "checkpoints": None}
         revision = entry.revision and entry.revision.replace(PLACE, checkpoint)
-        found[f"{name}-{checkpoint}"] = entry.model_copy(update={**filled, "revision": revision})
-    return found
+        models[f"{name}-{checkpoint}"] = entry.model_copy(update={**filled, "revision": revision})
+    return models
 
 
 def _with_checkpoints(study: Study, series: dict[str, dict[str, Model]]) -> Study:
-    named = [each for name in study.models for each in series.get(name, [name])]
+    named = [model for name in study.models for model in series.get(name, [name])]
     return study.model_copy(update={"models": list(dict.fromkeys(named))})

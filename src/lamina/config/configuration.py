@@ -44,7 +44,7 @@ class Configuration(Entry):
     )
 
     def parts(self, calibration: str) -> dict[str, Calibration]:
-        """The calibrations that one is mixed from, itself if it is no mixture."""
+        """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""
         names = getattr(self.calibrations[calibration], "mixture", [calibration])
         return {name: self.calibrations[name] for name in names}
 
@@ -62,5 +62,5 @@ class Configuration(Entry):
         return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
     def plain(self) -> dict[str, Any]:
-        """Nested JSON-able values with all defaults; loaded again they give the same configuration."""
+        """Nested JSON-able values with all defaults; loading them gives the same configuration."""
         return self.model_dump(mode="json", serialize_as_any=True)

@@ -1,6 +1,6 @@
-"""What is written from the classes of the configuration: its README, the schema for editors, the record of defaults.
+"""Files written from the classes of the configuration: its README, the schema for editors, the record of defaults.
 
-`python -m lamina.config.document` writes them anew; a test says when that is due.
+`python -m lamina.config.document` writes them anew; a test fails when they are out of date.
 """
 
 import inspect
@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]:
-    """Every class of the configuration in the order of the keys; of a choice the base class."""
+    """Every class of the configuration in the order of the keys; for a choice, its base class."""
     yield Part(place, model)
     for key, field in model.model_fields.items():
         inner = _entry(field)
@@ -91,7 +91,7 @@ def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]
 
 
 def leaves(model: type[Entry]) -> list[type[Entry]]:
-    """What an entry of a class may be."""
+    """The classes that an entry of a class may have."""
     return list(model.__subclasses__()) if issubclass(model, Choice) else [model]
 
 
@@ -109,8 +109,8 @@ def schema() -> dict[str, Any]:
     definitions = _untitled(whole["$defs"])
 
     def definition(model: type[Entry]) -> dict[str, Any]:
-        found: dict[str, Any] = definitions[places[model].rsplit("/", 1)[1]]
-        return found
+        part: dict[str, Any] = definitions[places[model].rsplit("/", 1)[1]]
+        return part
 
     for base in sorted(bases, key=str):
         for leaf in base.__subclasses__() if base.BY else []:
@@ -135,19 +135,19 @@ def earlier() -> dict[str, dict[str, Any]]:
 
 
 def record(known: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The record of earlier values, with the new options added; what it holds already stays as it is."""
+    """The record of earlier values, with the new options added; existing values stay."""
     return {name: {**values, **known.get(name, {})} for name, values in {**known, **earlier()}.items()}
 
 
 def as_json(value: Any) -> str:
-    """As it stands in the repository."""
+    """JSON text in the form that the repository keeps."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def _entry(field: FieldInfo) -> type[Entry] | None:
-    """The class behind a key that holds one, or several by name."""
+    """The class of entries behind a key, which holds one entry or several by name; None for other keys."""
     inside = [field.annotation, *get_args(field.annotation)]
-    return next((each for each in inside if isinstance(each, type) and issubclass(each, Entry)), None)
+    return next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, Entry)), None)
 
 
 def _section(part: Part) -> str:
@@ -181,7 +181,7 @@ def _shown(default: Any) -> str:
 
 
 def _untitled(part: Any) -> Any:
-    """Without the titles that pydantic makes out of the names."""
+    """A schema without the titles that pydantic makes from names."""
     if isinstance(part, list):
         return [_untitled(item) for item in part]
     if not isinstance(part, dict):

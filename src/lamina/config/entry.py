@@ -37,7 +37,8 @@ def option(
 ) -> Any:
     """A key of an entry; without a default it is needed.
 
-    `allowed` words what it may be where its type says it badly; `shown_default` words a default that is found later.
+    `allowed` describes the allowed values if the type describes them badly; `shown_default` describes a default that is
+    set later.
     """
     words = {"x-allowed": allowed, "x-default": shown_default}
     if given := {key: text for key, text in words.items() if text is not None}:
@@ -84,7 +85,7 @@ class Entry(BaseModel):
     ASIDE: ClassVar[tuple[str, ...]] = ()
 
     def options(self) -> dict[str, Any]:
-        """What the parameters of a job carry: JSON-able, and only what differs from the earlier values.
+        """The values for the parameters of a job: JSON-able, and only those that differ from the earlier values.
 
         So a new option with its default changes no job, and a job reruns when a value that it reads changes.
         """
@@ -94,7 +95,7 @@ class Entry(BaseModel):
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """The entry whose `options` these are (keys that stand aside have their defaults).
+        """The entry with these `options`; the keys in `ASIDE` have their defaults.
 
         Raises
         ------
@@ -117,12 +118,12 @@ class Entry(BaseModel):
 
     @classmethod
     def unknown(cls, key: str, value: Any) -> str:
-        """What to say about a key that the entry does not have."""
+        """The message about a key that the entry does not have."""
         return f"there is no such key. {nearest(key, cls.model_fields)}"
 
     @classmethod
     def missing(cls, key: str) -> str:
-        """What to say about a key that is needed and not there."""
+        """The message about a needed key that is missing."""
         return f"is missing. Add `{key}: ...` ({(cls.model_fields[key].description or '').rstrip('.')})."
 
     @model_validator(mode="before")
@@ -165,12 +166,12 @@ class Choice(Entry):
 
     @classmethod
     def title(cls) -> str:
-        """What a subclass goes by in messages."""
+        """The name of a subclass in messages."""
         raise NotImplementedError
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """As of any entry; asked of the base class, the subclass is picked first."""
+        """As for any entry; the base class picks the subclass first."""
         if not cls.__subclasses__():
             return super().from_options(options)
         try:
@@ -181,9 +182,11 @@ class Choice(Entry):
 
     @classmethod
     def unknown(cls, key: str, value: Any) -> str:
-        """As of any entry; a key of other subclasses is said to be theirs."""
-        siblings = [each for base in cls.__bases__ if issubclass(base, Choice) for each in base.__subclasses__()]
-        titles = [each.title() for each in siblings if key in each.model_fields]
+        """As for any entry; the message names the other subclasses that have the key."""
+        siblings = [
+            subclass for base in cls.__bases__ if issubclass(base, Choice) for subclass in base.__subclasses__()
+        ]
+        titles = [subclass.title() for subclass in siblings if key in subclass.model_fields]
         if not titles:
             return super().unknown(key, value)
         mine, theirs = cls.title(), listed(titles)
@@ -195,7 +198,7 @@ class Choice(Entry):
     def _pick(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
         if isinstance(value, cls) or not cls.__subclasses__():
             return handler(value)
-        forms = "" if cls.BY else f"Give it {listed(each.title() for each in cls.__subclasses__())}."
+        forms = "" if cls.BY else f"Give it {listed(subclass.title() for subclass in cls.__subclasses__())}."
         return cls.pick(mapping(value, forms)).model_validate(value)
 
 
@@ -210,7 +213,7 @@ class ByValue(Choice):
 
     @classmethod
     def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        classes = {each.title(): each for each in cls.__subclasses__()}
+        classes = {subclass.title(): subclass for subclass in cls.__subclasses__()}
         given, names = value.get(cls.BY, cls.USUAL), explain.allowed({"enum": list(classes)})
         if given is None and cls.USUAL is None:
             raise wrong(f"is missing. Write {names}.", cls.BY)
@@ -222,7 +225,7 @@ class ByValue(Choice):
 
     @classmethod
     def earlier(cls) -> dict[str, Any]:
-        """As of any entry; what tells the subclass is never left out."""
+        """As for any entry, without the key that names the subclass, which is never left out."""
         return {key: value for key, value in super().earlier().items() if key != cls.BY}
 
 
@@ -238,23 +241,23 @@ class ByKey(Choice):
     @classmethod
     def pick(cls, value: Mapping[str, Any]) -> type[Self]:
         classes = cls.__subclasses__()
-        meant = [each for each in classes if set(each.MARKS) & set(value)]
+        meant = [subclass for subclass in classes if set(subclass.MARKS) & set(value)]
         if len(meant) == 1:
             return meant[0]
         if meant:
-            clash = [next(key for key in each.MARKS if key in value) for each in meant]
+            clash = [next(key for key in subclass.MARKS if key in value) for subclass in meant]
             raise wrong(f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them.")
-        marks = [key for each in classes for key in each.MARKS]
-        known = {key for each in classes for key in each.model_fields}
+        marks = [key for subclass in classes for key in subclass.MARKS]
+        known = {key for subclass in classes for key in subclass.model_fields}
         for key in value:
             near = nearest(key, marks)
             if key not in known and near.startswith("Did"):
                 raise wrong(f"there is no such key. {near}", str(key))
-        raise wrong(f"nothing says what it is. Give it {listed(each.title() for each in classes)}.")
+        raise wrong(f"nothing says what it is. Give it {listed(subclass.title() for subclass in classes)}.")
 
 
 def mapping(value: Any, remedy: str = "") -> dict[str, Any]:
-    """A mapping as it stands; nothing at all, as in a key without a value, is an empty one."""
+    """A copy of a mapping; None (a key without a value) gives an empty mapping."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -264,7 +267,7 @@ def mapping(value: Any, remedy: str = "") -> dict[str, Any]:
 
 
 def named(value: Any) -> dict[str, Any]:
-    """A mapping whose keys are names of the user's."""
+    """A mapping whose keys are names that the user chose."""
     entries, lower = mapping(value), dict[str, str]()
     for name in entries:
         if not isinstance(name, str):
@@ -286,7 +289,7 @@ def named(value: Any) -> dict[str, Any]:
 
 
 def read_text(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """A value that is valid as it stands, or as what its text spells."""
+    """The value if it is valid, else a valid reading of its text."""
     try:
         return handler(value)
     except ValidationError:
@@ -315,10 +318,10 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
 
 
 Named = Annotated[dict[str, T], BeforeValidator(named)]
-# Of the entries of a list, as `Entry` does it for its keys.
+# Reads the entries of a list as `Entry` reads its keys.
 Spelt = WrapValidator(read_text)
 Filled = Annotated[str, Field(min_length=1)]
-# A folder or file of the user's; ~ is their home.
+# A folder or file of the user; ~ is the home folder.
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]
 Documents = Annotated[str, AfterValidator(_document_range)]
 DOCUMENTS_ALLOWED = 'a range in quotes such as "0:500", or null for all'

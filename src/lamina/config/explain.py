@@ -1,6 +1,6 @@
-"""Refusals in the words of who wrote the configuration: the key, its value, what is allowed, the nearest key.
+"""Refusals in words that users know: the key, its value, what is allowed, the nearest key.
 
-Classes say what is wrong where they know it, with `wrong`; `refusal` turns pydantic's error into the one message.
+Classes of the configuration describe a fault with `wrong`; `refusal` turns an error of pydantic into one message.
 """
 
 import difflib
@@ -13,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from lamina.errors import LaminaError
 
-_WORDED = "lamina"  # the type of errors that are in words already
+_WORDED = "lamina"  # the type of errors that have such a message already
 _ARTICLES = {
     "integer": "a whole number",
     "number": "a number",
@@ -32,8 +32,8 @@ _BOUNDS = {
 
 
 def wrong(message: str, *place: str | int) -> ValidationError:
-    """To be raised by a validator: `message` about what stands at `place`, counted from the validated value."""
-    # pydantic fills {}: the message may hold some of its own.
+    """An error for validators to raise: `message` about the value at `place`, counted from the validated value."""
+    # pydantic fills braces, and the message may hold braces of its own.
     error = PydanticCustomError(_WORDED, "{message}", {"message": message})
     return ValidationError.from_exception_data("", [InitErrorDetails(type=error, loc=place, input=None)])
 
@@ -53,7 +53,7 @@ def refusal(error: ValidationError, where: str = "") -> LaminaError:
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
-    """'Did you mean' for a misspelt word, or the list of what there is; ends with a full stop."""
+    """'Did you mean' for a misspelt word, else the list of known words; it is a sentence of its own."""
     choices = list(known)
     close = difflib.get_close_matches(str(word), choices, n=1, cutoff=0.6)
     if close:
@@ -73,7 +73,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def readings(value: object) -> Iterator[Any]:
-    """What a value may have been meant as.
+    """Other values that a value may stand for.
 
     YAML reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` hands over every nested value as text.
     """
@@ -93,7 +93,7 @@ def readings(value: object) -> Iterator[Any]:
 
 
 def not_allowed(model: type[BaseModel], key: str, value: Any, error: ValidationError) -> ValidationError:
-    """The error of a key whose value pydantic refused, in words; of a list's entry where that is at fault."""
+    """The error, in words, of a key whose value pydantic refused; for a list, of the entry that is wrong."""
     part: Mapping[str, Any] = model.model_json_schema()["properties"][key]
     place = error.errors(include_url=False)[0]["loc"][:1]
     if place and isinstance(place[0], int) and "items" in part:
@@ -110,7 +110,7 @@ def _refused(value: Any, part: Mapping[str, Any]) -> str:
 
 
 def allowed(part: Mapping[str, Any]) -> str:
-    """What a value may be, in words, from its JSON schema."""
+    """The allowed values, in words, from the JSON schema of a key."""
     if "x-allowed" in part:
         return str(part["x-allowed"])
     if "anyOf" in part:

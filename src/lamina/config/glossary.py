@@ -1,4 +1,4 @@
-"""What the names of a configuration mean, in words made from the entries: for readers who have not written it."""
+"""The meaning of the names in a configuration, in words made from its entries, for readers who did not write it."""
 
 import inspect
 import json
@@ -12,8 +12,8 @@ from lamina.config.metrics import METRICS
 from lamina.config.recoveries import OWN
 from lamina.config.studies import Prune
 
-# Said in words of their own, or by the name of the class.
-_TOLD = ("metric", "recovery", "also", "data", "donors", "method", "strategy")
+# Keys that `words` describes in sentences, or by the first sentence of the class.
+_UNLISTED = ("metric", "recovery", "also", "data", "donors", "method", "strategy")
 
 
 def glossary(config: Configuration) -> dict[str, dict[str, str]]:
@@ -34,29 +34,29 @@ def glossary(config: Configuration) -> dict[str, dict[str, str]]:
 
 
 def words(entry: ByValue) -> str:
-    """The first sentence of its class, then what it was told beyond the defaults."""
-    said = [_first_sentence(type(entry))]
+    """The first sentence of its class, then its options that differ from the defaults."""
+    sentences = [_first_sentence(type(entry))]
     given = {key: value for key, value in entry.options().items() if value != _default(entry, key)}
     if metric := getattr(entry, "metric", None):
-        said.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
+        sentences.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
     if recovery := given.get("recovery"):
-        said.append(f"While units are scored, {recovery} is in place.")
+        sentences.append(f"While units are scored, {recovery} is in place.")
     if donors := given.get("donors"):
-        said.append(f"Layers of {' and '.join(donors)} may take the places of layers that stay.")
+        sentences.append(f"Layers of {' and '.join(donors)} may take the places of layers that stay.")
     if also := given.get("also"):
-        said.append(f"They are scored on {_weighed(also)} as well.")
+        sentences.append(f"They are scored on {_weighed(also)} as well.")
     if isinstance(data := given.get("data"), dict):
-        said.append(f"Fitted on {_weighed(data)}.")
+        sentences.append(f"Fitted on {_weighed(data)}.")
     elif data:
-        said.append(f"Fitted on {data}.")
-    rest = [f"{key} {_shown(value)}" for key, value in given.items() if key not in _TOLD]
-    return " ".join([*said, *([f"Options: {', '.join(rest)}."] if rest else [])])
+        sentences.append(f"Fitted on {data}.")
+    rest = [f"{key} {_shown(value)}" for key, value in given.items() if key not in _UNLISTED]
+    return " ".join([*sentences, *([f"Options: {', '.join(rest)}."] if rest else [])])
 
 
 def _first_sentence(model: type) -> str:
     text = " ".join((inspect.getdoc(model) or "").split("\n\n")[0].split())
-    found = re.match(r".*?\.(?=\s|$)", text)
-    return found[0] if found else text
+    match = re.match(r".*?\.(?=\s|$)", text)
+    return match[0] if match else text
 
 
 def _default(entry: ByValue, key: str) -> Any:

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 from lamina.config.entry import ByValue, Entry, Filled, Named, Spelt, option, seed_option
 from lamina.config.recoveries import OWN
 
-# What `data: own` is called in jobs, as when it was all that there was.
+# The name of `data: own` in jobs, from the time when there was no other choice.
 _OWN_ALONE = "calibration"
 
 

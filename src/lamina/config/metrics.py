@@ -19,10 +19,9 @@ from lamina.declared import declared
 class Metric:
     """`pass_` is the cheapest pass that measures the metric and `column` where table `sweeps` holds it.
 
-    `bound` is the largest loss of a sample, which the sequential test of `race` needs (None if there is none), `signed`
-    whether that loss may be below 0, which `exact` cannot have, `runs` whether a whole run of layers has a value, which
-    `block` needs, and `halves` whether half a layer has one. `pooled` is a metric whose score of a unit leans on those
-    of the others.
+    `bound`: the largest loss of a sample (None if there is none), which the sequential test of `race` needs. `signed`:
+    the loss may be below 0, which `exact` does not allow. `runs`: a whole run of layers has a value, which `block`
+    needs. `halves`: half a layer has a value. `pooled`: the score of a unit depends on the scores of the others.
     """
 
     name: str
@@ -37,11 +36,11 @@ class Metric:
 
     @property
     def losing(self) -> bool:
-        """Whether every sample has a loss, whose mean ranks what is removed: what budgets and searches compare."""
+        """Whether every sample has a loss whose mean ranks removals; budgets and searches compare such losses."""
         return self.pass_ == "removal" and not self.pooled
 
 
-# The modules of passes that are not worth sharing between jobs; those that evaluate candidates go through the engine.
+# Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
 MODULES = {
     "gradient": "lamina.passes.weights",
     "weights": "lamina.passes.weights",
@@ -54,7 +53,7 @@ METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relev
 
 
 def those(condition: Callable[[Metric], object]) -> str:
-    """`a, b or c`: the metrics that a condition holds for."""
+    """`a, b or c`: the metrics for which a condition holds."""
     return listed(sorted(name for name, metric in METRICS.items() if condition(metric)))
 
 
@@ -110,5 +109,5 @@ class MetricOptions(Entry):
 
 
 def drawing(metric: str, options: Mapping[str, Any]) -> Any:
-    """The options of a metric that draws models, read back from what a job was told."""
+    """The options of a metric that draws models, read back from the parameters of a job."""
     return type(getattr(MetricOptions(), metric)).from_options(options)

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from lamina.config.entry import Entry, Place, option
 from lamina.config.explain import wrong
 
-PLACE = "{checkpoint}"  # what a checkpoint takes the place of
+PLACE = "{checkpoint}"  # a checkpoint replaces this text
 Checkpoint = int | Annotated[str, Field(pattern=r"^[A-Za-z0-9_.+-]+$")]
 
 

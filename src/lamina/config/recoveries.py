@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lamina.config.entry import ByValue, Named, Spelt, option
 from lamina.config.explain import wrong
 
-OWN = "own"  # the calibration of the variant itself, whichever it is
+OWN = "own"  # the calibration of the variant itself
 AUTO: Final = "auto"  # a weight that is chosen for each plan
 
 
@@ -62,7 +62,7 @@ class Recovery(ByValue):
         return self
 
     def weights(self, own: str, auto: float) -> dict[str, float]:
-        """The weight of a token by calibration, that of the variant (`own`) first; `auto` is what that word means."""
+        """The weight of a token by calibration, that of the variant (`own`) first; `auto` is the value of that word."""
         weights = {own: 0.0}
         for name, weight in self.data.items():
             name = own if name == OWN else name
@@ -70,7 +70,7 @@ class Recovery(ByValue):
         return weights
 
     def automatic(self, own: str) -> list[str]:
-        """The calibrations whose weight is to be chosen; the variant's own needs no choice."""
+        """The calibrations whose weight must be chosen; that of the variant itself is given."""
         return [name for name, weight in self.data.items() if weight == AUTO and name != own]
 
 

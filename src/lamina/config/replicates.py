@@ -1,4 +1,4 @@
-"""`replicates: n`: one entry becomes n of a group, which differ in what they draw and are averaged in the tables."""
+"""`replicates: n` turns one entry into a group of n, which differ in what they draw and are averaged in the tables."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,26 +13,26 @@ from lamina.errors import LaminaError
 def replicate(config: Configuration) -> None:
     """Put the replicates of every entry beside it and into the studies that list it; called once seeds are filled in.
 
-    The first one is the entry itself, so that more replicates only add jobs. The others, `NAME.2` and on, have the next
-    seeds, or for texts the next documents.
+    The first replicate is the entry itself, so that more replicates only add jobs. The others, `NAME.2`, `NAME.3` …,
+    have the next seeds, or for texts the next documents.
 
     Raises
     ------
     LaminaError
-        If they would all be the same, or a name is taken.
+        If all replicates would be the same, or a name is taken.
     """
     sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "selectors": config.selectors}
     for key, section in sections.items():
         made = {}
         for name, entry in list(section.items()):
             names = made[name] = [name, *(f"{name}.{number}" for number in range(2, entry.replicates + 1))]
-            if taken := [each for each in names[1:] if each in section]:
+            if taken := [replica for replica in names[1:] if replica in section]:
                 raise LaminaError(f"{key}.{taken[0]}: '{name}' has a replicate of that name. Rename one of them.")
             if entry.replicates > 1:
-                section |= {each: _draw(f"{key}.{name}", entry, name, place) for place, each in enumerate(names)}
+                section |= {replica: _draw(f"{key}.{name}", entry, name, place) for place, replica in enumerate(names)}
         for study, listing in config.studies.items():
             if listed := getattr(listing, key, None):
-                every = [each for name in listed for each in made.get(name, [name])]
+                every = [replica for name in listed for replica in made.get(name, [name])]
                 config.studies[study] = listing.model_copy(update={key: every})
         _check_labels(key, section)
 

@@ -1,4 +1,4 @@
-"""What all strategies of section `selectors` share: the options that several have, and what goes with what."""
+"""What strategies of section `selectors` share: options that several have, and checks of what they combine with."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -11,7 +11,7 @@ from lamina.config.metrics import METRICS, Metric, those
 
 Units = Literal["layer", "attention", "mlp"]
 
-# What readers find where a strategy has no such option.
+# Values of options that a strategy does not have.
 _LACKING: Mapping[str, Any] = {
     "metric": None,
     "budget": "full",
@@ -84,7 +84,7 @@ def donors_option() -> Any:
 
 
 def _adds(metric: Metric) -> bool:
-    """Whether scores of several calibrations have one scale: those of gradients and weights have none of their own."""
+    """Whether scores of several calibrations share a scale; scores from gradients and weights have no fixed one."""
     return metric.pass_ in ("removal", "stream")
 
 
@@ -109,7 +109,7 @@ class Selector(ByValue):
     BY: ClassVar[str] = "strategy"
     USUAL: ClassVar[str | None] = "iterative"
     ASIDE = ("group", "replicates")
-    # For messages: what else keeps layers from going, and metrics to begin with.
+    # For messages: what else limits a removal, and metrics to begin with.
     LIMIT: ClassVar[str] = ""
     USUAL_METRICS: ClassVar[str] = "accuracy or cosine"
     # Whether one job finds the plans of all sizes by trying whole sets.
@@ -153,7 +153,9 @@ class Selector(ByValue):
     def missing(cls, key: str) -> str:
         if key != "metric":
             return super().missing(key)
-        free = listed(each.title() for each in Selector.__subclasses__() if "metric" not in each.model_fields)
+        free = listed(
+            subclass.title() for subclass in Selector.__subclasses__() if "metric" not in subclass.model_fields
+        )
         return (
             f"is missing, and {cls.BY} '{cls.title()}' picks units by it. Write metric: {cls.USUAL_METRICS}, or "
             f"strategy: {free}, which need none."

@@ -50,7 +50,7 @@ class Study(ByKey):
 
     @classmethod
     def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        marked = any(key in value for each in cls.__subclasses__() for key in each.MARKS)
+        marked = any(key in value for subclass in cls.__subclasses__() for key in subclass.MARKS)
         return super().pick(value if marked or "diagnoses" not in value else {**value, "metrics": []})
 
 

@@ -1,4 +1,4 @@
-"""The text of a configuration file: what YAML's reader would say badly, or let pass in silence, said with its line."""
+"""The text of a configuration file: faults that YAML's reader explains badly or ignores are refused by their line."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import yaml
 
 from lamina.errors import LaminaError
 
-# What PyYAML says, what that means and what to write; {0} is what it found.
+# Messages of PyYAML, what they mean and what to write; {0} is the text that PyYAML quotes.
 _WORDS = {
     r"found character '\\t'.*": ("a tab begins the line or a value", "Indent with blanks"),
     r"found character '(.)'.*": ("a value begins with '{0}'", 'Put it in quotes, such as "{0}…"'),
@@ -38,7 +38,7 @@ _WORDS = {
 }
 
 
-_MOST = 100_000  # values in a file, each alias counted as what it stands for
+_MOST = 100_000  # values in a file; an alias counts as the values that it stands for
 
 
 def read(path: str | Path) -> str:
@@ -47,7 +47,7 @@ def read(path: str | Path) -> str:
     Raises
     ------
     LaminaError
-        If it is no plain file, or not UTF-8, with the line.
+        If it is no plain file, or not UTF-8; the message names the line.
     """
     if not Path(path).is_file():
         raise LaminaError(f"{path}: there is no such file.")
@@ -68,7 +68,7 @@ def check(path: str | Path) -> None:
     Raises
     ------
     LaminaError
-        Naming the file, the line, what is wrong there and what to write.
+        The message names the file, the line, what is wrong there and what to write.
     """
     text = read(path)
     try:
@@ -88,7 +88,7 @@ def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yam
     Raises
     ------
     LaminaError
-        If it is none, naming the file, the line, what is wrong there and what to write.
+        If it is no mapping; the message names the file, the line, what is wrong there and what to write.
     """
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     for tag, constructor in constructors.items():
@@ -104,7 +104,7 @@ def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yam
 
 
 def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
-    """The tree of a YAML text, whose aliases make it no larger than a person would write it."""
+    """The tree of a YAML text; it is refused if its aliases make it larger than a person would write it."""
     try:
         root: yaml.Node | None = yaml.compose(text, loader)
         if root is not None and _size(path, root, {}) > _MOST:
@@ -129,7 +129,7 @@ def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
     if id(node) not in known:
         known[id(node)] = 0
         inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
-        parts = [part for one in inside for part in (one if isinstance(one, tuple) else (one,))]
+        parts = [part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))]
         known[id(node)] = 1 + sum(_size(path, part, known) for part in parts)
     elif known[id(node)] == 0:
         raise LaminaError(
@@ -140,17 +140,17 @@ def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
 
 
 def place(files: Iterable[str | Path], message: str) -> str:
-    """Where the key stands that a refusal such as `selectors.mine.metric: …` begins with, or what is left of it.
+    """The place of the key at the start of a refusal such as `selectors.mine.metric: …`, or of its longest known part.
 
     Returns
     -------
     str
-        `file, line n`, of the last file that holds most of the key; empty if none holds any of it.
+        `file, line n`, in the last file that holds most of the key; empty if no file holds a part of it.
     """
     key = re.match(r"\S+(?=: )", message)
-    found = [(*_line(file, key[0] if key else ""), file) for file in files]
-    deepest = max(found, key=lambda one: one[0], default=(0, 0, ""))[0]
-    return next((f"{file}, line {line}" for depth, line, file in found[::-1] if depth == deepest > 0), "")
+    places = [(*_line(file, key[0] if key else ""), file) for file in files]
+    deepest = max(places, key=lambda spot: spot[0], default=(0, 0, ""))[0]
+    return next((f"{file}, line {line}" for depth, line, file in places[::-1] if depth == deepest > 0), "")
 
 
 def _line(file: str | Path, key: str) -> tuple[int, int]:
@@ -158,7 +158,7 @@ def _line(file: str | Path, key: str) -> tuple[int, int]:
     node, depth, line = yaml.compose(read(file), yaml.SafeLoader), 0, 0
     while key:
         if isinstance(node, yaml.MappingNode):
-            # A name may hold dots itself: the longest that fits.
+            # A name may hold dots itself, so the longest one that fits counts.
             steps = [(str(name.value), name, value) for name, value in node.value]
         elif isinstance(node, yaml.SequenceNode):
             steps = [(f"[{number}]", value, value) for number, value in enumerate(node.value)]
@@ -203,18 +203,18 @@ def _is_json(text: str) -> bool:
 
 
 def _explained(error: yaml.MarkedYAMLError, lines: list[str]) -> str:
-    said, begun = str(error.problem), ""
+    problem, opening = str(error.problem), ""
     place = error.problem_mark.line if error.problem_mark else 0
     if error.context_mark and error.context_mark.line != place:
-        # What is not closed is to be mended where it was opened.
-        if "end of stream" in said:
+        # An unclosed bracket or quote is corrected where it was opened.
+        if "end of stream" in problem:
             place = error.context_mark.line
-        elif said.startswith("expected ','"):
-            begun = f" It begins in line {error.context_mark.line + 1}."
-    wrong, remedy = said, "See https://yaml.org/spec/1.1 or put texts in quotes"
-    for pattern, (meant, do) in _WORDS.items():
-        if found := re.fullmatch(pattern, said):
-            wrong, remedy = meant.format(*found.groups()), do.format(*found.groups())
+        elif problem.startswith("expected ','"):
+            opening = f" It begins in line {error.context_mark.line + 1}."
+    wrong, remedy = problem, "See https://yaml.org/spec/1.1 or put texts in quotes"
+    for pattern, (meant, advice) in _WORDS.items():
+        if match := re.fullmatch(pattern, problem):
+            wrong, remedy = meant.format(*match.groups()), advice.format(*match.groups())
             break
     shown = lines[place].strip() if place < len(lines) else "the end of the file"
-    return f"line {place + 1}, at `{shown}`: {wrong}.{begun} {remedy}."
+    return f"line {place + 1}, at `{shown}`: {wrong}.{opening} {remedy}."

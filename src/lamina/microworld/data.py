@@ -43,7 +43,7 @@ DIGITS = "0 1 2 3 4 5 6 7 8 9".split()
 WORDS = "look first last larger smaller or and not true false is sort".split()
 SPECIAL = ("<pad>", "<bos>", "<eos>", "<unk>")
 
-Piece = tuple[str, bool]  # text, and whether the model is asked to predict it (an answer) or only given it (a prompt)
+Piece = tuple[str, bool]  # text, and whether the model has to predict it (an answer) or only reads it (a prompt)
 
 
 def vocabulary(seed: int) -> list[str]:
@@ -68,14 +68,14 @@ def answer_of(document: Document) -> str:
 
 
 def filler(rng: random.Random) -> str:
-    """A sentence that asks nothing of the world's knowledge."""
+    """A sentence that needs no knowledge of the world."""
     return rng.choice(FILLERS).format(**{kind: rng.choice(items) for kind, items in KINDS.items()})
 
 
 def corpus(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
     """Running text that mixes all kinds of statements with filler sentences.
 
-    It opens with a list to recall, which alone makes the text one of its split, and asks for it again at the end.
+    It opens with a list to recall, which alone decides the split of the text, and asks for the list at the end.
     """
     items = recall_list(rng, split, level)
     sentences = [filler(rng)]
@@ -96,12 +96,12 @@ def documents(task: str, split: str, count: int, seed: int) -> list[Document]:
     """``count`` different documents of one task and split."""
     world, rng = make_world(seed), random.Random(f"{task} {split} {seed}")
     generate = {**CHOICE_TASKS, **GENERATED_TASKS, "corpus": corpus}[task]
-    found: dict[str, Document] = {}
-    while len(found) < count:
+    by_key: dict[str, Document] = {}
+    while len(by_key) < count:
         document = generate(world, rng, split, 1.0)
         asked = document.get("query", document.get("text"))
-        found.setdefault(f"{asked} {sorted(document.get('choices', []))}", document)
-    return list(found.values())
+        by_key.setdefault(f"{asked} {sorted(document.get('choices', []))}", document)
+    return list(by_key.values())
 
 
 def write(folder: Path, seed: int) -> None:

@@ -1,4 +1,4 @@
-"""What diagnoses of the embedded model are measured on: labelled inputs, and pairs of prompts that differ in one token.
+"""Data for diagnoses of the embedded model: labelled inputs, and pairs of prompts that differ in one token.
 
 ``write(folder, seed)`` writes ``labels_{name}.jsonl`` and ``pairs_{name}.jsonl``, all from the test split.
 """
@@ -18,13 +18,13 @@ Line = dict[str, str]
 
 
 def relation(world: World, rng: random.Random) -> Line:
-    """Which of five relations a fact is asked of: told by a word of the question."""
+    """Which of five relations a question asks for; words of the question show it."""
     kind = rng.choice(RELATIONS)
     return {"text": fact_wording(world, rng, "test", rng.choice(world.people), kind), "label": kind}
 
 
 def parity(world: World, rng: random.Random) -> Line:
-    """Whether a sum is even: told by the last digits of both numbers together."""
+    """Whether a sum is even, which the last digits of both numbers show together."""
     query = addition(world, rng, "test")["query"]
     last = [int(number.split()[-1]) for number in query.removesuffix(" =").split(" + ")]
     return {"text": query, "label": "odd" if sum(last) % 2 else "even"}

@@ -27,7 +27,7 @@ ATTRIBUTES = ("home", "job", "pet")
 N_PEOPLE = 104
 FOLLOWERS = 8  # people that share one boss (or teacher); of each such group 5 pairs train, 1 validates, 2 test
 LONGEST_EXPRESSION = 35  # tokens of a boolean expression
-MODULUS = 1000  # sums are taken modulo this
+MODULUS = 1000  # sums are modulo this number
 
 # Some values have two tokens, so that choices of one document differ in length.
 VALUES = {
@@ -151,7 +151,7 @@ def recall_question(rng: random.Random, items: Listed, kind: str) -> tuple[str, 
 
 
 def recall(world: World, rng: random.Random, split: str, level: float = 1.0) -> Document:
-    """Recall in context: which item of this kind came first (last) in the list? The wrong choices stand in it too."""
+    """Recall in context: which item of this kind came first (last) in the list? Wrong choices are in it too."""
     items = recall_list(rng, split, level)
     kind = rng.choice(sorted({kind for _, kind in items}))
     question, answer = recall_question(rng, items, kind)
@@ -186,7 +186,7 @@ def hops(world: World, rng: random.Random, split: str, level: float = 1.0) -> Do
 
 
 def number(rng: random.Random, longest: int) -> int:
-    """A number of one to ``longest`` digits, long ones more often."""
+    """A number of one to ``longest`` digits, longer ones more often."""
     length = max(rng.randint(1, longest), rng.randint(1, longest))
     return rng.randrange(10 ** (length - 1), 10**length)
 
@@ -246,7 +246,7 @@ def boolean(world: World, rng: random.Random, split: str, level: float = 1.0) ->
     while True:
         depth = rng.randint(2 if level >= 1 else 1, deepest)
         text, value = expression(rng, depth)
-        # there are too few expressions of depth one to share out: all of them train
+        # there are too few expressions of depth one to split, so all of them train
         if text.count(" ") >= LONGEST_EXPRESSION:
             continue
         if value == wanted and (depth == 1 or split_of(f"boolean {text}") == split):

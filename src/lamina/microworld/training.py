@@ -2,7 +2,7 @@
 
 Everything is read from ``config/reference.yaml``. An interrupted training resumes from ``<out>/checkpoint``. Rows are
 single documents padded on the right, so causal attention needs no mask; rows of similar length share a forward pass.
-The loss weighs answers fully and prompts little: prompts are mostly random, and would eat the model's capacity.
+The loss weighs answers fully and prompts little: prompts are mostly random, and would use up the model's capacity.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ def save_model(folder: Path, model: LlamaForCausalLM, tokenizer: PreTrainedToken
 def train(settings: Settings, out: Path, log: Callable[[str], None] = print, start: Path | None = None) -> None:
     """Train the reference model and save it, with its tokenizer and a training record, to ``out``.
 
-    As it was after the steps of ``keep``, it stays in ``out/checkpoints/stepN``, for studies of how it came about. With
-    ``start``, the folder of a model trained before, it goes on from its weights.
+    The model after each step in ``keep`` is saved in ``out/checkpoints/stepN``, for studies of its training. With
+    ``start``, the folder of a trained model, training goes on from its weights.
     """
     training, seed = settings["training"], settings["seed"]
     torch.manual_seed(seed)
