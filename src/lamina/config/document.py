@@ -104,8 +104,8 @@ def schema() -> dict[str, Any]:
     """The JSON schema of a configuration."""
     bases = {part.model for part in parts() if issubclass(part.model, Choice)}
     classes: list[type[Entry]] = [Configuration, *bases, *(leaf for base in bases for leaf in base.__subclasses__())]
-    named, whole = models_json_schema([(each, "validation") for each in classes])
-    places = {each: named[each, "validation"]["$ref"] for each in classes}
+    named, whole = models_json_schema([(kind, "validation") for kind in classes])
+    places = {kind: named[kind, "validation"]["$ref"] for kind in classes}
     definitions = _untitled(whole["$defs"])
 
     def definition(model: type[Entry]) -> dict[str, Any]:

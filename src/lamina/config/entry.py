@@ -154,7 +154,7 @@ class Entry(BaseModel):
 class Choice(Entry):
     """One of several entries: a base class, whose subclasses are what it may be.
 
-    `BY` is the key whose value tells which; where it is empty, the keys that are there tell it.
+    `BY` is the key whose value names the subclass. If `BY` is empty, the keys that are there decide.
     """
 
     BY: ClassVar[str] = ""
@@ -203,7 +203,7 @@ class Choice(Entry):
 
 
 class ByValue(Choice):
-    """A choice told by the value of the key `BY`, such as `method: ghost`; left out it is `USUAL`."""
+    """A choice by the value of the key `BY`, such as `method: ghost`; without the key it is `USUAL`."""
 
     USUAL: ClassVar[str | None] = None
 
@@ -230,7 +230,7 @@ class ByValue(Choice):
 
 
 class ByKey(Choice):
-    """A choice told by which keys are there: those in `MARKS` of one subclass, which no other has."""
+    """A choice by the keys that are there: only one subclass has the keys in its `MARKS`."""
 
     MARKS: ClassVar[tuple[str, ...]] = ()
 

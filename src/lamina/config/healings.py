@@ -34,7 +34,7 @@ class Healing(ByValue):
 
 
 class Trained(Entry):
-    """What every method that trains for some epochs can be told."""
+    """The options of every method that trains for some epochs."""
 
     learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)
     epochs: int = option("Passes over the data; the one with the lowest validation loss is kept.", 10, ge=1)

@@ -66,8 +66,8 @@ def runs(text: str, choices: Sequence[str] = ()) -> tuple[int, ...]:
 
 def compare(used: Sequence[Document], tested: Sequence[Document]) -> Overlap:
     """Documents of a calibration (`used`) against those of a benchmark."""
-    there = {document for document, _ in tested}
-    equal = np.array([document in there for document, _ in used], dtype=bool)
+    hashes = {document for document, _ in tested}
+    equal = np.array([document in hashes for document, _ in used], dtype=bool)
     one, _, near = _pairs(used, tested)
     alike, sharing = equal.copy(), equal.copy()
     sharing[one] = True
