@@ -31,8 +31,8 @@ REFUSAL = (
 def repair(stream: torch.Tensor, operator: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """h + h M + b for a stream h (..., C), M (C, C) and b (C,) or None, in the dtype of h.
 
-    It computes h + h M and not h (I + M), whose rounding in bfloat16 would swamp a small M. For float16 it computes in
-    float32 and clamps the result to the range of float16, because sums overflow in float16 where M undoes a large h.
+    In the stream's own dtype, as h + h M and not h (I + M), whose rounding in bfloat16 would swamp a small M. Float16
+    is left for float32 on the way and its range is kept at the end: its sums overflow where M undoes a large h.
     """
     if stream.dtype == torch.float16:
         with torch.autocast(stream.device.type, enabled=False):
@@ -44,7 +44,7 @@ def repair(stream: torch.Tensor, operator: torch.Tensor, bias: torch.Tensor | No
 
 
 class Patched:
-    """A mixin for the class of a layer or norm: it repairs the input stream, then runs the original module on it."""
+    """Mixed in before the class of a layer or norm: repairs the stream that it is given, then does what it did."""
 
     patch_operator: torch.Tensor
     patch_bias: torch.Tensor | None
@@ -90,7 +90,7 @@ class NoAttention(nn.Module):
         """What `nothing` gives, in the form that attention had."""
         stream = args[0] if args else kwargs["hidden_states"]
         cache = next((kwargs[name] for name in ("past_key_values", "layer_past") if kwargs.get(name) is not None), None)
-        # If the cache has parts for an encoder and a decoder, take the decoder's.
+        # Of an encoder and a decoder, the decoder's.
         cache = getattr(cache, "self_attention_cache", cache)
         held = [] if cache is None else cache.layers[self.layer_idx : self.layer_idx + 1]
         # Other kinds of mixers keep a state that has no length.
@@ -114,9 +114,9 @@ class NoMLP(nn.Module):
 
 
 def nothing(args: tuple[Any, ...], kwargs: dict[str, Any], residual_inside: bool, returns: int) -> Any:
-    """Zeros in the shape of a sub-layer's input stream, or the residual if the sub-layer adds the residual itself.
+    """Zero in the shape of the stream that a sub-layer is called with, or the residual where it adds that itself.
 
-    The tensor alone if `returns` is 0, else the first of `returns` values.
+    Alone if `returns` is 0, else the first of so many values.
     """
     stream = args[0] if args else next(iter(kwargs.values()))
     given = kwargs["residual"] if "residual" in kwargs else args[1] if residual_inside else torch.zeros_like(stream)
@@ -153,10 +153,10 @@ def restore(model: nn.Module, described: dict[str, Any], width: int) -> None:
 
 
 def refused_field(kind: Any) -> tuple[str, str]:
-    """Where a family's configuration keeps the number of attention heads: (name of an inner configuration, name).
+    """The number of attention heads under a family's name: every stock class needs it, a tokenizer does not.
 
-    Every stock class needs this number, a tokenizer does not. For a family without attention it is the number of
-    layers. The first name is that of the inner configuration of the decoder, empty if the decoder has no inner one.
+    Of a family without attention, the number of its layers. Before it stands the name of the configuration inside of
+    this one that the decoder has, empty where it has this one.
     """
     whole = kind()
     text = whole.get_text_config(decoder=True)
@@ -197,7 +197,7 @@ class LaminaForCausalLM(BaseModel):
         if config.lamina is not None:
             restore(self, config.lamina, config.get_text_config(decoder=True).hidden_size)
 
-    # Transformers would read these from the text of a class's file, and this file holds no attention of its own.
+    # Transformers answers these from the text of a class's file, and this one holds no attention of its own.
     @classmethod
     def _can_set_attn_implementation(cls) -> bool:
         return bool(BaseModel._can_set_attn_implementation())
