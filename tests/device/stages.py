@@ -150,7 +150,7 @@ def search_plans(world: World, strategy: str) -> Any:
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
         found = contest.run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
-    return [{size: sorted(end.removed) for size, end in found.found.items()}, found.losses, list(found.rows)]
+    return [{size: sorted(end.removed) for size, end in found.sets.items()}, found.losses, list(found.rows)]
 
 
 REPAIRS: dict[str, dict[str, Any]] = {

@@ -164,11 +164,11 @@ def test_a_search_reports_its_rivals_on_samples_that_none_of_them_saw(strategy: 
         assert row["loss"] == pytest.approx(np.mean(own)) and row["n_samples"] == 10
         assert row["loss_stderr"] == pytest.approx(np.std(own, ddof=1) / 10**0.5)
         if size:
-            other = toy.values(result.found[size].removed)[30:]
+            other = toy.values(result.sets[size].removed)[30:]
             assert row["difference"] == pytest.approx(np.mean(own) - np.mean(other))
             error = np.std(np.subtract(own, other), ddof=1) / 10**0.5
             assert row["difference_stderr"] == pytest.approx(error, abs=1e-12)
-    assert result.losses[3] == pytest.approx(toy.mean(result.found[3].removed, 30))
+    assert result.losses[3] == pytest.approx(toy.mean(result.sets[3].removed, 30))
     # Each strategy is charged as if it were alone.
     greedy = [row for row in result.rows if row["strategy"] == "iterative" and row["stage"] != "held back"]
     assert sum(row["n_new"] for row in greedy) == 30 * (10 + 9 + 8)
@@ -194,7 +194,7 @@ def test_the_view_tells_what_each_end_cost_as_if_alone(strategy: str, tmp_path: 
         assert row["units"] == ends["winner"]["units"] and (row["n_search"], row["n_held_back"]) == (30, 10)
         if way == strategy:
             alone = run(asked := Toy(), strategy, sizes=[size])
-            assert found[way, size]["difference"] == 0 and alone.found[size].removed == set(row["units"])
+            assert found[way, size]["difference"] == 0 and alone.sets[size].removed == set(row["units"])
             own = {(removed, number) for removed, number in asked.asked if number < 30}
             theirs = [r for r in alone.rows if r["strategy"] == way and r["stage"] != "held back"]
             assert row["sets"] == len({tuple(r["units"]) for r in theirs})
@@ -242,7 +242,7 @@ def test_what_is_no_number_is_an_infinite_loss_also_after_a_kill(tmp_path: Path)
 
     one = run(Broken(), "beam", tmp_path / "log")
     assert {row["loss"] == np.inf for row in one.rows if "3" in row["units"]} == {True}
-    assert not {"3"} & one.found[3].removed
+    assert not {"3"} & one.sets[3].removed
     assert run(asked := Broken(), "beam", tmp_path / "log") == one and not asked.asked
 
 

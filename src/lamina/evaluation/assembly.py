@@ -33,9 +33,9 @@ def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any
 
 def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
     """Why there is no such variant: its plan was refused, or the repair of that plan; None if there is."""
-    found, file = plan(variant, results), paths.variant_files(variant, results).patch
-    if found is not None and not found["units"]:
-        return str(found["refused"])
+    removal, file = plan(variant, results), paths.variant_files(variant, results).patch
+    if removal is not None and not removal["units"]:
+        return str(removal["refused"])
     return patch.refused(file, variant.removed) if file else None
 
 
@@ -49,8 +49,8 @@ def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
     """
     if reason := refused(variant, results):
         raise LaminaError(f"there is no {variant}. {reason}")
-    files, found = paths.variant_files(variant, results), plan(variant, results)
-    return Parts(found, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
+    files, removal = paths.variant_files(variant, results), plan(variant, results)
+    return Parts(removal, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
 
 
 def in_turn(

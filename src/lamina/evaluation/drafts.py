@@ -33,13 +33,13 @@ def prompts(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, option
         If fewer than two documents are.
     """
     encoded = (encode(tokenizer, text) for text in documents)
-    found = [tokens[: options.prompt] for tokens in encoded if len(tokens) > options.prompt][: options.prompts]
-    if len(found) < 2:
+    starts = [tokens[: options.prompt] for tokens in encoded if len(tokens) > options.prompt][: options.prompts]
+    if len(starts) < 2:
         raise LaminaError(
-            f"benchmarks.drafts.prompt: {len(found)} of the {len(documents)} documents of '{options.text}' are longer "
+            f"benchmarks.drafts.prompt: {len(starts)} of the {len(documents)} documents of '{options.text}' are longer "
             f"than {options.prompt} tokens, and an interval needs 2. Write a smaller prompt, or name a longer text."
         )
-    return found
+    return starts
 
 
 def measure(
@@ -160,8 +160,8 @@ def _costs(
         for _ in range(_PASSES):
             for place, (writer, count) in enumerate(readers):
                 fastest[place] = min(fastest[place], _timed(writer, prompt, count))
-        for each, found in zip(seconds, fastest, strict=True):
-            each.append(found)
+        for trials, least in zip(seconds, fastest, strict=True):
+            trials.append(least)
     cost, cost_error = ratio(seconds[1], seconds[0])
     verification, verification_error = ratio(seconds[2], seconds[0])
     assert cost is not None and verification is not None

@@ -110,9 +110,9 @@ def sizes(model: PreTrainedModel) -> dict[str, int]:
 
 def _tensors(model: PreTrainedModel) -> list[torch.Tensor]:
     """Parameters and patches, tied ones once."""
-    found: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
-    found |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
-    return list(found.values())
+    tensors: dict[int, torch.Tensor] = {id(t): t for t in model.parameters()}
+    tensors |= {id(t): t for name, t in model.named_buffers() if name.rpartition(".")[2].startswith("patch_")}
+    return list(tensors.values())
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:

@@ -141,17 +141,17 @@ class WritingLM(VariantLM):
         prompts = [tuple(row[kept].tolist()) for row, kept in zip(context, mask, strict=True)]
         start, steps = context.shape[1], max_length - context.shape[1]
         if self.draw is None:
-            found = super()._model_generate(context, max_length, stop, **settings)
+            written = super()._model_generate(context, max_length, stop, **settings)
         else:
             uniform = np.stack([numbers(self.seed, self.draw, prompt, steps) for prompt in prompts])
             drawn = _Drawn(self.name, torch.from_numpy(uniform).to(context.device), start, self.temperature)
             # Past VariantLM, whose own processor only looks for NaN.
-            found = super(VariantLM, self)._model_generate(
+            written = super(VariantLM, self)._model_generate(
                 context, max_length, stop, logits_processor=LogitsProcessorList([drawn]), **settings
             )
-        for row, tokens in zip(prompts, found[:, start:].tolist(), strict=True):
+        for row, tokens in zip(prompts, written[:, start:].tolist(), strict=True):
             self.answers[row] = self._answer(tokens, stop)
-        return found
+        return written
 
     def _answer(self, tokens: list[int], stop: list[str]) -> Answer:
         """What stands before the first end-of-text token and the first stop string."""
@@ -245,8 +245,8 @@ class GenerationBenchmark(TaskBenchmark):
             If the variant gives NaN.
         """
         self.writer.draw = None
-        found = super().score(model, name, together)
-        row = {key: found.metrics[0][key] for key in ("task", "n_samples", "n_shot", "task_version")}
+        choices = super().score(model, name, together)
+        row = {key: choices.metrics[0][key] for key in ("task", "n_samples", "n_shot", "task_version")}
         values = self._wear() | self._sampled(model, name)
         metrics = [row | _mean(metric, list(each.values())) for metric, each in values.items()]
         samples = [
@@ -255,7 +255,7 @@ class GenerationBenchmark(TaskBenchmark):
             for document, value in each.items()
         ]
         # What a task measures of written answers by itself stands among the benchmarks already.
-        return TaskScores(found.metrics * self.chosen + metrics, found.samples * self.chosen + samples)
+        return TaskScores(choices.metrics * self.chosen + metrics, choices.samples * self.chosen + samples)
 
     def _wear(self) -> Values:
         """How worn the last answers are."""

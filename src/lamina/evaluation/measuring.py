@@ -54,7 +54,7 @@ def _scored(
     left: TimeLeft | None = None
     for parts in _some(job.variants):
         candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
-        named = {name: found for name, found in candidates.items() if found is not None}
+        named = {name: prepared for name, prepared in candidates.items() if prepared is not None}
         together = Together(base, named, unfinished.of_pass)
         for variant, each in parts.items():
             if str(variant) not in unfinished.scored:
@@ -69,20 +69,20 @@ def _scored(
 
 def _some(variants: Sequence[str]) -> Iterator[Mapping[Variant, Parts]]:
     """The parts of the variants that were not refused, of as many at a time as their patches leave room for."""
-    found, held = dict[Variant, Parts](), 0
+    chosen, held = dict[Variant, Parts](), 0
     for variant in map(Variant.parse, variants):
         if assembly.refused(variant):
             continue
         parts = assembly.read(variant)
         tensors = [tensor for fitted in (parts.patches or {}).values() for tensor in fitted.tensors.values()]
         size = sum(tensor.nbytes for tensor in tensors)
-        if found and held + size > _PATCHES:
-            yield found
-            found, held = {}, 0
-        found[variant] = parts
+        if chosen and held + size > _PATCHES:
+            yield chosen
+            chosen, held = {}, 0
+        chosen[variant] = parts
         held += size
-    if found:
-        yield found
+    if chosen:
+        yield chosen
 
 
 class _Unfinished:
@@ -92,8 +92,8 @@ class _Unfinished:
         self._key = digest({"job": job.origin})
         self._file = f"{job.output}.unfinished"
         self._progress, self._passes = Progress(self._file, self._key), list[Progress]()
-        found = self._progress.load()
-        self.scored: dict[str, tuple[Rows, Rows]] = found[1] if found else {}
+        saved = self._progress.load()
+        self.scored: dict[str, tuple[Rows, Rows]] = saved[1] if saved else {}
 
     def note(self, variant: Variant, scored: tuple[Rows, Rows]) -> None:
         """A variant was scored."""

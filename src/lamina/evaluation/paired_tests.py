@@ -54,12 +54,12 @@ def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
                 place: {n: mine[place][n] - theirs[place][n] for n in mine[place].keys() & theirs[place].keys()}
                 for place in sorted(mine.keys() & theirs.keys())
             }
-            differences = {place: found for place, found in differences.items() if found}
+            differences = {place: by_sample for place, by_sample in differences.items() if by_sample}
             pair = dict(zip(CELL, cell, strict=True)) | {"selector": one, "rival": other}
-            for (calibration, task, metric), found in differences.items():
+            for (calibration, task, metric), by_sample in differences.items():
                 where = {"calibration": calibration, "task": task, "metric": metric}
-                singles.append(pair | where | tested([list(found.values())]))
-            choices = {place: found for place, found in differences.items() if place[2] != "nll"}
+                singles.append(pair | where | tested([list(by_sample.values())]))
+            choices = {place: by_sample for place, by_sample in differences.items() if place[2] != "nll"}
             if choices:
                 means.append(pair | {"calibration": ALL, "task": ALL, "metric": "accuracy"} | together(choices))
         for family in (singles, means):
@@ -70,12 +70,14 @@ def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
 def together(differences: Differences) -> dict[str, Any]:
     """The mean over tasks. A document that several calibrations' variants answered is one: its differences add up."""
     by_task: dict[str, dict[int, float]] = {}
-    for (_, task, _), found in differences.items():
-        for sample, value in found.items():
-            share = value / len(found) / len(differences)
+    for (_, task, _), by_sample in differences.items():
+        for sample, value in by_sample.items():
+            share = value / len(by_sample) / len(differences)
             by_task.setdefault(task, {}).setdefault(sample, 0.0)
             by_task[task][sample] += share
-    return tested([np.array(list(found.values())) * len(found) * len(by_task) for found in by_task.values()])
+    return tested(
+        [np.array(list(by_sample.values())) * len(by_sample) * len(by_task) for by_sample in by_task.values()]
+    )
 
 
 def tested(differences: Sequence[Sequence[float] | np.ndarray]) -> dict[str, Any]:

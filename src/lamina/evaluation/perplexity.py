@@ -60,20 +60,20 @@ def windows(
             f"a perplexity with window: {window}, stride: {stride} is not possible. "
             "Write a window of 2 tokens or more and a stride from 1 to the window."
         )
-    found = []
+    cut_out = []
     for number, text in enumerate(documents):
         tokens = encode(tokenizer, text)
         scored = 1
         for start in range(0, len(tokens) - 1, stride):
             # `window` inputs and `window` targets, one to the right.
             end = min(start + window + 1, len(tokens))
-            found.append(Window(tuple(tokens[start:end]), scored - start, number))
+            cut_out.append(Window(tuple(tokens[start:end]), scored - start, number))
             scored = end
             if end == len(tokens):
                 break
-    if not found:
+    if not cut_out:
         raise LaminaError("no document of the perplexity has two tokens or more. Choose longer documents.")
-    return found
+    return cut_out
 
 
 def document_nll(
@@ -104,7 +104,7 @@ def document_nll(
 @torch.no_grad()
 def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[float]:
     """Summed negative log-likelihood (nats) of the scored tokens of each window."""
-    found = [0.0] * len(cut)
+    losses = [0.0] * len(cut)
     budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
 
     def measure(group: list[int]) -> None:
@@ -118,11 +118,11 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
         sums = losses.double().sum(1)
         assert_finite(sums, name, _STAGE)
         for number, total in zip(group, sums.tolist(), strict=True):
-            found[number] = total
+            losses[number] = total
 
     for group in by_length([len(window.tokens) for window in cut], budget):
         halved(measure, group, in_two)
-    return found
+    return losses
 
 
 def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:

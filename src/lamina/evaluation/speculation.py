@@ -130,9 +130,9 @@ def written(
             helper.keep(len(text) - 1)
         fresh, rounds = set(text[known:]), rounds + 1
     seconds = clock() - start
-    found = text[len(prompt) : len(prompt) + how.tokens]
-    end = next((place for place, token in enumerate(found) if token in how.ends), len(found))
-    return Written(found[: end + 1], rounds, len(text) - len(prompt) - 1, seconds)
+    tokens = text[len(prompt) : len(prompt) + how.tokens]
+    end = next((place for place, token in enumerate(tokens) if token in how.ends), len(tokens))
+    return Written(tokens[: end + 1], rounds, len(text) - len(prompt) - 1, seconds)
 
 
 @torch.inference_mode()

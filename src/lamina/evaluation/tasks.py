@@ -86,9 +86,9 @@ class VariantLM(EncodingLM):
         for texts, before, after in requests:
             self.check(texts or ("", ""), before, after, self.max_length)
         rows = [(tuple(before), tuple(after)) for _, before, after in requests]
-        found = self._together.likelihoods(self.name, rows, _STAGE)
-        if found is not None:
-            return [(each.nats, each.likeliest) for each in found]
+        likelihoods = self._together.likelihoods(self.name, rows, _STAGE)
+        if likelihoods is not None:
+            return [(each.nats, each.likeliest) for each in likelihoods]
         return self._in_batches(lambda: super(VariantLM, self)._loglikelihood_tokens(requests, *args, **kwargs))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
@@ -187,7 +187,7 @@ class TaskBenchmark:
         """
         self.lm.use(model, name, together)
         groups = [self.task, *self.task.get_all_groups()] if isinstance(self.task, Group) else []
-        found: Any = evaluate(
+        results: Any = evaluate(
             lm=self.lm,
             task_dict={"tasks": self.tasks, "groups": {group.name: group for group in groups}},
             limit=self.limit,
@@ -202,21 +202,21 @@ class TaskBenchmark:
                 "part_of": whole if task != whole else None,
                 "metric": _metric_name(key),
                 "value": float(value),
-                "stderr": _number(found["results"][task].get(_stderr_key(key))),
-                "n_samples": _documents(found, task, key),
-                "n_shot": _agreed(found["n-shot"].get(each) for each in names),
+                "stderr": _number(results["results"][task].get(_stderr_key(key))),
+                "n_samples": _documents(results, task, key),
+                "n_shot": _agreed(results["n-shot"].get(each) for each in names),
                 "higher_is_better": _agreed(
-                    found["higher_is_better"][each].get(key.partition(",")[0]) for each in names
+                    results["higher_is_better"][each].get(key.partition(",")[0]) for each in names
                 ),
-                "task_version": str(found["versions"][task]),
+                "task_version": str(results["versions"][task]),
             }
             for task, names in members.items()
-            for key, value in found["results"][task].items()
+            for key, value in results["results"][task].items()
             if "," in key and "_stderr," not in key and _number(value) is not None
         ]
-        return TaskScores(metrics, self._group_samples(found) if groups else _samples(found, *self.tasks))
+        return TaskScores(metrics, self._group_samples(results) if groups else _samples(results, *self.tasks))
 
-    def _group_samples(self, found: Any) -> list[dict[str, Any]]:
+    def _group_samples(self, results: Any) -> list[dict[str, Any]]:
         """Documents of the tasks as those of the group, numbered on, so that the mean of a metric is the group's.
 
         Where lm-eval weighs tasks alike whatever their size, values are multiplied by what makes up for the sizes.
@@ -225,14 +225,14 @@ class TaskBenchmark:
         for aggregate in self.task.aggregate_metric_list:
             offset = 0
             for name, task in self.tasks.items():
-                for row in _samples(found, name):
+                for row in _samples(results, name):
                     metric, _, chosen = row["metric"].partition(",")
                     key = f"{metric},{chosen or 'none'}"
                     wanted = aggregate.filter_list is None or (chosen or "none") in aggregate.filter_list
                     if metric != aggregate.metric or not wanted:
                         continue
-                    held = [_documents(found, each, key) for each in self.tasks if key in found["results"][each]]
-                    alike = sum(held) / (len(held) * _documents(found, name, key))
+                    held = [_documents(results, each, key) for each in self.tasks if key in results["results"][each]]
+                    alike = sum(held) / (len(held) * _documents(results, name, key))
                     weight = 1.0 if aggregate.weight_by_size else alike
                     number, value = offset + row["sample"], weight * row["value"]
                     rows.append(row | {"task": self.task.name, "part": name, "sample": number, "value": value})
@@ -246,7 +246,7 @@ def _reset(task: ConfigurableTask, **_: Any) -> None:
         instance.filtered_resps = {}
 
 
-def _samples(found: Any, task: str) -> list[dict[str, Any]]:
+def _samples(results: Any, task: str) -> list[dict[str, Any]]:
     return [
         {
             "task": task,
@@ -254,16 +254,16 @@ def _samples(found: Any, task: str) -> list[dict[str, Any]]:
             "metric": _metric_name(f"{metric},{sample['filter']}"),
             "value": value,
         }
-        for sample in found["samples"][task]
+        for sample in results["samples"][task]
         for metric in sample["metrics"]
         if (value := _number(sample[metric])) is not None
     ]
 
 
-def _documents(found: Any, task: str, key: str) -> int:
+def _documents(results: Any, task: str, key: str) -> int:
     """Documents behind a number of a task or group."""
-    counted = found["n-samples"].get(task)
-    return int(counted["effective"] if counted else found["results"][task]["sample_count"][key])
+    counted = results["n-samples"].get(task)
+    return int(counted["effective"] if counted else results["results"][task]["sample_count"][key])
 
 
 def _agreed(values: Iterable[Any]) -> Any:

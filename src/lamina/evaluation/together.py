@@ -47,12 +47,12 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
         return None
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
-        found = fitted.as_patch()
+        repair = fitted.as_patch()
         # What is folded into weights is a map of the stream but for the epsilon of the norms: it is measured as it is.
-        if found is None or Recovery.pick({"method": fitted.method}).FOLDED:
+        if repair is None or Recovery.pick({"method": fitted.method}).FOLDED:
             return None
-        bias = None if found.bias is None else found.bias.to(*to)
-        patches[boundary] = Patch(found.operator.to(*to), bias)
+        bias = None if repair.bias is None else repair.bias.to(*to)
+        patches[boundary] = Patch(repair.operator.to(*to), bias)
     return Candidate(frozenset(parts.plan["units"]), patches)
 
 
@@ -92,9 +92,9 @@ class Together:
                 _logger.warning("Each variant is measured alone. %s", refusal)
                 self._alone = True
                 return None
-        found = self._found[key][name]
-        assert_finite(torch.tensor([each.nats for each in found], dtype=self.model.dtype), name, stage)
-        return found
+        likelihoods = self._found[key][name]
+        assert_finite(torch.tensor([each.nats for each in likelihoods], dtype=self.model.dtype), name, stage)
+        return likelihoods
 
     def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """Of every candidate, the likelihoods of the rows."""
@@ -104,12 +104,12 @@ class Together:
         with engine.opened(self.model, samples, tokens, outputs=False) as session:
             session.measure(range(len(samples)), self.candidates, progress=progress)
         scores = session.scores
-        found = {}
+        by_candidate = {}
         for name in self.candidates:
             number = scores.index[name]
             each = zip(scores.loglikelihood[number].tolist(), scores.hits[number].tolist(), rows, strict=True)
-            found[name] = [Likelihood(nats, hits == len(row[1])) for nats, hits, row in each]
-        return found
+            by_candidate[name] = [Likelihood(nats, hits == len(row[1])) for nats, hits, row in each]
+        return by_candidate
 
 
 def shared(rows: Sequence[Scored]) -> list[Sample]:

@@ -160,9 +160,9 @@ def save(healed: Healed, folder: str | Path) -> None:
     }
     config = NO_ADAPTER
     if healed.config is not None:
-        told = healed.config.to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
-        told["target_modules"] = sorted(told["target_modules"])
-        config = {key: value for key, value in told.items() if not isinstance(value, set)}
+        settings = healed.config.to_dict() | {"base_model_name_or_path": None, "inference_mode": True}
+        settings["target_modules"] = sorted(settings["target_modules"])
+        config = {key: value for key, value in settings.items() if not isinstance(value, set)}
     write(Path(folder), state, config, healed.targets)
 
 
@@ -176,8 +176,8 @@ def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, 
     text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
     store.write_text(folder / "adapter_config.json", text)
     # PEFT knows its own keys only, so what seals the settings stands beside the weights.
-    told = {ADAPTED: targets, SETTINGS: hashlib.sha256(text.encode()).hexdigest()}
-    store.write_tensors(folder / "adapter_model.safetensors", state, told)
+    metadata = {ADAPTED: targets, SETTINGS: hashlib.sha256(text.encode()).hexdigest()}
+    store.write_tensors(folder / "adapter_model.safetensors", state, metadata)
 
 
 @contextmanager

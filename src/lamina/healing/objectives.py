@@ -111,14 +111,14 @@ class Objective:
         """
         total = real.new_zeros((), dtype=torch.float32)
         for end, place in self.places.items():
-            wanted, found = theirs[end][real].float(), mine[place][real]
+            wanted, stream = theirs[end][real].float(), mine[place][real]
             layers = layers_of(self.variant)
             after = layers[place] if place < len(layers) else final_norm_of(self.variant)
             if isinstance(after, Patched):
                 # Streams have come to the first device, and a patch stands where its layer does.
-                found = repair(found.to(after.patch_operator.device), after.patch_operator, after.patch_bias)
+                stream = repair(stream.to(after.patch_operator.device), after.patch_operator, after.patch_bias)
             square = wanted.square().sum(-1).clamp_min(torch.finfo(torch.float32).tiny)
-            far = found.to(wanted.device).float() - wanted
+            far = stream.to(wanted.device).float() - wanted
             total = total + (far.square().sum(-1) / square).sum() / len(self.places)
         return total
 

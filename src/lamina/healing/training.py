@@ -57,8 +57,8 @@ def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Sour
         If a source has fewer than four documents.
     """
     purpose = "healing trains on some documents and picks the epoch on others"
-    told = [[sample.sequence() for sample in source.samples] for source in sources]
-    flags = held_out(told, VALIDATION_SHARE, seed, purpose, least=4)
+    sequences = [[sample.sequence() for sample in source.samples] for source in sources]
+    flags = held_out(sequences, VALIDATION_SHARE, seed, purpose, least=4)
     training, validation = (
         [
             Source([sample for sample, out in zip(source.samples, drawn, strict=True) if out == wanted], source.weight)
@@ -191,27 +191,27 @@ def _handed_over(master: nn.Parameter, weight: torch.Tensor) -> None:
 
 def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
     """All that a run depends on beside its settings; which batches come next follows from the number of steps."""
-    found = {"random": torch.get_rng_state()}
+    state = {"random": torch.get_rng_state()}
     if torch.cuda.is_available():
-        found["random.cuda"] = torch.cuda.get_rng_state()
+        state["random.cuda"] = torch.cuda.get_rng_state()
     for name, weight in masters.values.items():
-        found |= {f"weight/{name}": weight, f"best/{name}": best[name]}
-        found |= {f"{kind}/{name}": value for kind, value in optimiser.state[weight].items()}
-    return found
+        state |= {f"weight/{name}": weight, f"best/{name}": best[name]}
+        state |= {f"{kind}/{name}": value for kind, value in optimiser.state[weight].items()}
+    return state
 
 
-def _restored(found: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
+def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
     """Put a state back in its places; returns the best weights."""
-    torch.set_rng_state(found["random"])
-    if "random.cuda" in found:
-        torch.cuda.set_rng_state(found["random.cuda"])
+    torch.set_rng_state(saved["random"])
+    if "random.cuda" in saved:
+        torch.cuda.set_rng_state(saved["random.cuda"])
     for name, weight in masters.values.items():
-        weight.data.copy_(found[f"weight/{name}"])
-        state = {kind: found[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
+        weight.data.copy_(saved[f"weight/{name}"])
+        state = {kind: saved[f"{kind}/{name}"] for kind in ("step", "exp_avg", "exp_avg_sq")}
         # The step counts on the CPU.
         optimiser.state[weight] = {k: v if k == "step" else v.to(weight.device) for k, v in state.items()}
     masters.round()
-    return {name: found[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()}
+    return {name: saved[f"best/{name}"].to(weight.device) for name, weight in masters.values.items()}
 
 
 def positions(objective: Objective, weights: Weights) -> int:
@@ -232,8 +232,8 @@ def _halving(
     """As `backward`, begun anew with half the positions where a GPU has no memory for a part, and those that did."""
     lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
     asked = min(memory, len(lengths) * max(lengths))
-    (loss, count), found = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
-    return loss, count, memory if found == asked else found
+    (loss, count), fitting_memory = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
+    return loss, count, memory if fitting_memory == asked else fitting_memory
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
@@ -273,9 +273,9 @@ def validate(objective: Objective, sources: Sequence[Source], memory: int) -> fl
 
         def measure(group: list[int], samples: Sequence[Sample] = samples, weight: float = weight) -> None:
             batch = [samples[number] for number in group]
-            found = [weight * float(value) for value in objective.sums(batch)]
+            sums = [weight * float(value) for value in objective.sums(batch)]
             among = [weight * value for value in objective.counts(batch)]
-            total[:] = [a + b for a, b in zip(total or [0.0] * len(found), found, strict=True)]
+            total[:] = [a + b for a, b in zip(total or [0.0] * len(sums), sums, strict=True)]
             count[:] = [a + b for a, b in zip(count or [0.0] * len(among), among, strict=True)]
 
         for group in by_length([len(tokens(sample)[0]) for sample in samples], memory):

@@ -38,22 +38,22 @@ def described(entry: str, model: Model, root: Path) -> Model:
     folder = root / source
     if gguf.is_gguf(source):
         _check_there(where, source, root, "a GGUF file")
-        found = gguf.shape(folder, where)[0]
-        if model.layers not in (None, found):
-            raise LaminaError(f"{entry}.layers: '{source}' says {found}, not {model.layers}. Leave `layers` out.")
-        return model.model_copy(update={"layers": found})
+        depth = gguf.shape(folder, where)[0]
+        if model.layers not in (None, depth):
+            raise LaminaError(f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out.")
+        return model.model_copy(update={"layers": depth})
     if not folder.is_dir():
         _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
         return model
     settings = read_settings(folder, where, source)
     decoder = decoder_settings(settings)
     layers = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
-    told: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
-    for key, found in told.items():
+    read: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
+    for key, value in read.items():
         stated = getattr(model, key)
-        if found and stated and found != stated:
-            raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {found}, not {stated}. Leave `{key}` out.")
-    return model.model_copy(update={key: found or getattr(model, key) for key, found in told.items()})
+        if value and stated and value != stated:
+            raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {value}, not {stated}. Leave `{key}` out.")
+    return model.model_copy(update={key: value or getattr(model, key) for key, value in read.items()})
 
 
 def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
@@ -116,9 +116,9 @@ def _check_code(config: Configuration, root: Path) -> None:
     entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
     for where, (names, entry) in entries.items():
         for name in [] if getattr(entry, "choices", None) else names:
-            found = task_files.reached(name, root / task_files.FOLDER)
+            reached = task_files.reached(name, root / task_files.FOLDER)
             if not getattr(entry, "trust_code", False):
-                task_files.check_code([file.path for file in found], where)
+                task_files.check_code([file.path for file in reached], where)
 
 
 def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:

@@ -75,12 +75,12 @@ def _add_donors(config: Configuration) -> None:
     """A sibling is prepared as every model is, under its own name; it is in no study unless one lists it."""
     for name, donor in config.donors.items():
         if isinstance(donor, Sibling):
-            found, there = Model(**donor.model_dump()), config.models.get(name)
-            if there and (there.source, there.revision) != (found.source, found.revision):
+            donor_model, there = Model(**donor.model_dump()), config.models.get(name)
+            if there and (there.source, there.revision) != (donor_model.source, donor_model.revision):
                 raise LaminaError(
                     f"donors.{name}: '{name}' is another model under `models` already. Rename one of the two."
                 )
-            config.models.setdefault(name, found)
+            config.models.setdefault(name, donor_model)
     for name, donor in config.donors.items():
         for sibling in donor.of if isinstance(donor, Merged) else ():
             if not isinstance(config.donors.get(sibling), Sibling):

@@ -78,24 +78,24 @@ def measure(
         # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
         reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)
         for (start, end), (operator, bias) in operators.items():
-            found = sums[start, end]
+            boundary_sums = sums[start, end]
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
                 sample = number.long()
                 group, weight = (sample >= len(held)).long(), weights[sample]
-                found.tokens.index_add_(0, group, weight)
+                boundary_sums.tokens.index_add_(0, group, weight)
                 before = y - x
                 after = before - x @ operator
                 if bias is not None:
                     after -= bias.to(after.device)
                 for place, error in enumerate((before, after)):
-                    found.absolute[place].index_add_(0, group, weight[:, None] * error.abs())
+                    boundary_sums.absolute[place].index_add_(0, group, weight[:, None] * error.abs())
                 for place, vector in enumerate((before, after, y)):
-                    found.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
+                    boundary_sums.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
 
     places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
     (copies,) = documents([[sequence for _, sequence in held]])
-    return {boundary: _columns(found, copies) for boundary, found in sums.items()}
+    return {boundary: _columns(boundary_sums, copies) for boundary, boundary_sums in sums.items()}
 
 
 def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:

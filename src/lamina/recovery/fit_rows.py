@@ -29,8 +29,8 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
 
 def row(variant: Variant, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
     """One row of table `patches`; `facts` are those of the fit, of `shape`, and of `lamina.recovery.check`."""
-    found = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
-    return {**found, **facts}
+    keys = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
+    return {**keys, **facts}
 
 
 def shape(patch: Patch | None) -> dict[str, Any]:

@@ -37,12 +37,12 @@ def fitted(
     wanted = {plan["removed"]: fit_rows.boundaries(plan, len(layers_of(model))) for plan in plans}
     left = list(plans)
     for plan in plans:
-        found = {at: reason for at in wanted[plan["removed"]] if (reason := protocol.refused(method, at))}
-        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in found.items()]
-        if found:
+        refused = {at: reason for at in wanted[plan["removed"]] if (reason := protocol.refused(method, at))}
+        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in refused.items()]
+        if refused:
             left.remove(plan)
             del wanted[plan["removed"]]
-            reasons[plan["removed"]] = next(iter(found.values()))
+            reasons[plan["removed"]] = next(iter(refused.values()))
     sources = [Source(read[name].sequences(), weight) for name, weight in job.weights]
     groups: list[tuple[Any, dict[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]]]
     if not left:
@@ -89,7 +89,7 @@ def _facts(
 ) -> dict[Boundary, dict[str, Any]]:
     """What table `patches` says of each fit; errors token by token where it is a linear map of the stream."""
     maps = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
-    linear = {boundary: found for boundary, found in maps.items() if found is not None}
+    linear = {boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None}
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
     return {
         boundary: {**fit.facts, **fit_rows.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}

@@ -63,12 +63,12 @@ def collect(
     channels = int(text_config(model).hidden_size)
     block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
     wanted = sorted(set(boundaries))
-    found = {boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in wanted}
+    sums_of = {boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in wanted}
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
         # All of them before any is added, so that a batch may be halved.
         added = []
-        for boundary, sums in found.items():
+        for boundary, sums in sums_of.items():
             x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
             for split, lines in zip(sums, (~held, held), strict=True):
                 added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
@@ -78,7 +78,7 @@ def collect(
 
     over.run(model, sources, [place for boundary in wanted for place in boundary], add, seed)
     samples = over.counted(sources)
-    for boundary, (fit, heldout) in found.items():
+    for boundary, (fit, heldout) in sums_of.items():
         yield boundary, Statistics(fit, heldout, samples)
 
 

@@ -55,7 +55,7 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     LaminaError
         If the file holds none of that size, or something that is not a patch.
     """
-    found: dict[Boundary, dict[str, torch.Tensor]] = {}
+    tensors: dict[Boundary, dict[str, torch.Tensor]] = {}
     with store.reading(path), safe_open(str(path), framework="pt") as handle:
         method = store.tensors_metadata(handle).get("method")
         for key in handle.keys():  # noqa: SIM118
@@ -63,7 +63,7 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
             if match is None or method is None:
                 raise LaminaError(f"{path} holds '{key}', which is not part of a patch. Run fit_patch again.")
             if int(match[1]) == removed:
-                found.setdefault((int(match[2]), int(match[3])), {})[match[4]] = handle.get_tensor(key)
-    if not found:
+                tensors.setdefault((int(match[2]), int(match[3])), {})[match[4]] = handle.get_tensor(key)
+    if not tensors:
         raise LaminaError(f"{path} holds no patch of size removed={removed}. Run fit_patch again.")
-    return {boundary: Fitted(str(method), named) for boundary, named in found.items()}
+    return {boundary: Fitted(str(method), named) for boundary, named in tensors.items()}

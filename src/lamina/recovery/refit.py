@@ -42,7 +42,10 @@ def fit(
     for boundary in sorted(boundaries):
         chains = [
             _behind(model, {b: ghost.as_patch(part) for b, part in zip(fits, tensors, strict=True)}, boundary[0])
-            for tensors in ([found.validated for found in fits.values()], [found.tensors for found in fits.values()])
+            for tensors in (
+                [fit_of_run.validated for fit_of_run in fits.values()],
+                [fit_of_run.tensors for fit_of_run in fits.values()],
+            )
         ]
         honest, final = (
             statistics

@@ -76,8 +76,8 @@ class Trained(Statistics[Moments]):
 def fit(statistics: Statistics[Moments], options: ReplaceMe) -> Fit:
     """Fit T - I, which is the regression of `ghost` on other inputs; where it was trained, only measure it."""
     if not isinstance(statistics, Trained):
-        found = ghost.fit(statistics, Ghost(ridge=options.ridge))
-        return replace(found, facts={**found.facts, "parameters": 0})
+        regression = ghost.fit(statistics, Ghost(ridge=options.ridge))
+        return replace(regression, facts={**regression.facts, "parameters": 0})
     validated, final = statistics.operators
     errors = ghost.errors(statistics.fit, statistics.heldout, validated.double())
     facts = {**errors, "rank": len(final), "parameters": 0, **statistics.counts()}

@@ -163,9 +163,9 @@ def _train(
                 optimiser.zero_grad()
                 _run(model, run, order[first : first + options.batch], boundary, layer, train=True)
                 optimiser.step()
-        found = _errors(model, run, unseen, boundary, layer, "heldout_error")
-        if not state or found["heldout_error"] < errors["heldout_error"]:
-            errors, state = found, {name: weight.detach().clone() for name, weight in layer.named_parameters()}
+        held_errors = _errors(model, run, unseen, boundary, layer, "heldout_error")
+        if not state or held_errors["heldout_error"] < errors["heldout_error"]:
+            errors, state = held_errors, {name: weight.detach().clone() for name, weight in layer.named_parameters()}
     layer.load_state_dict(state, strict=False)
     tokens = sum(len(sequence) for sequence, _ in seen)
     facts = {
@@ -221,11 +221,11 @@ def _add(
     with torch.set_grad_enabled(scale is not None), mixed:
         error = squares(wanted - batch.called[before](layer, given))
         share = error * (scale or 0)
-    found = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
+    batch_sums = torch.stack([error.detach(), squares(wanted - cut), squares(wanted)]).double()
     if scale is not None:
         # All of them before any is added, so that a batch may be halved.
         trained = list(layer.parameters())
         for parameter, gradient in zip(trained, torch.autograd.grad(share, trained, allow_unused=True), strict=True):
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    sums += found
+    sums += batch_sums

@@ -70,7 +70,7 @@ def groups(
     ]
     facts = _chosen(_losses(model, held, plans, wanted, fits, options), options.tolerance, len(held))
     for weight, sources in grid.items():
-        here = {removed: found for removed, found in facts.items() if found["auto_weight"] == weight}
+        here = {removed: fact for removed, fact in facts.items() if fact["auto_weight"] == weight}
         if here:
             needed = {boundary for removed in here for boundary in wanted[removed]}
             yield sources, {boundary: fits[weight][boundary] for boundary in sorted(needed)}, here
@@ -106,12 +106,12 @@ def _fits(
     """Every boundary with every weight of the grid."""
     method = protocol.method(options.method)
     collected = (method.collect(model, part, boundaries, options, seed) for part in (fixed, general))
-    found: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
+    fits_by_weight: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
     for (boundary, one), (_, other) in zip(*collected, strict=True):
-        for weight, fits in found.items():
+        for weight, fits in fits_by_weight.items():
             fit = method.fit(mixed(one, other, weight), options)
             fits[boundary] = replace(fit, tensors=_on_host(fit.tensors), validated=_on_host(fit.validated))
-    return found
+    return fits_by_weight
 
 
 def _on_host(tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -130,8 +130,8 @@ def _losses(
     as_patch = protocol.method(options.method).as_patch
     # Plans with the same run share the object, so that their streams stay one.
     patches: dict[float | None, dict[Boundary, Patch]] = {
-        weight: {boundary: cast(Patch, as_patch(fit.validated)) for boundary, fit in found.items()}
-        for weight, found in fits.items()
+        weight: {boundary: cast(Patch, as_patch(fit.validated)) for boundary, fit in fits_of_weight.items()}
+        for weight, fits_of_weight in fits.items()
     }
     names = [(plan["removed"], weight) for plan in plans for weight in (None, *fits)]
     units = {plan["removed"]: frozenset(plan["units"]) for plan in plans}
@@ -145,11 +145,11 @@ def _losses(
     given = donors.donated(model, frozenset().union(*units.values()), records)
     with engine.opened(model, samples, outputs=False, donors=given) as session:
         session.measure(range(len(samples)), everyone)
-    found: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
+    losses: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
     for removed, weight in names:
         rows = [session.scores.sample((removed, weight), number) for number in range(len(samples))]
-        found[removed][weight] = sum(row["nll"] for row in rows) / sum(row["n_tokens"] for row in rows)
-    return found
+        losses[removed][weight] = sum(row["nll"] for row in rows) / sum(row["n_tokens"] for row in rows)
+    return losses
 
 
 def _chosen(

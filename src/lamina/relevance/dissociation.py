@@ -30,15 +30,15 @@ def dissociations(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
 ) -> Iterator[dict[str, Any]]:
     """Rows of table `dissociations`; `calibrations` are the rows of that table."""
-    found: dict[tuple[str, str], list[tuple[str, Columns, Context]]] = {}
+    by_kind: dict[tuple[str, str], list[tuple[str, Columns, Context]]] = {}
     for row, kind, table in base_sweeps(calibrations, sweeps):
         table = table.filter(pc.is_valid(table["correct"]))
         if not len(table):
             continue
         columns, context = from_table(table), Context.of(row)
         if columns.units and accuracy.undefined(columns, context) is None:
-            found.setdefault((row["model"], kind), []).append((row["calibration"], columns, context))
-    for (model, kind), tasks in sorted(found.items()):
+            by_kind.setdefault((row["model"], kind), []).append((row["calibration"], columns, context))
+    for (model, kind), tasks in sorted(by_kind.items()):
         drawn = [_drawn(columns, context, number) for number, (_, columns, context) in enumerate(tasks)]
         for one, other in combinations(range(len(tasks)), 2):
             (name, columns, _), (rival, theirs, _) = tasks[one], tasks[other]
@@ -46,9 +46,9 @@ def dissociations(
                 continue
             keys: dict[str, Any] = {"model": model, "component": kind, "calibration": name, "rival": rival}
             keys |= {"n_samples": columns.n_samples, "n_rival": theirs.n_samples}
-            told = compared(drawn[one], drawn[other])
+            columns_of = compared(drawn[one], drawn[other])
             for place, unit in enumerate(columns.units):
-                values = {key: column[place].item() for key, column in told.items()}
+                values = {key: column[place].item() for key, column in columns_of.items()}
                 yield keys | {"unit": unit, "layer": int(unit.split(".")[0])} | values
 
 
@@ -68,8 +68,8 @@ def compared(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.
     null = {"null_low": bands[:, 0].min(axis=0), "null_high": bands[:, 1].max(axis=0)}
     q = false_discovery_control(p)
     outside = (draws[0] < null["null_low"]) | (draws[0] > null["null_high"])
-    found = {"difference": draws[0], "ci_low": low, "ci_high": high, "p_value": p, "q_value": q}
-    return found | null | {"sure": outside & (q <= LEVEL)}
+    tested = {"difference": draws[0], "ci_low": low, "ci_high": high, "p_value": p, "q_value": q}
+    return tested | null | {"sure": outside & (q <= LEVEL)}
 
 
 def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -41,8 +41,8 @@ def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | Non
         return f"{lacking} of {columns.n_samples} samples have no choices to be sure of", None
     if not columns.has("choice_scores"):
         return None
-    if (found := accuracy.undefined(columns, context)) is not None:
-        return found
+    if (reason := accuracy.undefined(columns, context)) is not None:
+        return reason
     sure = float(np.nanmean(probabilities(columns, context.score)[0]))
     if sure > context.chance:
         return None

@@ -167,8 +167,8 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
         return None
     edge = EDGE if len(columns.units) >= 4 * EDGE else 0
     keep = range(edge, len(columns.units) - edge)
-    found = ranking(columns, metric, context, _weights(samples)[:, : columns.n_samples])
-    scores = found.draws[:, keep]
+    ranked = ranking(columns, metric, context, _weights(samples)[:, : columns.n_samples])
+    scores = ranked.draws[:, keep]
     return ([columns.units[i] for i in keep], scores) if np.isfinite(scores).all() else None
 
 
@@ -185,17 +185,17 @@ def comparisons(
     """
     counts = {(row["model"], row["calibration"]): row["n_samples"] for row in calibrations}
     # By kind of unit and other metric the draws of both, by calibration.
-    found: dict[tuple[str, str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
+    draws: dict[tuple[str, str, str], dict[str, tuple[np.ndarray, np.ndarray]]] = {}
     for row, kind, table in base_sweeps(calibrations, sweeps):
         context = Context.of(row)
         one = draws_of(table, first, context, row["n_samples"])
         for metric in others if one else ():
             other = draws_of(table, metric, context, row["n_samples"])
             if one and other and one[0] == other[0]:
-                found.setdefault((row["model"], kind, metric), {})[row["calibration"]] = one[1], other[1]
+                draws.setdefault((row["model"], kind, metric), {})[row["calibration"]] = one[1], other[1]
     order = {kind: place for place, kind in enumerate(KINDS)}
-    for model, kind, metric in sorted(found, key=lambda key: (key[0], order[key[1]], others.index(key[2]))):
-        pairs = found[model, kind, metric]
+    for model, kind, metric in sorted(draws, key=lambda key: (key[0], order[key[1]], others.index(key[2]))):
+        pairs = draws[model, kind, metric]
         least = min(counts[model, name] for name in pairs)
         agreement = compare([one for one, _ in pairs.values()], [other for _, other in pairs.values()], least)
         if agreement.pearson:
@@ -227,7 +227,7 @@ def base_sweeps(
             yield row, kind, swept.filter(units)
 
 
-def told(first: str, second: str, agreement: Agreement) -> str:
+def sentence(first: str, second: str, agreement: Agreement) -> str:
     """An agreement in words."""
 
     def shown(value: Interval | None) -> str:
@@ -266,4 +266,4 @@ if __name__ == "__main__":
                 "apart. List both under `metrics` of a study of maps."
             )
         for model, kind, _, names, agreement in blocks:
-            print(f"{model}, {kind} ({', '.join(names)})\n{told(args.first, args.second, agreement)}\n")
+            print(f"{model}, {kind} ({', '.join(names)})\n{sentence(args.first, args.second, agreement)}\n")

@@ -33,8 +33,8 @@ def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
     return value, low, high
 
 
-def samples_for(wanted: float, found: float, n_samples: int) -> float:
+def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
     """How many samples have the reliability `wanted`, where so many have `found`; infinite where those say nothing."""
-    if found <= 0:
+    if reliability <= 0:
         return float("inf")
-    return n_samples * wanted * (1 - found) / (found * (1 - wanted)) if found < 1 else 1.0
+    return n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted)) if reliability < 1 else 1.0

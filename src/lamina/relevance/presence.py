@@ -54,8 +54,8 @@ def drawn(n: int, lacking: int, draws: int, seed: int) -> list[frozenset[int]]:
     if math.comb(n, lacking) <= draws:
         return [frozenset(lack) for lack in combinations(range(n), lacking)]
     generator = np.random.default_rng(seed)
-    found: list[frozenset[int]] = []
-    while len(found) < draws:
+    sets: list[frozenset[int]] = []
+    while len(sets) < draws:
         order = generator.permutation(n).tolist()
-        found += [frozenset(order[i : i + lacking]) for i in range(0, n - lacking + 1, lacking)]
-    return found
+        sets += [frozenset(order[i : i + lacking]) for i in range(0, n - lacking + 1, lacking)]
+    return sets

@@ -29,5 +29,5 @@ def mean_with_error(name: str, columns: Columns, weights: np.ndarray, seed: int)
 
 def undefined(name: str, columns: Columns, context: Context) -> tuple[str, None] | None:
     """Nothing is measured where the model itself is at chance: the value of its parts would be noise."""
-    found = None if columns.has(name) else accuracy.undefined(columns, context)
-    return found and (found[0], None)
+    reason = None if columns.has(name) else accuracy.undefined(columns, context)
+    return reason and (reason[0], None)

@@ -42,8 +42,8 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
     module = load(f"lamina.relevance.{metric}")
     why, keys, draws = None, None, None
-    if (found := _undefined(columns, metric, context)) is not None:
-        (why, keys), draws = found, np.full((len(weights), len(columns.units)), np.nan)
+    if (undefined := _undefined(columns, metric, context)) is not None:
+        (why, keys), draws = undefined, np.full((len(weights), len(columns.units)), np.nan)
         if keys is None:
             return Ranking(draws, None, why)
     else:
@@ -62,8 +62,8 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
 def _terms(columns: Columns, metric: str, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
     module = load(f"lamina.relevance.{metric}")
     if hasattr(module, "terms"):
-        found: tuple[np.ndarray, np.ndarray | None] = module.terms(columns, context)
-        return found
+        terms: tuple[np.ndarray, np.ndarray | None] = module.terms(columns, context)
+        return terms
     return columns.values[METRICS[metric].column][1:], None
 
 
@@ -74,8 +74,8 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
 
 def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np.ndarray | None] | None:
     module = load(f"lamina.relevance.{metric}")
-    found: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
-    return found
+    reason: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
+    return reason
 
 
 def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
@@ -115,31 +115,31 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
 
 
 def _interval(
-    metric: str, columns: Columns, context: Context, found: Ranking, weights: np.ndarray
+    metric: str, columns: Columns, context: Context, ranked: Ranking, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the 95 % intervals, (units,): the metric's own where it has one, else of the bootstrap over samples."""
     module = load(f"lamina.relevance.{metric}")
     if hasattr(module, "score"):
-        draws = np.where(np.isfinite(found.draws[1:]), found.draws[1:], np.nan)
+        draws = np.where(np.isfinite(ranked.draws[1:]), ranked.draws[1:], np.nan)
         low, high = interval(draws, columns.n_samples)
     else:
         errors = ratio_errors(weights, *_terms(columns, metric, context))
-        low, high = studentised(found.draws, errors, columns.seen[1:])
+        low, high = studentised(ranked.draws, errors, columns.seen[1:])
     if hasattr(module, "interval"):
         own = module.interval(columns, context)
         low, high = (np.where(np.isnan(mine), other, mine) for mine, other in zip(own, (low, high), strict=True))
     return low, high
 
 
-def _rows(metric: str, columns: Columns, context: Context, found: Ranking, weights: np.ndarray) -> list[dict[str, Any]]:
+def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weights: np.ndarray) -> list[dict[str, Any]]:
     """One row per unit."""
     early = columns.seen[1:] < columns.n_samples if context.hard_first else np.zeros(len(columns.units), dtype=bool)
-    point = np.where(early, np.nan, found.draws[0])
-    least = np.where(early, bounds(columns, metric, context), np.nan) if found.reason is None else point
+    point = np.where(early, np.nan, order.draws[0])
+    least = np.where(early, bounds(columns, metric, context), np.nan) if order.reason is None else point
     low, high = point, point
-    if found.reason is None and METRICS[metric].pass_ != "weights":
+    if order.reason is None and METRICS[metric].pass_ != "weights":
         with np.errstate(all="ignore"):
-            low, high = _interval(metric, columns, context, found, weights)
+            low, high = _interval(metric, columns, context, order, weights)
             low, high = np.minimum(low, point), np.maximum(high, point)
     # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
     column = "nll" if metric in ("accuracy", "expected_accuracy", "shrunk_accuracy") else METRICS[metric].column
@@ -161,8 +161,8 @@ def _rows(metric: str, columns: Columns, context: Context, found: Ranking, weigh
                 "at_least": float(least[i]) if np.isfinite(least[i]) else None,
                 "n_samples": 0 if METRICS[metric].pass_ == "weights" else seen,
                 "n_not_finite": int(not_finite[i]),
-                "rank": found.ranks[i] if found.ranks else None,
-                "reason": found.reason or lost or left,
+                "rank": order.ranks[i] if order.ranks else None,
+                "reason": order.reason or lost or left,
             }
         )
     return rows

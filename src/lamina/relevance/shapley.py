@@ -42,11 +42,11 @@ def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int)
     The error is over pairs of permutations, since the two of a pair depend on each other.
     """
     sums, counts = marginals(value, orders(n, options.permutations, seed), options.local or n, floor)
-    found = sums.sum(axis=0) / counts.sum(axis=0)[:, None]
+    means = sums.sum(axis=0) / counts.sum(axis=0)[:, None]
     pairs = len(counts) // 2
-    rest = (sums.mean(axis=2) - found.mean(axis=1) * counts).reshape(pairs, 2, n).sum(axis=1)
+    rest = (sums.mean(axis=2) - means.mean(axis=1) * counts).reshape(pairs, 2, n).sum(axis=1)
     error = np.sqrt(pairs / (pairs - 1) * (rest**2).sum(axis=0)) / counts.sum(axis=0)
-    return found, error
+    return means, error
 
 
 def orders(n: int, permutations: int, seed: int) -> np.ndarray:
@@ -76,9 +76,9 @@ def marginals(
         lacking = [frozenset(chain[: step + 1]) for _, chain in chains]
         asked = list(dict.fromkeys(lack for lack, left in zip(lacking, before, strict=True) if left is not empty))
         asked = [lack for lack in asked if len(lack) < n]
-        found = dict(zip(asked, value(asked) if asked else [], strict=True))
+        values = dict(zip(asked, value(asked) if asked else [], strict=True))
         for number, (order, chain) in enumerate(chains):
-            after = found.get(lacking[number], empty) if before[number] is not empty else empty
+            after = values.get(lacking[number], empty) if before[number] is not empty else empty
             if floor is not None and after.mean() <= floor:
                 after = empty
             sums[order, chain[step]] += before[number] - after

@@ -46,8 +46,8 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
 
 def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
     """As for expected accuracy; and of fewer units than four nothing can be said of how they differ."""
-    if (found := expected_accuracy.undefined(columns, context)) is not None:
-        return found
+    if (reason := expected_accuracy.undefined(columns, context)) is not None:
+        return reason
     if columns.has("choice_scores") and len(columns.units) < _FEWEST:
         return f"{len(columns.units)} units are too few to say how units differ from what sureness predicts", None
     return None

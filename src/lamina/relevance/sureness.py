@@ -25,8 +25,8 @@ def temperature(scores: np.ndarray) -> float:
     score under the softmax. The other way of fitting, a mean probability that equals accuracy, tells nothing: every τ
     near 0 does that.
     """
-    told = scores[np.isfinite(scores[:, 0])]
-    leads = np.where(np.isnan(told), -np.inf, told - told[:, :1])
+    finite = scores[np.isfinite(scores[:, 0])]
+    leads = np.where(np.isnan(finite), -np.inf, finite - finite[:, :1])
     finite = np.where(np.isfinite(leads), leads, 0.0)
 
     def slope(steepness: float) -> float:

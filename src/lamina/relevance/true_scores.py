@@ -28,8 +28,8 @@ def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Pearson's, over the last axis; NaN where one side is constant."""
     one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
-    return found
+        coefficient: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
+    return coefficient
 
 
 def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False) -> Interval | None:
@@ -80,8 +80,8 @@ def true_variance_ratio(
     Of each metric, differences between tasks of many sizes are laid out, and under each draw's noise one size gives the
     variance that was measured. The true variances of those sizes, draw by draw, are what the ratio may be.
     """
-    found = [_variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)]
-    (own, spread), (others, other_spread) = found
+    variances = [_variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)]
+    (own, spread), (others, other_spread) = variances
     if own is None or others is None:
         return None, spread, other_spread
     low, point, high = np.exp(np.percentile(own - others, [100 * TAIL, 50, 100 - 100 * TAIL]))
@@ -133,8 +133,8 @@ def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
         vector = rising - (rising @ across) / (across @ across) * across
         if np.sqrt((vector**2).sum()) <= 1e-9:  # `across` rises evenly itself
             vector = rising**2 - (rising**2).mean()
-    found: np.ndarray = vector / np.sqrt((vector**2).sum())
-    return found
+    unit: np.ndarray = vector / np.sqrt((vector**2).sum())
+    return unit
 
 
 def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -150,6 +150,6 @@ def ranks(scores: np.ndarray) -> np.ndarray:
     first = np.maximum.accumulate(np.where(another, place, 0), axis=-1)
     ends = np.concatenate([another[..., 1:], np.ones_like(another[..., :1])], axis=-1)
     last = np.minimum.accumulate(np.where(ends, place, place[-1])[..., ::-1], axis=-1)[..., ::-1]
-    found = np.empty(scores.shape)
-    np.put_along_axis(found, order, (first + last) / 2, axis=-1)
-    return found
+    places = np.empty(scores.shape)
+    np.put_along_axis(places, order, (first + last) / 2, axis=-1)
+    return places

@@ -24,7 +24,7 @@ def within(
     search: Search, units: Sequence[str], sizes: Sequence[int], width: int, donors: Sequence[str] = ()
 ) -> dict[int, Candidate]:
     """As `find`, with `width` sets kept; with donors, each also competes with itself with one more layer replaced."""
-    kept, found = [Candidate()], {}
+    kept, best = [Candidate()], {}
     for size in range(1, max(sizes) + 1):
         # A set of two is reached from either of its units.
         extended = dict.fromkeys(
@@ -38,5 +38,5 @@ def within(
             swaps = [f"{unit}.{DONOR}{donor}" for unit in units for donor in donors]
             given = [one.changed(swap) for one in kept for swap in swaps if swap.split(".")[0] not in one.removed]
             kept = search.best(list(dict.fromkeys([*kept, *given])), width, size, "2")
-        found[size] = kept[0]
-    return {size: found[size] for size in sizes}
+        best[size] = kept[0]
+    return {size: best[size] for size in sizes}

@@ -20,22 +20,24 @@ def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step
     scores = [dict(step.ranked) for step in steps]
     if not _tells(scores[0]):
         return steps[0]
-    told = [(found, weight) for found, weight in zip(scores, weights, strict=True) if _tells(found)]
-    total = sum(weight for _, weight in told)
+    telling = [
+        (step_scores, weight) for step_scores, weight in zip(scores, weights, strict=True) if _tells(step_scores)
+    ]
+    total = sum(weight for _, weight in telling)
 
     def score(unit: str) -> float | None:
-        weighted = [weight * value for found, weight in told if (value := found[unit]) is not None]
-        if len(weighted) < len(told):
+        weighted = [weight * value for step_scores, weight in telling if (value := step_scores[unit]) is not None]
+        if len(weighted) < len(telling):
             return None
         return max(weighted) if combine == "worst" else sum(weighted) / total
 
-    found = {unit: score(unit) for unit in scores[0]}
+    totals = {unit: score(unit) for unit in scores[0]}
 
     def place(unit: str) -> tuple[float, int]:
-        value = found[unit]
+        value = totals[unit]
         return (float("inf") if value is None else round(value, 12)), -int(unit.split(".")[0])
 
-    return replace(steps[0], ranked=[(unit, found[unit]) for unit in sorted(found, key=place)])
+    return replace(steps[0], ranked=[(unit, totals[unit]) for unit in sorted(totals, key=place)])
 
 
 def _tells(scores: dict[str, float | None]) -> bool:

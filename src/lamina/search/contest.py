@@ -16,11 +16,11 @@ BASE = "none"
 
 @dataclass(frozen=True)
 class Result:
-    """`found` is the selector's own set of each size, `losses` the mean loss of each on the samples of the search, that
+    """`sets` are the selector's own sets by size, `losses` the mean loss of each on the samples of the search, that
     of the unpruned model under 0, and `rows` those of table `searches` without model, calibration and selector.
     """
 
-    found: Mapping[int, Candidate]
+    sets: Mapping[int, Candidate]
     losses: Mapping[int, float]
     rows: Sequence[Mapping[str, Any]]
 
@@ -50,8 +50,8 @@ def run(
         return Search(strategy, trials, seen, lengths)
 
     own, greedy, once, base = map(asking, (options.strategy, "iterative", "one_shot", BASE))
-    found = load(f"lamina.search.{options.strategy}").find(own, units, sizes, options)
-    ways = [(own, found), (greedy, beam.within(greedy, units, sizes, 1)), (once, _one_shot(once, units, sizes))]
+    sets = load(f"lamina.search.{options.strategy}").find(own, units, sizes, options)
+    ways = [(own, sets), (greedy, beam.within(greedy, units, sizes, 1)), (once, _one_shot(once, units, sizes))]
     base.best([Candidate()], 1, 0, WINNER)
     base.judge(Candidate(), None, 0, held_back)
     losses = {0: base.rows[0]["loss"]}
@@ -62,9 +62,9 @@ def run(
                 losses[size] = own.rows[-1]["loss"]
     for search, ends in ways:
         for size, end in ends.items():
-            search.judge(end, found[size], size, held_back)
+            search.judge(end, sets[size], size, held_back)
     rows = [row for search in (base, *(search for search, _ in ways)) for row in search.rows]
-    return Result(found, losses, [row | {"evaluation": number} for number, row in enumerate(rows)])
+    return Result(sets, losses, [row | {"evaluation": number} for number, row in enumerate(rows)])
 
 
 def _one_shot(search: Search, units: Sequence[str], sizes: Sequence[int]) -> dict[int, Candidate]:

@@ -91,14 +91,14 @@ class Evaluator:
             )
         if self.loss.metric == "expected_accuracy":
             return 1.0 - probability(self._compared(places, number), self._temperature)
-        found = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
-        return -found if self.loss.metric == "margin" else found
+        losses = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
+        return -losses if self.loss.metric == "margin" else losses
 
     def _compared(self, places: Sequence[int], number: int) -> np.ndarray:
         """Scores of a sample's choices as accuracy compares them, (candidates, choices), gold first."""
         rows = [self.session.scores.sample(self.session.scores.names[place], number) for place in places]
-        found = np.array([row["choice_scores"] for row in rows])
-        return found / rows[0]["choice_lengths"] if self.loss.field.endswith("_norm") else found
+        scores = np.array([row["choice_scores"] for row in rows])
+        return scores / rows[0]["choice_lengths"] if self.loss.field.endswith("_norm") else scores
 
     @cached_property
     def _temperature(self) -> float:

@@ -25,13 +25,13 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
     columns = from_table(table) if table.num_rows else None
     if columns is None or not was_measured(columns, metric, context):
         raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
-    found = ranking(columns, metric, context)
-    if found.ranks is None:
+    order = ranking(columns, metric, context)
+    if order.ranks is None:
         remedy = load(f"lamina.relevance.{metric}").REMEDY
-        return f"{found.reason}. {remedy.format(calibration=calibration)}", Step()
-    scores = [float(score) if np.isfinite(score) else None for score in found.draws[0]]
+        return f"{order.reason}. {remedy.format(calibration=calibration)}", Step()
+    scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
     entries = sorted(
-        zip(columns.units, scores, found.ranks, strict=True),
+        zip(columns.units, scores, order.ranks, strict=True),
         key=lambda entry: (entry[0] != columns.chosen, entry[2]),
     )
     with warnings.catch_warnings():

@@ -66,9 +66,9 @@ def _children(
     donors: Sequence[str] = (),
 ) -> list[Candidate]:
     """At most `count` different sets: the parent with some units swapped; without a parent, any."""
-    found: dict[Candidate, None] = {}
+    children: dict[Candidate, None] = {}
     for _ in range(TRIES * count):
-        if len(found) == count:
+        if len(children) == count:
             break
         if parent is None:
             removed = frozenset(generator.permutation(units)[:size].tolist())
@@ -80,12 +80,12 @@ def _children(
                 same = {each for each in given if each.split(".")[0] == unit}
                 removed = parent.removed - same | ({f"{unit}.{DONOR}{donor}"} if donor else set())
                 if removed != parent.removed:
-                    found[Candidate(removed)] = None
+                    children[Candidate(removed)] = None
                 continue
             swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
             back, out = (generator.permutation(part)[:swaps].tolist() for part in (gone, there))
             removed = frozenset(gone).difference(back).union(out)
             removed |= {unit for unit in given if unit.split(".")[0] not in out}
         if parent is None or removed != parent.removed:
-            found[Candidate(removed)] = None
-    return list(found)
+            children[Candidate(removed)] = None
+    return list(children)

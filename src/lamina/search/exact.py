@@ -61,8 +61,8 @@ def run(
             groups.setdefault(tuple(pattern), []).append(number)
         for pattern, mine in groups.items():
             group = list(compress(those, pattern))
-            for one, found in zip(group, evaluator.losses(group, mine), strict=True):
-                values[one][mine] = found
+            for one, losses in zip(group, evaluator.losses(group, mine), strict=True):
+                values[one][mine] = losses
 
     def total(one: Candidate) -> float:
         return float(np.nansum(values[one]))

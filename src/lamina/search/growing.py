@@ -45,8 +45,8 @@ class Growing:
         wanted = boundaries(candidates, self.repairs.depth)
         new = [run for run in wanted if run not in self._patches[0]]
         if new:
-            found = self._fitted([Candidate(frozenset(map(str, range(*run)))) for run in new])
-            for mine, theirs in zip(self._patches, found.patches, strict=True):
+            fitted = self._fitted([Candidate(frozenset(map(str, range(*run)))) for run in new])
+            for mine, theirs in zip(self._patches, fitted.patches, strict=True):
                 mine |= theirs
         for mine in self._patches:
             mine |= {run: mine.pop(run) for run in wanted}  # what was asked for last stands last

@@ -71,8 +71,8 @@ class Repairs:
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
         """A candidate with what scores it on a fold."""
-        found = boundaries([candidate], self.depth)
-        return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in found})
+        runs = boundaries([candidate], self.depth)
+        return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs})
 
 
 def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:

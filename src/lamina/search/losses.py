@@ -62,8 +62,8 @@ class Ledger:
         ahead = [self.seen[candidate] for candidate in candidates if self.seen[candidate] > start]
         end = min([start + max(self._first, start // self._growth), limit, *ahead])
         numbers = self.order[start:end]
-        for candidate, found in zip(group, self.evaluator.losses(group, numbers), strict=True):
-            self.values[candidate][numbers] = found
+        for candidate, losses in zip(group, self.evaluator.losses(group, numbers), strict=True):
+            self.values[candidate][numbers] = losses
         self.seen |= dict.fromkeys(group, end)
         return end
 

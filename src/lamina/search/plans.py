@@ -85,7 +85,7 @@ def read(path: str | Path) -> Plan:
     LaminaError
         If it is damaged.
     """
-    told = seal.read_json(path)
-    if stray := {field.name for field in fields(Plan)} ^ told.keys():
+    written = seal.read_json(path)
+    if stray := {field.name for field in fields(Plan)} ^ written.keys():
         raise seal.damaged(path, f"a plan has no '{min(stray)}', or lacks it")
-    return Plan(**told)
+    return Plan(**written)

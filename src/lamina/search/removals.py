@@ -115,5 +115,5 @@ def _evaluated(
         evaluator = Evaluator(measuring, loss, [current], named | {current: engine.CURRENT}, observed)
         budget = load(f"lamina.search.{options['budget']}")
         chosen = budget.run(evaluator, candidates, options, calibration.facts["chance_accuracy"])
-    found = evaluator.rows([current, *candidates])
-    return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in found]
+    rows = evaluator.rows([current, *candidates])
+    return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]

@@ -19,7 +19,7 @@ def read(files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         manifest = seal.read_json(file)
         return {key: manifest[key] for key in KEPT}
 
-    return {name: sibling(told) if isinstance(told, str) else dict(told) for name, told in files.items()}
+    return {name: sibling(about) if isinstance(about, str) else dict(about) for name, about in files.items()}
 
 
 def units(plain: Sequence[str], removed: Sequence[str], donors: Sequence[str]) -> list[str]:

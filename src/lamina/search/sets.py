@@ -65,9 +65,9 @@ def searched(
         if loop := job.loop:
             looped = load("lamina.search.looped")
             back = [sequences[number] for number in held_back]
-            told = {name: without(each.sequences(), back) for name, each in read.items()}
-            told[job.keys["calibration"]] = [sequences[number] for number in seen]
-            sources = [Source(told[name], weight) for name, weight in loop.weights]
+            sequences_of = {name: without(each.sequences(), back) for name, each in read.items()}
+            sequences_of[job.keys["calibration"]] = [sequences[number] for number in seen]
+            sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
             growing = load("lamina.search.growing").Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, loop.recovery, loop.seed),
                 seen,
@@ -93,13 +93,13 @@ def searched(
         lengths = np.array([len(sequence) for sequence in sequences])
         result = contest.run(trials, units, job.sizes, selector, seen, held_back, lengths)
     plans = []
-    for size, end in result.found.items():
+    for size, end in result.sets.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
         between: list[float | None] = [None] * (len(gone) - 1)
         before, after = (1 - result.losses[at] if metric == "accuracy" else None for at in (0, size))
-        found: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
+        chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
-        plan = Plan(**_keys(job, size), **described, **found, **around)
+        plan = Plan(**_keys(job, size), **described, **chosen, **around)
         plans.append(steps.with_records(plan, records) if job.donors else plan)
     return plans, [dict(row) for row in result.rows]
 
@@ -113,9 +113,9 @@ def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session
     session.measure(range(len(calibration.samples)), {engine.CURRENT: Candidate()})
     rows = store.from_rows("sweeps", session.scores.rows([engine.CURRENT]), removed=0, **job.keys)
     undefined = getattr(load(f"lamina.relevance.{job.selector.metric}"), "undefined", lambda *_: None)
-    found = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
+    reason = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
-    return f"{found[0]}. {remedy}" if found else None
+    return f"{reason[0]}. {remedy}" if reason else None
 
 
 def _origin(job: SearchPlans) -> str:

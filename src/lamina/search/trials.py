@@ -68,8 +68,8 @@ class Trials:
         cost = dict.fromkeys(candidates, 0.0)
         for missing, group in lacking.items():
             if missing:
-                found, spent = self._measured(group, missing)
-                for candidate, row in zip(group, found, strict=True):
+                rows, spent = self._measured(group, missing)
+                for candidate, row in zip(group, rows, strict=True):
                     self._values[candidate][list(missing)] = row
                     cost[candidate] = spent / len(group)
         return np.array([self._values[one][numbers] for one in candidates]), [cost[one] for one in candidates]
@@ -83,8 +83,8 @@ class Trials:
                 raise LaminaError(f"{self._log} was left by another search than this one. Delete it and run again.")
             return np.array(entry["losses"]), entry["layer_tokens"]
         before = self._spent()
-        found = np.asarray(self._asked.losses(group, missing), dtype=float)
-        answer = {"losses": np.where(np.isnan(found), np.inf, found).tolist(), "layer_tokens": self._spent() - before}
+        losses = np.asarray(self._asked.losses(group, missing), dtype=float)
+        answer = {"losses": np.where(np.isnan(losses), np.inf, losses).tolist(), "layer_tokens": self._spent() - before}
         if self._log:
             with self._log.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(question | answer) + "\n")
@@ -97,13 +97,13 @@ def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
     header = json.dumps({"origin": origin})
     if lines[:1] != [header]:
         lines = [header]
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     with suppress(ValueError):
         for line in lines[1:]:
-            found.append(json.loads(line))
+            entries.append(json.loads(line))
     log.parent.mkdir(parents=True, exist_ok=True)
-    log.write_text("".join(f"{line}\n" for line in lines[: 1 + len(found)]), encoding="utf-8")
-    return found
+    log.write_text("".join(f"{line}\n" for line in lines[: 1 + len(entries)]), encoding="utf-8")
+    return entries
 
 
 class Search:

@@ -24,9 +24,9 @@ def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variabl
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
     """Answer of `query` as a list of mappings from column to value."""
-    found = connection.execute(query)
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    cursor = connection.execute(query)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 @contextmanager

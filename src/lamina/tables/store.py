@@ -76,8 +76,8 @@ def provenance(options: Mapping[str, Any]) -> dict[str, str]:
     """
     aside = {"code", "output", "samples", "table", "block"}
     settings = sorted((name, str(value)) for name, value in options.items() if name not in aside)
-    found = {"code": str(options["code"]), "params": hashlib.sha256(repr(settings).encode()).hexdigest()}
-    return found | ({"seed": str(options["seed"])} if "seed" in options else {})
+    origin = {"code": str(options["code"]), "params": hashlib.sha256(repr(settings).encode()).hexdigest()}
+    return origin | ({"seed": str(options["seed"])} if "seed" in options else {})
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -89,14 +89,14 @@ def metadata(path: str | Path) -> dict[str, str]:
         If it is damaged.
     """
     with reading(path):
-        found = pq.read_schema(path).metadata or {}
-        return {name.decode().removeprefix("lamina."): value.decode() for name, value in found.items()}
+        written = pq.read_schema(path).metadata or {}
+        return {name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()}
 
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
     """The provenance that a file was written with."""
-    found = metadata(path)
-    return {name: found[name] for name in ("code", "params", "seed") if name in found}
+    written = metadata(path)
+    return {name: written[name] for name in ("code", "params", "seed") if name in written}
 
 
 def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -141,16 +141,16 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     from safetensors.torch import save_file
 
     # Of several keys, safetensors would write one or the other first.
-    told = {"lamina": json.dumps({**seal.blank(), **metadata}, sort_keys=True)}
+    header = {"lamina": json.dumps({**seal.blank(), **metadata}, sort_keys=True)}
     with replacing(path) as temporary:
-        save_file(dict(tensors), temporary, metadata=told)
+        save_file(dict(tensors), temporary, metadata=header)
         seal.put(temporary)
 
 
 def tensors_metadata(handle: Any) -> dict[str, str]:
     """What `write_tensors` was told of the tensors in an open file."""
-    told = handle.metadata() or {}
-    return dict(json.loads(told["lamina"])) if "lamina" in told else told
+    header = handle.metadata() or {}
+    return dict(json.loads(header["lamina"])) if "lamina" in header else header
 
 
 def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
