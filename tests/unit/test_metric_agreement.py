@@ -145,7 +145,7 @@ def test_tables_of_a_run_are_compared_without_the_outer_layers_and_what_is_at_ch
     assert agreements["spearman"]["calibrations"] == "good, better"
     assert [agreements["misranked"][key] for key in ("ci_low", "value", "ci_high")] == [1, 1, 1]
     assert agreements["variance_ratio"]["p_value"] == found.p_value and agreements["pearson"]["n_samples"] == 200
-    text = metric_agreement.told("accuracy", "taylor", found)
+    text = metric_agreement.sentence("accuracy", "taylor", found)
     assert "4 units, 2 calibrations" in text and "misranked by taylor: 1.00" in text
 
 

@@ -32,14 +32,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     figure, grid = style.panels(2 * len(models), 4.6, 0.62 * most + 1.1, 2)
     for turn, model in enumerate(models):
         left, right = grid[2 * turn : 2 * turn + 2]
-        found = passes(data, model)
-        for place, (pass_, chosen) in enumerate(found.items()):
+        by_pass = passes(data, model)
+        for place, (pass_, chosen) in enumerate(by_pass.items()):
             seconds(left, place, [row["seconds"] for row in chosen])
             layer_tokens(right, place, pass_, chosen)
         for axes in (left, right):
-            axes.set(ylim=(len(found) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
-            axes.set_yticks(range(len(found)), [])
-        left.set_yticks(range(len(found)), [label(pass_, chosen) for pass_, chosen in found.items()], fontsize=7.5)
+            axes.set(ylim=(len(by_pass) - 0.5, -0.5), xlim=(0, 1.08 * axes.get_xlim()[1]))
+            axes.set_yticks(range(len(by_pass)), [])
+        left.set_yticks(range(len(by_pass)), [label(pass_, chosen) for pass_, chosen in by_pass.items()], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
         left.set_title(theme.title(model, "time"))
@@ -56,10 +56,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 def passes(data: list[dict[str, Any]], model: str) -> dict[str, list[dict[str, Any]]]:
     """A model's rows by pass, the costliest first."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    by_pass: dict[str, list[dict[str, Any]]] = {}
     for row in (row for row in data if row["model"] == model):
-        found.setdefault(row["pass"], []).append(row)
-    return dict(sorted(found.items(), key=lambda entry: -statistics.mean(row["seconds"] for row in entry[1])))
+        by_pass.setdefault(row["pass"], []).append(row)
+    return dict(sorted(by_pass.items(), key=lambda entry: -statistics.mean(row["seconds"] for row in entry[1])))
 
 
 def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
@@ -69,11 +69,11 @@ def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
     return f"{pass_}\n" + textwrap.fill(", ".join(names), 46)
 
 
-def seconds(axes: Axes, place: int, found: list[float]) -> None:
+def seconds(axes: Axes, place: int, values: list[float]) -> None:
     """Mean over calibrations and its 95 % interval, and every calibration as a dot."""
-    mean = statistics.mean(found)
-    reach = style.Z95 * statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0
-    axes.plot(found, [place + 0.22] * len(found), ".", color="#999999", markersize=4)
+    mean = statistics.mean(values)
+    reach = style.Z95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
+    axes.plot(values, [place + 0.22] * len(values), ".", color="#999999", markersize=4)
     axes.errorbar(mean, place, xerr=reach, fmt="o", color=style.COLOURS[0], capsize=2.5)
     axes.annotate(f"{mean:.0f} s", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)
 

@@ -49,8 +49,8 @@ def shown(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
     wanted: set[tuple[str, ...]] = set()
     for (model,), mine in style.grouped(data, "model").items():
         widest = {
-            pair: max((row["sure"], abs(row["difference"])) for row in found)
-            for pair, found in style.grouped(mine, "calibration", "rival").items()
+            pair: max((row["sure"], abs(row["difference"])) for row in rows)
+            for pair, rows in style.grouped(mine, "calibration", "rival").items()
         }
         wanted |= {(model, *pair) for pair in sorted(widest, key=widest.__getitem__, reverse=True)[:PAIRS]}
     return [row for row in data if (row["model"], *_pair(row)) in wanted]

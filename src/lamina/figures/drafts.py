@@ -55,12 +55,12 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 def _lines(data: list[dict[str, Any]], selectors: dict[str, dict[str, Any]], repairs: list[str]) -> list[Any]:
     """The rows of each selector and repair, with their look."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    lines: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in data:
-        found.setdefault((row["selector"], repair_name(row["recovery"], row["healing"])), []).append(row)
+        lines.setdefault((row["selector"], repair_name(row["recovery"], row["healing"])), []).append(row)
     return [
         (line, {"color": selectors[selector]["color"], **_repair_look(repairs.index(repair))})
-        for (selector, repair), line in found.items()
+        for (selector, repair), line in lines.items()
     ]
 
 
@@ -72,14 +72,14 @@ def _repair_look(place: int) -> dict[str, Any]:
 
 
 def _hint(row: dict[str, Any]) -> str:
-    told = [
+    parts = [
         f"{row['selector']}, {repair_name(row['recovery'], row['healing'])}, {row['removed']} removed: acceptance "
         f"{style.interval(row['acceptance'], row['acceptance_stderr'])}",
         f"{style.interval(row['tokens_per_round'], row['tokens_per_round_stderr'], 2)} tokens a round",
     ]
     if row["speedup"] is not None:
-        told.append(f"speed-up {style.interval(row['speedup'], row['speedup_stderr'], 2)}")
-    return f"{', '.join(told)}, n = {row['n_samples']} prompts"
+        parts.append(f"speed-up {style.interval(row['speedup'], row['speedup_stderr'], 2)}")
+    return f"{', '.join(parts)}, n = {row['n_samples']} prompts"
 
 
 def caption(data: style.Rows) -> str:

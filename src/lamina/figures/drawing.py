@@ -39,13 +39,13 @@ def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     """
     module = load(f"lamina.figures.{name}")
     question = module.QUERIES[0]
-    found = module.data(connection) if hasattr(module, "data") else answer(connection, question)
-    if not found:
+    rows = module.data(connection) if hasattr(module, "data") else answer(connection, question)
+    if not rows:
         figure = style.empty(sql.why_empty(sql.query_text(question)))
         return Drawing(figure, style.svg(figure, name), "", "")
-    figure, caption = module.draw(found, style.Theme(connection)), module.caption(found)
+    figure, caption = module.draw(rows, style.Theme(connection)), module.caption(rows)
     numbers = io.StringIO()
-    table = csv.DictWriter(numbers, found[0], lineterminator="\n")
+    table = csv.DictWriter(numbers, rows[0], lineterminator="\n")
     table.writeheader()
-    table.writerows(found)
+    table.writerows(rows)
     return Drawing(figure, style.svg(figure, name, caption), caption, numbers.getvalue())

@@ -73,13 +73,13 @@ def sizes(axes: Axes, data: list[dict[str, Any]]) -> None:
 
 def spread(places: list[float], apart: float) -> list[float]:
     """Places in rising order, moved as little as it takes for labels not to overlap: alternately up and down."""
-    found = list(places)
+    spots = list(places)
     for _ in range(200):
-        for at in range(1, len(found)):
-            lack = (apart - found[at] + found[at - 1]) / 2
+        for at in range(1, len(spots)):
+            lack = (apart - spots[at] + spots[at - 1]) / 2
             if lack > 0:
-                found[at - 1 : at + 1] = found[at - 1] - lack, found[at] + lack
-    return found
+                spots[at - 1 : at + 1] = spots[at - 1] - lack, spots[at] + lack
+    return spots
 
 
 def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, Any]]) -> None:

@@ -59,7 +59,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         y = [base] + [row["value"] for row in points]
         error = [0.0] + [nan if row["reach"] is None else row["reach"] for row in points]
         axes.errorbar(x, y, error, markersize=4.5, linewidth=1.3, elinewidth=0.9, capsize=1.8, **styles[name])
-        said = (f"{name}, {row['removed']} removed: {told(row, row['reach'])}" for row in points)
+        said = (f"{name}, {row['removed']} removed: {reading(row, row['reach'])}" for row in points)
         style.hints(axes, zip(x[1:], y[1:], said, strict=True))
     axes.set_xlim(-0.25 * gap, max(sizes) + 0.35 * gap)
     axes.set_xticks([0, *sizes])
@@ -67,7 +67,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
 
 
-def told(row: dict[str, Any], reach: float | None) -> str:
+def reading(row: dict[str, Any], reach: float | None) -> str:
     """A row's number and the reach of its interval, as they are said under the pointer."""
     stderr = None if reach is None or not isfinite(reach) else reach / style.Z95
     return f"{style.interval(row['value'], stderr)} {row['metric']}, n = {row['n_samples']}"

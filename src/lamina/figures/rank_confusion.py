@@ -40,11 +40,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
-def words(told: Mapping[str, Any]) -> str:
+def words(numbers: Mapping[str, Any]) -> str:
     """Rank correlation and share of misranked units, with intervals."""
     rho = "ρ = {spearman:.2f} [{spearman_low:.2f}, {spearman_high:.2f}]"
     share = "misranked {misranked:.0%} [{misranked_low:.0%}, {misranked_high:.0%}]"
-    return f"{rho}\n{share}".format_map(told).replace("-", "−")
+    return f"{rho}\n{share}".format_map(numbers).replace("-", "−")
 
 
 def caption(data: style.Rows) -> str:

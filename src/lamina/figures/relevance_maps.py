@@ -69,7 +69,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
                 elif row["cosine"] is not None:
                     text = cosine_text(row["cosine"]) + spread_text(row["cosine_spread"], cosine_text)
                     square = number_cell(axes, cell, row["cosine"], text, COSINE, scale)
-                    style.hint(square, told(row, "cosine", 4))
+                    style.hint(square, reading(row, "cosine", 4))
         colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
         note = ", log scale" if isinstance(scale, LogNorm) else ""
         colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
@@ -110,7 +110,7 @@ def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> Non
     text = f"{row['accuracy']:.2f}".replace("-", "−")
     text = "0.00" if text == "−0.00" else text
     text += spread_text(row["accuracy_spread"], lambda spread: f"{spread:.2f}")
-    style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), told(row, "accuracy", 3))
+    style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), reading(row, "accuracy", 3))
     if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
         ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
         axes.plot(
@@ -132,7 +132,7 @@ def number_cell(
     return square
 
 
-def told(row: dict[str, Any], metric: str, digits: int) -> str:
+def reading(row: dict[str, Any], metric: str, digits: int) -> str:
     """What a cell says under the pointer."""
     value, low, high = (f"{row[name] or 0:.{digits}f}" for name in (metric, f"{metric}_low", f"{metric}_high"))
     reach = f" [{low}, {high}]" if row[f"{metric}_low"] is not None else ""

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lamina.figures import style
-from lamina.figures.pruning_curves import told
+from lamina.figures.pruning_curves import reading
 
 TITLE = "What repair gives back"
 PLACE = 50
@@ -68,15 +68,15 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
         axes.axhline(first["chance"], color=style.NEUTRAL, linestyle=(0, (1, 1.5)), linewidth=1, zorder=3)
     width = 0.86 / len(repairs)
     for spot, name in enumerate(selectors):
-        found = [row for row in data if row["selector"] == name]
-        for turn, row in enumerate(found):
+        chosen = [row for row in data if row["selector"] == name]
+        for turn, row in enumerate(chosen):
             place = repairs.index((row["recovery"], row["healing"]))
-            x = spot + (turn - (len(found) - 1) / 2) * width
+            x = spot + (turn - (len(chosen) - 1) / 2) * width
             fill, hatch = FILLS[place % len(FILLS)], HATCHES[place % len(HATCHES)]
             error = style.reach(row["stderr"])
             bar = axes.bar(x, row["value"], width, yerr=error, color=fill, hatch=hatch, **bars)
-            style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {told(row, error)}")
-        if not found:
+            style.hint(bar[0], f"{name}, {repair_name(row['recovery'], row['healing'])}: {reading(row, error)}")
+        if not chosen:
             axes.text(spot, 0.02, "no plan", rotation=90, ha="center", va="bottom", fontsize=7.5, color=style.NEUTRAL)
     axes.set_xticks(
         [-0.75, *range(len(selectors))], ["base", *selectors], rotation=30, ha="right", rotation_mode="anchor"

@@ -25,14 +25,14 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     handles: dict[str, Any] = {}
     for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
         for place, way in enumerate(ways):
-            found = [row for row in chosen if row["strategy"] == way]
+            rows = [row for row in chosen if row["strategy"] == way]
             look: dict[str, Any] = {"color": style.COLOURS[place], "marker": style.MARKERS[place]}
             # Strategies stand beside each other, or equal ends would hide all but one.
-            sizes = [row["removed"] + 0.08 * (place - (len(ways) - 1) / 2) for row in found]
-            errors = [style.reach(row["loss_stderr"]) for row in found]
-            losses = [row["loss"] for row in found]
+            sizes = [row["removed"] + 0.08 * (place - (len(ways) - 1) / 2) for row in rows]
+            errors = [style.reach(row["loss_stderr"]) for row in rows]
+            losses = [row["loss"] for row in rows]
             bars = axes.errorbar(sizes, losses, errors, linestyle=style.DASHES[place], capsize=2, markersize=5, **look)
-            axes.scatter(sizes, [row["search_loss"] for row in found], s=26, facecolor="white", zorder=4, **look)
+            axes.scatter(sizes, [row["search_loss"] for row in rows], s=26, facecolor="white", zorder=4, **look)
             handles.setdefault(way, bars)
         axes.set_title(theme.title(group[0], f"{group[1]}, {group[2]}"))
         axes.set_xlabel("units removed")

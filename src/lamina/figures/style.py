@@ -103,10 +103,10 @@ class Theme:
 
 def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
     """Rows by the values of some columns, in the order of their first ones: those of one panel each."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in data:
-        found.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return found
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def panels(n: int, width: float, height: float, columns: int, sharey: bool = False) -> tuple[Figure, list[Axes]]:
@@ -187,8 +187,8 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
     text = re.sub(rf' transform="rotate\(-0 [^"]*"| font-family: [^;"]*;?|<g/>\n|{grid}', "", text)
     text = re.sub(r" (?:d|x|y)=\"[^\"]*\"|(?:translate|rotate)\([^)]*\)", _rounded, text)
     text = re.sub(rf'<g id="{HINT}([^"]*)">', r"<g><title>\1</title>", text)
-    told = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
-    text = re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{told}', text, count=1)
+    description = f"\n<desc>{html.escape(caption)}</desc>" if caption else ""
+    text = re.sub(r"<svg([^>]*)>", lambda head: f'<svg font-family="{FONTS}"{head[1]}>{description}', text, count=1)
     return text.replace("</svg>", f'<g fill-opacity="0">\n{"".join(_marks(figure))}</g>\n</svg>')
 
 

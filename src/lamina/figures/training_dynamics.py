@@ -27,10 +27,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     scales = {metric: scale_of(metric, data) for metric in dict.fromkeys(group[2] for group in groups)}
     several = len({series for series, _, _ in groups}) > 1
     for axes, (group, chosen) in zip(grid, groups.items(), strict=True):
-        found = style.grouped(chosen, "step")
-        lines = list(found.values())
+        by_step = style.grouped(chosen, "step")
+        lines = list(by_step.values())
         heat(axes, lines, group[2], scales[group[2]])
-        axes.set_yticks(range(len(found)), [f"{step:,}" for (step,) in found])
+        axes.set_yticks(range(len(by_step)), [f"{step:,}" for (step,) in by_step])
         axes.set(xlabel="layer", ylabel="checkpoint")
         accuracy_labels(axes, [(line[0]["share"], line[0]["n"]) for line in lines])
         axes.set_title(f"{group[0]}: {group[1]}, {group[2]}" if several else f"{group[1]}, {group[2]}")

@@ -79,9 +79,9 @@ def caption(data: style.Rows) -> str:
         "patching": "Brought back: of the logit difference between the right answer and another prompt's, when that "
         "prompt's run is given the stream of the clean one at these tokens; dotted, the stream of an unrelated prompt",
     }
-    told = [
+    sentences = [
         f"{text} ({style.counts([row['n_samples'] for row in data if row['kind'] == kind])})."
         for kind, text in words.items()
         if any(row["kind"] == kind for row in data)
     ]
-    return " ".join([*told, "Bands: 95 %, over samples."]) if told else ""
+    return " ".join([*sentences, "Bands: 95 %, over samples."]) if sentences else ""

@@ -73,7 +73,7 @@ def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
         If a folder holds no tables, or nothing is in both.
     """
     folders = [_tables(Path(folder)) for folder in (a, b)]
-    found: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
     tables = 0
     for table in NUMBERS:
         one, other = ({(row["number"], row["metric"]): row for row in _numbers(folder, table)} for folder in folders)
@@ -81,19 +81,19 @@ def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
         both = [(table, one[key], other[key], pairs.get(key)) for key in one if key in other]
         judged = [row for row in map(_row, both) if row]
         tables += bool(judged)
-        found += [
+        differences += [
             row | {"p_holm": corrected}
             for row, corrected in zip(judged, holm([row["p_value"] for row in judged]), strict=True)
         ]
-    for row in found:
+    for row in differences:
         row["p_holm"] = min(1.0, tables * row["p_holm"])
         row["moved"] = row["p_holm"] < LEVEL
         unknown = row["up"] is None or not row["moved"]
         row["better"] = None if unknown else (row["difference"] > 0) == row["up"]
-    if not found:
+    if not differences:
         raise LaminaError(f"{a} and {b} hold no number in common. Compare two runs that share variants.")
-    found.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
-    return [{name: row[name] for name in COLUMNS} for row in found]
+    differences.sort(key=lambda row: (not row["moved"], row["p_holm"], row["p_value"]))
+    return [{name: row[name] for name in COLUMNS} for row in differences]
 
 
 def _tables(folder: Path) -> Path:
@@ -123,14 +123,14 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
     keys = ", ".join([*VARIANT, "task", "metric"])
     with duckdb.connect() as connection:
         query = PAIRS.format(keys=keys, a=str(files[0]).replace("'", "''"), b=str(files[1]).replace("'", "''"))
-        found = rows(connection, query)
-    same = {task: _same_documents(one, other, task) for task in {row["task"] for row in found}}
+        pairs = rows(connection, query)
+    same = {task: _same_documents(one, other, task) for task in {row["task"] for row in pairs}}
     return {
         (
             "/".join([*(f"removed={row[key]}" if key == "removed" else str(row[key]) for key in VARIANT), row["task"]]),
             row["metric"],
         ): row
-        for row in found
+        for row in pairs
         if same[row["task"]]
     }
 
@@ -145,7 +145,7 @@ def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     """A comparison; None where an error is not known."""
     table, one, other, documents = both
     differences: Sequence[float] = documents["differences"] if documents else ()
-    found = {
+    place = {
         "table": table,
         "number": one["number"],
         "metric": one["metric"],
@@ -155,9 +155,10 @@ def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
     }
     whole = len(differences) == one["n_samples"] == other["n_samples"]
     if documents and whole and one.get("made") == other.get("made"):
-        return found | {"a": documents["a"], "b": documents["b"], "paired": True} | tested([differences])
-    told = apart(table == "efficiency", one, other)
-    return found | {"paired": False, "n_samples": min(one["n_samples"], other["n_samples"])} | told if told else None
+        return place | {"a": documents["a"], "b": documents["b"], "paired": True} | tested([differences])
+    place |= {"paired": False, "n_samples": min(one["n_samples"], other["n_samples"])}
+    difference = apart(table == "efficiency", one, other)
+    return place | difference if difference else None
 
 
 def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float] | None:
@@ -214,12 +215,12 @@ def _quoted(file: Path) -> str:
     return "'" + str(file).replace("'", "''") + "'"
 
 
-def headline(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def headline(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """How many numbers were compared and how many moved, table by table."""
-    if all(row["a"] == row["b"] for row in found):
-        yield f"A and B hold the same {len(found)} numbers: nothing could move"
+    if all(row["a"] == row["b"] for row in differences):
+        yield f"A and B hold the same {len(differences)} numbers: nothing could move"
     for table in NUMBERS:
-        there = [row for row in found if row["table"] == table]
+        there = [row for row in differences if row["table"] == table]
         moved = [row for row in there if row["moved"]]
         better, worse = (sum(row["better"] is way for row in moved) for way in (True, False))
         ways = f" ({better} better, {worse} worse)" if better or worse else ""
@@ -236,10 +237,10 @@ def line(row: Mapping[str, Any]) -> str:
     )
 
 
-def draw(found: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
+def draw(differences: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
     """Differences with 95 % intervals, a panel per table and metric: those that moved, or else the likeliest."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for row in found:
+    for row in differences:
         groups.setdefault((row["table"], row["metric"]), []).append(row)
     ranked = sorted(groups.items(), key=lambda group: group[1][0]["p_holm"])[:8]
     shown = {key: ([row for row in group if row["moved"]] or group[:3])[:most] for key, group in ranked}
@@ -261,13 +262,13 @@ def draw(found: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
     return figure
 
 
-def page(found: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
+def page(differences: Sequence[Mapping[str, Any]], a: str, b: str, svg: str) -> str:
     """The comparison as one HTML file."""
-    shown = [row for row in found if row["moved"]] or found[:20]
+    shown = [row for row in differences if row["moved"]] or differences[:20]
     cells = "".join(
         "<tr>" + "".join(f"<td>{html.escape(_cell(row[name]))}</td>" for name in COLUMNS) + "</tr>\n" for row in shown
     )
-    said = "".join(f"<p>{html.escape(text)}</p>" for text in headline(found))
+    said = "".join(f"<p>{html.escape(text)}</p>" for text in headline(differences))
     title = f"{html.escape(b)} against {html.escape(a)}"
     return f"""<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
@@ -297,16 +298,16 @@ def main() -> None:
     parser.add_argument("b", help="results folder of the later run")
     parser.add_argument("--output", default="results/compare", help="path of the files, without their suffix")
     arguments = parser.parse_args()
-    found = compared(arguments.a, arguments.b)
+    differences = compared(arguments.a, arguments.b)
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(found)
-    svg = style.svg(draw(found), salt="compare")
+    writer.writerows(differences)
+    svg = style.svg(draw(differences), salt="compare")
     store.write_text(f"{arguments.output}.csv", text.getvalue())
     store.write_text(f"{arguments.output}.svg", svg)
-    store.write_text(f"{arguments.output}.html", page(found, arguments.a, arguments.b, svg))
-    for text_line in [*headline(found), "", *(line(row) for row in found if row["moved"])]:
+    store.write_text(f"{arguments.output}.html", page(differences, arguments.a, arguments.b, svg))
+    for text_line in [*headline(differences), "", *(line(row) for row in differences if row["moved"])]:
         print(text_line)
     print(f"\n{arguments.output}.csv, .svg and .html hold every comparison.")
 

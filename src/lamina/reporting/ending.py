@@ -25,13 +25,13 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
     """What to look at first; of what the report recommends for single tasks the variant that lacks most, one that is
     certain to keep 95 % before. Where nothing was pruned, which layers can go and which matter."""
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
-        found = recommendations(connection, KEEP, None)
+        recommended = recommendations(connection, KEEP, None)
         maps = _maps(connection)
-    made = [row for row in found if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]]
+    made = [row for row in recommended if row["question"] == "task" and row["kept_enough"] and not row["at_chance"]]
     best = max(made, key=lambda row: (row["certain"], row["layers"], row["kept"]), default=None)
     said = _best(best) if best else "none keeps 95 % of its calibration's task"
     return [
-        *(maps if maps and not found else [f"best variant  {said}"]),
+        *(maps if maps and not recommended else [f"best variant  {said}"]),
         f"report        {results}/report.html",
         f"database      {results}/lamina.duckdb (make sql, make query)",
     ]

@@ -38,17 +38,17 @@ MEAN_HINTS = {
 
 def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Every variant, the base models among them, with `id`, its row on the page, and `repair`, its two repairs."""
-    found = answer(connection, QUESTION)
-    for number, row in enumerate(found):
+    rows = answer(connection, QUESTION)
+    for number, row in enumerate(rows):
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
         row |= {"id": f"variant-{number}", "repair": " + ".join(parts) or "no repair"}
-    return found
+    return rows
 
 
-def points(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the figures draw and the controls choose by: pruned variants, each number with the ends of its interval."""
     drawn = []
-    for row in found:
+    for row in rows:
         point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repair")}
         point |= {
             "tasks": row["own_tasks"],
@@ -71,10 +71,10 @@ def points(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[str, Any]]:
     """Specification of each figure that has data, by name; they lack the rows themselves, of data set `variants`."""
     pruned = [row for row in drawn if "kept" in row]
-    found = {"curves": curves(pruned, keep)} if pruned else {}
+    charts = {"curves": curves(pruned, keep)} if pruned else {}
     if any("text" in row for row in pruned):
-        found = {"frontier": frontier(pruned, keep)} | found
-    return found
+        charts = {"frontier": frontier(pruned, keep)} | charts
+    return charts
 
 
 def frontier(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
@@ -103,8 +103,8 @@ def frontier(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
         "transform": [
             {"filter": "isValid(datum.kept) && isValid(datum.text)"},
             *({"calculate": f"100 * (datum.text{end} - 1)", "as": f"rise{end}"} for end in ("", "_low", "_high")),
-            told("kept", ".1f", " %"),
-            told("text", ".3f", ""),
+            tooltip("kept", ".1f", " %"),
+            tooltip("text", ".3f", ""),
         ],
         "layer": [
             asked(keep),
@@ -163,7 +163,7 @@ def curves(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
             },
             {"calculate": "datum.kept - datum.reach", "as": "kept_low"},
             {"calculate": "datum.kept + datum.reach", "as": "kept_high"},
-            told("kept", ".1f", " %"),
+            tooltip("kept", ".1f", " %"),
         ],
         "facet": {"field": "repair", "sort": repairs(pruned), "title": None, "header": {"labelFontWeight": "bold"}},
         "columns": 4,
@@ -243,7 +243,7 @@ def shape(pruned: list[dict[str, Any]]) -> dict[str, Any]:
     return {"field": "repair", "type": "nominal", "scale": {"domain": names, "range": shapes}}
 
 
-def told(name: str, form: str, unit: str) -> dict[str, Any]:
+def tooltip(name: str, form: str, unit: str) -> dict[str, Any]:
     """A number with its interval, where that is known, as the hint says it."""
     number, low, high = (f"format(datum.{key}, '{form}')" for key in (name, f"{name}_low", f"{name}_high"))
     reach = f"isFinite(datum.{name}_low) ? ' [' + {low} + ', ' + {high} + ']' : ''"

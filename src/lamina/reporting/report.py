@@ -79,8 +79,8 @@ def render(
     environment.filters.update(share=share, measured=measured, percent=percent, timed=timed, decimal=decimal)
     page = environment.get_template(template.name)
     asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
-    found = explorer.variants(connection)
-    drawn = explorer.points(found)
+    variants = explorer.variants(connection)
+    drawn = explorer.points(variants)
     specifications = explorer.specifications(drawn, keep)
     take = recommendation.recommendations(connection, keep, general_text, counted_from)
     drawn_figures, looks = drawings(figures)
@@ -103,7 +103,7 @@ def render(
         figures=drawn_figures,
         looks=looks,
         disagreements=asked["disagreements"][0][:DISAGREEMENTS_SHOWN],
-        variants=found,
+        variants=variants,
         choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
         stills={
             name: [Markup(explorer.still(each, drawn, model)) for model in dict.fromkeys(row["model"] for row in drawn)]
@@ -120,7 +120,7 @@ def render(
 def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
     """The figures that have data, in the order of the page: SVG and caption; and the rules by which they look so."""
     titles, places, questions = (declared("lamina.figures", name) for name in ("TITLE", "PLACE", "QUERIES"))
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     looks: dict[str, str] = {}
     for number, name in enumerate(sorted(places, key=places.__getitem__)):
         path = folder / f"{name}.svg"
@@ -128,8 +128,8 @@ def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
             figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
-            found.append(figure | {"questions": questions[name]})
-    return found, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
+            shown.append(figure | {"questions": questions[name]})
+    return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 
 def as_json(value: Any) -> str:
@@ -169,11 +169,11 @@ def ungrouped(svg: str) -> str:
     """Without the groups that say nothing: half of the elements that matplotlib writes."""
     open_groups: list[bool] = []  # whether each stays
 
-    def tag(found: re.Match[str]) -> str:
-        if found[0].startswith("</g"):
-            return found[0] if open_groups.pop() else ""
-        open_groups.append(found[1] != "" or found[2] is not None)
-        return found[0] if open_groups[-1] else ""
+    def tag(element: re.Match[str]) -> str:
+        if element[0].startswith("</g"):
+            return element[0] if open_groups.pop() else ""
+        open_groups.append(element[1] != "" or element[2] is not None)
+        return element[0] if open_groups[-1] else ""
 
     svg = re.sub(r"<g([^>]*)>(<title>)?|</g>", tag, re.sub(r">\s+<", "><", svg))
     return svg.replace("<defs></defs>", "")

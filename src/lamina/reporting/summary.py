@@ -46,10 +46,10 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost, and where that differs."""
-    found = answer(connection, "how_many_layers_can_go_alone")
+    counts = answer(connection, "how_many_layers_can_go_alone")
     sentences = []
-    for model in dict.fromkeys(row["model"] for row in found):
-        mine = [row for row in found if row["model"] == model]
+    for model in dict.fromkeys(row["model"] for row in counts):
+        mine = [row for row in counts if row["model"] == model]
         least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
         spread = (
             f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
@@ -65,33 +65,33 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How each metric orders the layers of each model, compared with accuracy."""
-    found = answer(connection, "how_alike_metrics_order_layers")
+    pairs = answer(connection, "how_alike_metrics_order_layers")
     return [
         f"{row['model']}: rank correlation with what single removals cost in accuracy, over the layers and at most "
         f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
-        for row in found
+        for row in pairs
     ]
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """On how many calibrations accuracy ranks layers surely, and what the least sure one would take."""
-    found = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
+    reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
     sentences = []
-    for model in dict.fromkeys(row["model"] for row in found):
-        mine = [row for row in found if row["model"] == model]
+    for model in dict.fromkeys(row["model"] for row in reliabilities):
+        mine = [row for row in reliabilities if row["model"] == model]
         least = mine[0]
         sure = sum(row["value"] >= ENOUGH for row in mine)
-        told = (
+        sentence = (
             f"{model}: a ranking of layers by accuracy is sure (it would agree by {ENOUGH:.2f} or more with one from "
             f"other samples) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
             f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
         )
         if least["value"] < ENOUGH:
             needed = samples_for(ENOUGH, least["value"], least["n_samples"])
-            told += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
+            sentence += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
         if least["other"] and least["other"][1] > least["value"]:
-            told += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
-        sentences.append(f"{told}.")
+            sentence += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+        sentences.append(f"{sentence}.")
     return sentences
 
 
@@ -126,9 +126,9 @@ def contest(contests: Sequence[Mapping[str, Any]], champion: str, recovery: str,
 
 def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How often each kind of repair helped and hurt on the calibrations' own tasks."""
-    found = answer(connection, "how_often_repairs_help")
+    repairs_helping = answer(connection, "how_often_repairs_help")
     sentences = []
-    for row in found:
+    for row in repairs_helping:
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
         mean = ""
         if row["gain"] is not None:
@@ -142,30 +142,30 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """What a repair fitted on one task does to texts that are not the calibration's own."""
-    found = answer(connection, "what_repairs_do_to_text")
+    changes = answer(connection, "what_repairs_do_to_text")
     return [
         f"On {row['task']}, documents that no repair was fitted on, "
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none')} helped in "
         f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
         f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.0f} at worst (base {row['base']:.2f})."
-        for row in found
+        for row in changes
     ]
 
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """What is left of right choices, and of right answers to the same questions where the model writes them."""
-    found = answer(connection, "how_much_of_writing_is_left")
-    told = [
+    answers = answer(connection, "how_much_of_writing_is_left")
+    shares = [
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
         f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
-        for row in found
+        for row in answers
         if row["written"] is not None
     ]
-    if not told:
+    if not shares:
         return []
     return [
         "Left on average of the base model's right choices, and of its right answers to the same questions where it "
-        f"writes them itself: {'; '.join(told)}."
+        f"writes them itself: {'; '.join(shares)}."
     ]
 
 
@@ -188,12 +188,12 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     """Where a removal gave numbers that are not finite: they count as wrong, and the reader must know."""
-    found = answer(connection, "where_outputs_were_not_finite")
-    if not found:
+    units = answer(connection, "where_outputs_were_not_finite")
+    if not units:
         return ""
-    told = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in found[:5])
-    more = f" and {len(found) - 5} more" if len(found) > 5 else ""
-    return f"Without these units the outputs were not finite on some samples, which count as wrong: {told}{more}."
+    named = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5])
+    more = f" and {len(units) - 5} more" if len(units) > 5 else ""
+    return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
 
 
 def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
