@@ -5,7 +5,8 @@
 Truth is the accuracy that each layer costs on the samples that a draw leaves. Of every draw of n samples: Spearman's
 correlation of the scores with the truth; the same corrected for the noise of both, by the agreement of disjoint draws
 of n and of halves of the rest (Spearman-Brown); what the least relevant layer truly costs more than the cheapest one;
-the share of the truly cheapest quarter among as many least relevant ones. Means over draws, with 95 % of them, as CSV.
+the share of the truly cheapest quarter among as many least relevant ones, and what these truly cost more, each on
+average. Means over draws, with 95 % of them, as CSV.
 """
 
 import argparse
@@ -60,12 +61,14 @@ def power(
             quarter = max(1, round(true.shape[1] / 4))
             lowest, best = (np.argsort(each, axis=1, kind="stable")[:, :quarter] for each in (scores, true))
             shared = [len(set(a) & set(b)) / quarter for a, b in zip(lowest.tolist(), best.tolist(), strict=True)]
+            means = [np.take_along_axis(true, each, axis=1).mean(axis=1) for each in (lowest, best)]
             row = {"metric": metric, "samples": size, "draws": int(kept.sum()), "units": true.shape[1]}
             row |= {"agrees_with_itself": itself, "truth_reliability": reliable}
             for name, values in (
                 ("spearman", spearman),
                 ("regret", picked - true.min(axis=1)),
                 ("lowest_quarter", np.array(shared)),
+                ("quarter_regret", means[0] - means[1]),
             ):
                 low, high = np.nanpercentile(values, [2.5, 97.5])
                 row |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high}

@@ -24,6 +24,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/complete.yaml": lambda raw, folder: put(raw, "models.reference.source", str(folder / "m12")),
     "config/smollm2.yaml": lambda raw, folder: raw,
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
+    "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
             put(raw, "models.stories.source", str(folder / "m5")),
@@ -40,10 +41,11 @@ def local_smollm2(raw: Raw, folder: Path) -> Raw:
     """With what `make smollm2` would have written."""
     model_folder(folder / "m30", {"num_hidden_layers": 30})
     lines = {"choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}), "text": json.dumps({"text": "a"})}
+    measured = raw.get("benchmarks", {"tasks": {}, "perplexity": {}})
     for entry in (
         *raw["calibrations"].values(),
-        *raw["benchmarks"]["tasks"].values(),
-        raw["benchmarks"]["perplexity"]["wikitext_test"],
+        *measured["tasks"].values(),
+        *measured["perplexity"].values(),
     ):
         key = "choices" if "choices" in entry else "text"
         entry[key] = str(folder / Path(entry[key]).name)
