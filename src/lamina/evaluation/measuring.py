@@ -1,6 +1,5 @@
-"""What the jobs share that measure many variants of one model: one model load, and two tables.
-
-What is measured is kept beside the output until the tables stand, so that a job that was killed goes on from there.
+"""The common part of jobs that measure many variants of one model: one model load, and two tables. Results are kept
+beside the output until the tables are written, so that a job that was killed goes on from there.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
 def _scored(
     job: BenchmarkJob, base: PreTrainedModel, score: Score, unfinished: "_Unfinished"
 ) -> Iterator[tuple[Variant, tuple[Rows, Rows]]]:
-    """Every variant that was not refused, with what was scored."""
+    """Every variant that was not refused, with its scores."""
     left: TimeLeft | None = None
     for parts in _some(job.variants):
         candidates = {assembly.title(variant): candidate(base, each) for variant, each in parts.items()}
@@ -62,7 +61,7 @@ def _scored(
                 unfinished.note(variant, score(model, assembly.title(variant), together))
                 if left:
                     left.step(1)
-                else:  # begun behind the first, whose time is that of a pass over all that are measured together
+                else:  # begun behind the first: its time is that of the pass over all together
                     left = TimeLeft(len(job.variants), len(unfinished.scored))
             yield variant, unfinished.scored[str(variant)]
 

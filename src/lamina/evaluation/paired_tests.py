@@ -81,7 +81,9 @@ def together(differences: Differences) -> dict[str, Any]:
 
 
 def tested(differences: Sequence[Sequence[float] | np.ndarray]) -> dict[str, Any]:
-    """Columns of a comparison from differences by task and document: the mean over tasks of means over documents."""
+    """The columns of a comparison, from differences by task and document. The mean is over tasks, of means over
+    documents.
+    """
     tasks = [np.asarray(task, dtype=float) for task in differences]
     every = np.concatenate([task / len(task) / len(tasks) for task in tasks])
     half = Z95 * float(np.sqrt(sum(_variance(task) for task in tasks))) / len(tasks)
@@ -105,8 +107,8 @@ def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, fl
 def _variance(differences: np.ndarray) -> float:
     """Of a mean.
 
-    Answers that are right or wrong differ all by as much or not at all. So that few or no differences do not make the
-    mean certain, one more either way is added by half, in two documents [Agresti and Min 2005].
+    If answers are right or wrong, all differences have one size or are zero. Few or no differences must not make the
+    mean certain, so half a document is added that differs in each direction [Agresti and Min 2005].
     """
     count, sizes = len(differences), abs(differences[differences != 0])
     if len(sizes) and not _alike(sizes):

@@ -1,6 +1,5 @@
 """Plain and speculative decoding of one prompt: a draft proposes tokens, the base reads them in one pass and decides.
-
-What is written is the base's, token by token where the likeliest one is taken, in distribution where tokens are drawn
+The text is that of the base alone: token by token if the likeliest one is taken, in distribution if tokens are drawn
 [Leviathan et al., arXiv 2211.17192, alg. 1]. Probabilities are one-hot where the likeliest token is taken, so that both
 follow one rule.
 """
@@ -59,7 +58,7 @@ class Writer:
         self.cuts, self.cache, self.held = model._supports_logits_to_keep(), DynamicCache(), 0
 
     def read(self, text: Sequence[int], last: int) -> torch.Tensor:
-        """Logits (last, V) behind each of the last tokens of a text, whose beginning was read before."""
+        """Logits (last, V) behind each of the last tokens of a text. The tokens before them were read earlier."""
         ids = torch.tensor([text[self.held :]], device=self.model.device)
         few = {"logits_to_keep": last} if self.cuts else {}
         output = self.model(input_ids=ids, past_key_values=self.cache, use_cache=True, **few)

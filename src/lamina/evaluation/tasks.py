@@ -98,7 +98,7 @@ class VariantLM(EncodingLM):
     def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
         """HFLM's answers, begun anew in batches of half the size where a GPU has no memory for one.
 
-        HFLM takes the longest requests first, so that the first batch tells.
+        HFLM takes the longest requests first, so that the first batch shows whether memory is enough.
         """
 
         def of(size: int) -> list[_T]:
@@ -267,7 +267,7 @@ def _documents(results: Any, task: str, key: str) -> int:
 
 
 def _agreed(values: Iterable[Any]) -> Any:
-    """What is said of all tasks of a group; None where they differ."""
+    """The one value that all tasks of a group have; None if they differ."""
     different = set(values)
     return different.pop() if len(different) == 1 else None
 

@@ -9,12 +9,14 @@ from lamina.variant import DONOR
 
 
 def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
-    """The best set of each size that the beam came across; `units` are those that may go."""
+    """The best set of each size that the beam has tried; `units` are the units that may be removed."""
     return within(search, units, sizes, options.width, options.donors)
 
 
 def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-    """Sets of each size that are compared when `units` may go, in passes over all `tokens` of the search."""
+    """The number of sets of each size that are compared, if `units` may be removed and the search has so many
+    `tokens`.
+    """
     wide = {size: 1 if size == 1 else options.width for size in range(1, max(sizes) + 1)}
     given = options.width * len(options.donors)
     return {size: width * (units - size + 1) + given * (units - size) for size, width in wide.items()}

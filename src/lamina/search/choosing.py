@@ -12,7 +12,7 @@ from lamina.tables import store
 
 
 def empty(job: PruneStep, refused: str | None = None) -> Plan:
-    """The plan that removes nothing, before a selector's first step or because it is `refused`."""
+    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason."""
     selector = job.selector
     metric, strategy, kind = selector.metric, selector.strategy, selector.units
     return Plan(**job.keys, metric=metric, strategy=strategy, kind=kind, refused=refused)

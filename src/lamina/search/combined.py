@@ -13,9 +13,9 @@ from lamina.search.plans import Step
 def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step:
     """The first of `steps`, which is of the own calibration, with its units ranked by the scores of all.
 
-    A calibration on which the metric tells nothing any more (accuracy at chance) has no say; the own one then ranks
-    alone, as it does without the others. A unit whose removal gives no numbers on one of them goes last. Among equals
-    the deeper unit goes.
+    A calibration does not count if the metric is undefined on it (accuracy at chance). If it is undefined on the own
+    one, that one ranks alone, as without the others. A unit whose removal gives no numbers on one of them is removed
+    last. Of units with equal scores the deeper one is removed first.
     """
     scores = [dict(step.ranked) for step in steps]
     if not _tells(scores[0]):

@@ -28,7 +28,7 @@ class Measuring(Protocol):
 
 
 class Evaluator:
-    """What budgets and searches ask. It knows how to measure; they know nothing of streams.
+    """Measures losses for budgets and searches, which know nothing of streams.
 
     Attributes
     ----------
@@ -44,7 +44,8 @@ class Evaluator:
         named: Mapping[Candidate, Name] | None = None,
         observed: Mapping[Candidate, Observation] | None = None,
     ) -> None:
-        """`beside` are measured wherever somebody is, such as the model before a removal, which shares their prefix.
+        """The candidates `beside`, such as the model before a removal, are measured in each pass: they share a prefix
+        with the others.
 
         `named` says under which names candidates stand in the session's scores (others under themselves), `observed`
         what to observe in the pass of a candidate.
@@ -102,7 +103,9 @@ class Evaluator:
 
     @cached_property
     def _temperature(self) -> float:
-        """That of probabilities of choices: fitted on the model before a removal, for which it sees all samples."""
+        """The temperature of the probabilities of choices. It is fitted on the model before a removal, over all
+        samples.
+        """
         before, scores = self._beside[0] if self._beside else Candidate(frozenset()), self.session.scores
         scores.add([name := self._name(before)])
         if lacking := np.flatnonzero(~scores.scored[scores.index[name]]).tolist():

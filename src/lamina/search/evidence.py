@@ -1,4 +1,4 @@
-"""What a strategy decides on, read from the tables of sweeps and activations."""
+"""The numbers on which a strategy decides, read from the tables of sweeps and activations."""
 
 import warnings
 from pathlib import Path

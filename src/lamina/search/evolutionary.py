@@ -22,12 +22,14 @@ SWAPS = 1.5
 
 
 def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
-    """The last parent of each size, each from a search of its own; `units` are those that may go."""
+    """The last parent of each size; each size has its own search. `units` are the units that may be removed."""
     return {size: _evolved(search, units, size, options) for size in sizes}
 
 
 def generations(options: Any, size: int, units: int) -> int:
-    """Generations in which `size` of `units` are removed: those asked for, or in proportion to the swaps there are."""
+    """The number of generations of a search that removes `size` of `units`: the option, or a number in proportion to
+    the possible swaps.
+    """
     return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
 
 

@@ -1,16 +1,17 @@
 """Budget `exact`: the same least relevant unit as a full sweep, without measuring every unit on every sample.
 
 Losses are never below 0. So once one unit has been measured on all samples, every other one is out as soon as its
-losses so far exceed that unit's total: even if all its remaining samples were best, it could not become the minimum. It
-does so soonest on the samples that it is likely to get wrong. How likely that is the model before the removal shows,
-which is the last step's choice: its margin between the right answer and the best wrong one.
+losses so far exceed that unit's total: even if all its remaining samples were best, it could not become the minimum. A
+unit is ruled out soonest on the samples that are likely to be answered wrong. The model before the removal, which is
+the last step's choice, shows how likely that is: by its margin between the right answer and the best wrong one.
 
 First a few random samples tell the few units that may be the minimum from the rest, which waits. Those few see all
 samples, and with them, at little cost, the model before the removal. Then the rest sees the hard samples first, until
-each is ruled out. The result never rests on a guess: who was wrongly sent to wait is measured until it is ruled out,
-and one that is not becomes the minimum.
+each is ruled out. The result never depends on a guess: a unit that was put off by mistake is measured until it is ruled
+out, and if it is not, it becomes the minimum.
 
-What a unit lost that left so is no sample of its losses: it bounds their sum from below and tells no mean.
+The losses of a unit that was ruled out are not a random sample: they bound the sum of its losses from below, and say
+nothing of the mean.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from lamina.sweep.candidates import Candidate
 
 # Samples between two looks, later an eighth of those seen: enough to fill batches.
 FIRST, GROWTH = 16, 8
-# Standard errors by which a unit must be behind to wait.
+# A unit is put off if it is behind by so many standard errors.
 BEHIND = 1.5
 # A candidate's total must exceed the best one by more than what rounding could do.
 ROUNDING = 1e-9

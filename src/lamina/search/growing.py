@@ -1,10 +1,10 @@
-"""Patches for a search with the repair in the loop: fitted for the runs that candidates turn out to lack.
+"""Patches for a search with the repair in the loop, fitted as soon as a candidate lacks a new run of layers.
 
-A search meets many sets and few runs, and does not know beforehand which. So the patches of a run are fitted, in two
-folds as `looped` does, when the first candidate lacks it, and kept for the next.
+A search tries many sets, which have few runs in all, and it does not know these runs beforehand. So the patches of a
+run are fitted when the first candidate lacks it, in two folds as in `looped`, and are kept for the next candidate.
 
-Memory: two operators of C² float32 numbers per run. Beyond `HELD` bytes the runs that were asked for longest ago are
-given up, and fitted again should they come back.
+Memory: two operators of C² float32 numbers per run. Beyond `HELD` bytes the runs that were used longest ago are
+dropped, and fitted again if a candidate needs them.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class Growing:
     ) -> None:
         """`fitted` fits the runs of candidates on the samples with the numbers `seen`, of `count`.
 
-        The others were fitted on by neither fold, so either may score them; they take turns.
+        No fold was fitted on the other samples, so either may score them; the folds take turns.
         """
         self._fitted, self._held = fitted, held
         fold = [number % 2 for number in range(count)]
@@ -41,7 +41,7 @@ class Growing:
         self.repairs = Repairs(fold, self._patches, depth)
 
     def fit(self, candidates: Sequence[Candidate]) -> None:
-        """Have the patches of all runs that the candidates lack."""
+        """Fit the patches of all runs that the candidates lack, where they are not there yet."""
         wanted = boundaries(candidates, self.repairs.depth)
         new = [run for run in wanted if run not in self._patches[0]]
         if new:

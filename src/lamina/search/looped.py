@@ -1,13 +1,13 @@
 """Selection with the repair in the loop: candidates are measured as they would be once repaired.
 
-What looks least dispensable may be what is easiest to repair, so every run of layers that a candidate lacks gets its
-best patch while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model
-serves the runs of all candidates.
+A layer that seems necessary may be easy to repair. So every run of layers that a candidate lacks gets its best patch
+while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model serves the runs
+of all candidates.
 
-A patch has C² parameters and remembers a small calibration. So the documents are drawn into two folds, and each
-fold is scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a
-document that it is judged by, at whatever length another calibration has it. The patches of a finished plan are fitted
-on all samples, by `fit_patch` as ever.
+A patch has C² parameters and remembers a small calibration. So the documents are drawn into two folds, and each fold is
+scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a document
+that scores it, also if another calibration has that document at another length. The patches of a finished plan are
+fitted on all samples, by `fit_patch` as ever.
 
 Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
 most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
@@ -133,7 +133,9 @@ def fitted(
 
 
 class Looped:
-    """A session that repairs what it measures: it stands where a `Session` stands, and budgets do not see the fold."""
+    """A session that repairs the candidates that it measures. It is used in the place of a `Session`; budgets do not
+    see the folds.
+    """
 
     def __init__(self, session: Session, repairs: Repairs) -> None:
         self.session, self.repairs = session, repairs

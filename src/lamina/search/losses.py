@@ -1,4 +1,6 @@
-"""What candidates are compared by: a loss per sample whose mean ranks them as a metric does, and who lost how much."""
+"""Losses that compare candidates: one per sample, whose mean ranks candidates as a metric does; and what each has lost
+so far.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +37,7 @@ def loss_of(metric: str, score: str) -> Loss:
 
 
 class Ledger:
-    """What the candidates of a budget have lost so far, on samples that all of them see in the same random order.
+    """The losses so far of the candidates of a budget. All candidates see the samples in the same random order.
 
     `values[candidate]` has shape (samples,), NaN where it has not been measured. `seen[candidate]` counts its samples:
     it has seen the first so many of `order`.
@@ -53,7 +55,8 @@ class Ledger:
         self._first, self._growth = first, growth
 
     def advance(self, candidates: Sequence[Candidate], limit: int) -> int:
-        """Measure the hindmost up to the next look, the next candidate's place or `limit`; how far they now are.
+        """Measure the candidates that have seen the fewest samples, up to the next look, the next candidate's place or
+        `limit`. Returns how many samples they have seen then.
 
         Candidates at the same place share a pass.
         """

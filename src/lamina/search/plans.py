@@ -1,4 +1,4 @@
-"""What a strategy is asked and what it answers: the face that all strategies share, and the plan as JSON."""
+"""The request that every strategy gets, the plan that it returns, and the plan as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
