@@ -1,4 +1,4 @@
-"""What a study asks of a model must fit into its context: texts, windows of perplexity, prompts of efficiency."""
+"""Checks that texts, windows of perplexity and prompts of efficiency fit into the context of each model."""
 
 from collections.abc import Mapping
 

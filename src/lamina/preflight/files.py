@@ -1,4 +1,4 @@
-"""What local files tell before the first job: model folders, texts and questions."""
+"""Checks of local files before the first job: model folders, texts and questions."""
 
 from pathlib import Path
 from typing import Any

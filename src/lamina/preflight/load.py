@@ -1,6 +1,6 @@
 """The configuration, read once and checked completely before anything runs.
 
-Whatever can be known to go wrong later is refused here, with the key, its value and what to write instead.
+An entry that is known to fail later is refused here, with the key, its value and what to write instead.
 """
 
 import math
@@ -305,7 +305,7 @@ def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
 
 
 def _check_donors(config: Configuration, where: str, study: Prune) -> None:
-    """What the entries already tell of shapes; the jobs look at the weights, the positions and the tokenizer."""
+    """Checks of shapes that the entries alone allow; the jobs check the weights, the positions and the tokenizer."""
     for model, selector in product(study.models, study.selectors):
         for name in config.selectors[selector].donors:
             for sibling in getattr(config.donors[name], "of", [name]):

@@ -47,7 +47,8 @@ def measure(
     tokens: int = TOKENS,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
-    """What this adds to the row of each boundary in table `patches`; `run` is the pass that gives the streams.
+    """The columns that this adds to the row of each boundary in table `patches`; `run` is the pass that gives the
+    streams.
 
     `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a bootstrap
     over held-out documents, null for a single one.

@@ -34,7 +34,7 @@ def row(variant: Variant, boundary: Boundary, facts: Mapping[str, Any]) -> dict[
 
 
 def shape(patch: Patch | None) -> dict[str, Any]:
-    """What kind of a linear map M of the stream a repair is; nothing for repairs that are none."""
+    """The shape of a repair that is a linear map M of the stream; nothing for other repairs."""
     if patch is None:
         return {}
     values = torch.linalg.svdvals(patch.operator.float())

@@ -48,7 +48,7 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-    """Why the metric says nothing here, and what ranks the units instead: (units, keys), least relevant first.
+    """Why the metric is undefined here, and keys that rank the units instead: (units, keys), least relevant first.
 
     That is where the current model's accuracy is not distinguishable from chance (95 %). The unpruned model is then not
     ranked (None); later steps go by what leaves the most right answers, then by the lowest loss.
@@ -71,8 +71,8 @@ def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | Non
 def posterior(columns: Columns, context: Context, seed: int, draws: int) -> np.ndarray:
     """Draws of the score of each unit, (draws, units), given how many answers stayed right, were lost, won, or neither.
 
-    Half an answer of each kind is added (Jeffreys' prior over the four). So no answer that changed is no proof that
-    none would, and a single sample tells next to nothing, where a bootstrap of the samples would be certain of both.
+    Half an answer of each kind is added (Jeffreys' prior over the four). A bootstrap of the samples would be certain if
+    no answer changed, or if there is one sample; this posterior is not.
     """
     right = hits(columns, context.score)
     there = np.isfinite(right[1:]) & np.isfinite(right[:1])

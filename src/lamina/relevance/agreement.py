@@ -22,8 +22,8 @@ _ENOUGH = 30
 def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
     """95 % interval where each sample has one position, or few samples have a changed token, (units,); NaN elsewhere.
 
-    There the score is a proportion, of which none in n samples is no proof of none. Samples of several positions count
-    as as many as would give the proportion the same error [Korn and Graubard 1998].
+    There the score is a proportion, and 0 of n samples do not prove that it is 0. Samples of several positions are
+    counted as the number of single positions with the same error [Korn and Graubard 1998].
     """
     flips = columns.values["output_flips"][1:]
     there = ~np.isnan(flips)

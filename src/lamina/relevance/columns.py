@@ -17,7 +17,7 @@ _LISTS = ("choice_scores", "choice_lengths")
 
 @dataclass(frozen=True)
 class Context:
-    """What a metric has to know beside the numbers.
+    """Facts that a metric needs beside the numbers.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
     python -m lamina.relevance.metric_agreement results/tables accuracy cosine
 
 prints one block per model and kind of unit, from tables `sweeps` and `calibrations`. The first and last two layers of
-eight or more are left out, as in the paper: nobody doubts them, and a correlation would be theirs.
+eight or more are left out, as in the paper: every metric finds them relevant, and they alone would make a correlation.
 
 Correlations and variances are those of the true scores, of endlessly many samples: what the noise of these samples does
 to them is taken off, as a paired bootstrap over samples tells it, in which each draw scores both metrics on the same

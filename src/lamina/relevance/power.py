@@ -34,7 +34,7 @@ def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
 
 
 def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
-    """How many samples have the reliability `wanted`, where so many have `found`; infinite where those say nothing."""
+    """The number of samples with the reliability `wanted`, if `n_samples` have `reliability`; infinite if that is 0."""
     if reliability <= 0:
         return float("inf")
     return n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted)) if reliability < 1 else 1.0

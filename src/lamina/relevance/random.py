@@ -1,4 +1,4 @@
-"""The baseline of every metric: units in an order that nothing was measured for."""
+"""The baseline of every metric: units in a random order."""
 
 import numpy as np
 

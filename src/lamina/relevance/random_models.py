@@ -1,4 +1,4 @@
-"""What metrics that value random cut models share: coalitions of units, their scores and when there are none."""
+"""The common part of metrics that measure random cut models: their scores, and when they have none."""
 
 from collections.abc import Callable, Sequence
 
@@ -28,6 +28,6 @@ def mean_with_error(name: str, columns: Columns, weights: np.ndarray, seed: int)
 
 
 def undefined(name: str, columns: Columns, context: Context) -> tuple[str, None] | None:
-    """Nothing is measured where the model itself is at chance: the value of its parts would be noise."""
+    """Why there are no scores: the model itself is at chance, so the value of its parts would be noise."""
     reason = None if columns.has(name) else accuracy.undefined(columns, context)
     return reason and (reason[0], None)

@@ -1,4 +1,4 @@
-"""How much of the stream no linear patch could give back where a unit went. No unit is removed.
+"""The share of the stream that no linear patch could give back if a unit were removed. No unit is removed.
 
 The sum over the runs of removed layers of ‖Y - Ŷ‖² / ‖Y - mean‖² at their ends, cross-fitted.
 """

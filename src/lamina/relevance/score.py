@@ -68,7 +68,7 @@ def _terms(columns: Columns, metric: str, context: Context) -> tuple[np.ndarray,
 
 
 def was_measured(columns: Columns, metric: str, context: Context) -> bool:
-    """Whether the sweep says something of a metric, be it why there is nothing to say."""
+    """Whether the sweep holds the numbers of a metric, or the reason why it is undefined."""
     return columns.has(METRICS[metric].column) or _undefined(columns, metric, context) is not None
 
 
@@ -95,7 +95,7 @@ def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: i
 
 
 def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
-    """What the score of each unit is at least, (units,): that with nothing lost on the samples that it did not see.
+    """A lower bound of each unit's score, (units,): the score if nothing were lost on the samples that it did not see.
 
     NaN for a metric whose losses may be below 0.
     """

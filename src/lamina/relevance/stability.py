@@ -1,4 +1,4 @@
-"""How many samples a ranking takes: whether two calibrations of a size that share no sample rank units alike.
+"""The number of samples that a ranking needs: how alike two calibrations of a size rank units, if they share no sample.
 
 Both are drawn from one sweep, which holds every sample: no pass is run again.
 """

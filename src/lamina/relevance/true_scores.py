@@ -1,4 +1,4 @@
-"""Correlations and variances of true scores, those of endlessly many samples, from scores of some samples.
+"""Correlations and variances of true scores, which infinitely many samples would give, from the scores of some samples.
 
 Noise lowers a correlation and raises a variance. A bootstrap draw holds it twice, so that the percentiles of drawn
 correlations lie too low. What it adds to sums of squares and of products, in the mean, is how far the draws' sums are

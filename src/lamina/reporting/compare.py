@@ -136,7 +136,7 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def _same_documents(one: Path, other: Path, task: str) -> bool:
-    """As their hashes say; where a folder holds tables alone, a document is known by its number."""
+    """Whether their hashes are equal; if a folder holds tables alone, documents are compared by number."""
     files = [tables.parent / "tasks" / f"{task}.parquet" for tables in (one, other)]
     return not all(file.is_file() for file in files) or store.read(files[0]).equals(store.read(files[1]))
 

@@ -197,7 +197,7 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
     """Comment the views of tables from their schemas, and columns that a view hands on as the view they come from.
 
-    A view of its own has comments beside its statement for itself and for the columns that it adds.
+    A view that is not a table has comments beside its statement, for itself and for the columns that it adds.
     """
     known: dict[str, dict[str, str]] = {}
     for name, statement in connection.execute(
@@ -224,5 +224,5 @@ def _quoted(text: str) -> str:
 
 
 def _identifier(name: str) -> str:
-    """As a name of SQL: of a file's, whatever stands in it."""
+    """A quoted name of SQL, also of a file whose name holds quotes."""
     return '"' + name.replace('"', '""') + '"'

@@ -22,8 +22,10 @@ SHOWN = 5
 
 
 def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> list[str]:
-    """What to look at first; of what the report recommends for single tasks the variant that lacks most, one that is
-    certain to keep 95 % before. Where nothing was pruned, which layers can go and which matter."""
+    """What to look at first. Of the variants that the report recommends for single tasks it is the one without the most
+    layers; one that keeps 95 % for certain comes before others. If nothing was pruned, the lines say which layers can
+    go and which matter.
+    """
     with database.connect(views, sorted(Path(results, "tables").glob("*.parquet"))) as connection:
         recommended = recommendations(connection, KEEP, None)
         maps = _maps(connection)

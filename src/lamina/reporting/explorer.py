@@ -1,4 +1,4 @@
-"""The figures of the report that answer to its controls, as Vega-Lite specifications over one table of variants.
+"""The figures of the report that follow its controls, as Vega-Lite specifications over one table of variants.
 
 The same specification is drawn here without a browser, for paper and for pages without scripts, and by the page itself.
 """
@@ -46,7 +46,7 @@ def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 
 def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the figures draw and the controls choose by: pruned variants, each number with the ends of its interval."""
+    """The pruned variants that the figures draw and the controls filter, each number with the ends of its interval."""
     drawn = []
     for row in rows:
         point = {name: row[name] for name in ("id", "model", "calibration", "selector", "removed", "repair")}
@@ -244,14 +244,14 @@ def shape(pruned: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def tooltip(name: str, form: str, unit: str) -> dict[str, Any]:
-    """A number with its interval, where that is known, as the hint says it."""
+    """A number with its interval, if that is known, as the tooltip shows it."""
     number, low, high = (f"format(datum.{key}, '{form}')" for key in (name, f"{name}_low", f"{name}_high"))
     reach = f"isFinite(datum.{name}_low) ? ' [' + {low} + ', ' + {high} + ']' : ''"
     return {"calculate": f"{number} + '{unit}' + ({reach})", "as": f"told_{name}"}
 
 
 def hint(fields: dict[str, str]) -> list[dict[str, str]]:
-    """What is said of a point under the pointer: fields and their titles."""
+    """A line of the tooltip of a point: its field and title."""
     return [{"field": field, "title": title} for field, title in fields.items()]
 
 

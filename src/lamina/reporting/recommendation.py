@@ -1,4 +1,4 @@
-"""Which model to take: the smallest one that keeps what was asked for, for each task and over all of them."""
+"""Recommendations: the smallest model that keeps a given share of its task, for each task and over all of them."""
 
 from typing import Any
 

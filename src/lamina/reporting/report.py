@@ -180,7 +180,7 @@ def ungrouped(svg: str) -> str:
 
 
 def metrics(measured: Container[str]) -> dict[str, str]:
-    """What the relevance metrics that were measured say."""
+    """One sentence on each relevance metric that was measured."""
     return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
 
 

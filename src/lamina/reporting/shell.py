@@ -107,7 +107,9 @@ def answered(connection: duckdb.DuckDBPyConnection, text: str) -> str:
 
 
 def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
-    """All questions with their answers, in Markdown; a question about what a run does not have is told so."""
+    """All questions with their answers, in Markdown. A question without an answer in this run has the reason
+    instead.
+    """
     text = INTRODUCTION.format(most=MOST)
     for path in sorted(folder.glob("*.sql")):
         question = path.read_text(encoding="utf-8")

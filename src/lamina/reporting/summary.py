@@ -1,4 +1,4 @@
-"""What came out of a run, in the few sentences that its report calls "In short"; each is computed from the tables."""
+"""The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
@@ -25,7 +25,7 @@ QUESTIONS = (
 
 
 def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What came out, in a few plain sentences; poor numbers are told like good ones."""
+    """The results in a few plain sentences; poor numbers are reported like good ones."""
     return [
         sentence
         for sentence in (
@@ -170,7 +170,9 @@ def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How much layers' relevance and what variants keep hang on which samples, or which seed, was drawn."""
+    """How much the relevance of layers and the scores of variants depend on the samples, or the seed, that were
+    drawn.
+    """
     layers = answer(connection, "how_far_layers_vary_between_draws")
     kept = answer(connection, "how_far_variants_vary_between_draws")
     return [

@@ -1,8 +1,8 @@
-"""What the schemas of the tables share: Arrow types, and the key columns with their descriptions.
+"""The common part of the schemas of tables: Arrow types, and the key columns with their descriptions.
 
 A schema module holds `GRAIN`, what one row is, and `COLUMNS`, name -> (Arrow type, description). A description says
-what the column means, its unit or range, and when it is null; it stands nowhere else. The comments of the database and
-docs/tables.md are made from it.
+what the column means, its unit or range, and when it is null; it is written nowhere else. The comments of the database
+and docs/tables.md are made from it.
 """
 
 import pyarrow as pa
