@@ -30,6 +30,30 @@ if __name__ == "__main__":
     while first and os.path.exists("faults/hold"):
         time.sleep(0.2)
 """
+# Jobs save after each small batch. The first one to save its second batch does no more; all say where they begin.
+STUCK = """
+if __name__ == "__main__":
+    from lamina import resume
+    from lamina.sweep import room
+    room.tokens = lambda *_: 512
+    resume.SECONDS = 0.0
+    save, load = resume.Progress.save, resume.Progress.load
+
+    def saving(self, tensors, facts):
+        save(self, tensors, facts)
+        try:
+            os.close(os.open("faults/first", os.O_CREAT | os.O_EXCL)) if facts["batches"] == 2 else None
+        except FileExistsError:
+            return
+        time.sleep(600 if facts["batches"] == 2 else 0)
+
+    def loading(self):
+        state = load(self)
+        open(f"faults/begins-{os.environ['SLURM_JOB_ID']}", "w").write(str(state[1]["batches"] if state else 0))
+        return state
+
+    resume.Progress.save, resume.Progress.load = saving, loading
+"""
 
 
 def check(made: Clone, undisturbed: Path) -> None:
@@ -73,6 +97,19 @@ def test_a_job_out_of_time_gets_more(fresh: Callable[[], Clone], undisturbed: Pa
     made.inject("sweep_units.py", FIRST.format(deed="time.sleep(600)"))
     assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[-8000:]
     assert sorted(job.state for job in sweeps(made)) == ["COMPLETED", "COMPLETED", "TIMEOUT"]
+    check(made, undisturbed)
+
+
+@pytest.mark.faults
+def test_a_job_out_of_time_is_given_what_is_left(fresh: Callable[[], Clone], undisturbed: Path) -> None:
+    """The job that ran out of time had saved two batches: the next one begins with the third."""
+    made = fresh()
+    made.inject("sweep_units.py", STUCK)
+    assert made.run("relevance", "--set-resources", "sweep_units:runtime=attempt") == 0, made.log()[-8000:]
+    assert sorted(job.state for job in sweeps(made)) == ["COMPLETED", "COMPLETED", "TIMEOUT"]
+    begun = {file.name: int(file.read_text()) for file in (made.folder / "faults").glob("begins-*")}
+    assert sorted(begun.values()) == [0, 0, 2], begun
+    assert not list(made.folder.rglob("*.unfinished"))
     check(made, undisturbed)
 
 

@@ -251,7 +251,7 @@ def tooltip(name: str, form: str, unit: str) -> dict[str, Any]:
 
 
 def hint(fields: dict[str, str]) -> list[dict[str, str]]:
-    """A line of the tooltip of a point: its field and title."""
+    """The lines of the tooltip of a point: fields and their titles."""
     return [{"field": field, "title": title} for field, title in fields.items()]
 
 
