@@ -104,7 +104,7 @@ def document_nll(
 @torch.no_grad()
 def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[float]:
     """Summed negative log-likelihood (nats) of the scored tokens of each window."""
-    losses = [0.0] * len(cut)
+    sums = [0.0] * len(cut)
     budget = min(_TOKENS, logit_positions(text_config(model).vocab_size))
 
     def measure(group: list[int]) -> None:
@@ -115,14 +115,14 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
         scored = mask & (torch.arange(mask.shape[1], device=model.device) >= first)
         logits = model(input_ids=inputs, attention_mask=mask.long(), use_cache=False).logits.float()
         losses = functional.cross_entropy(logits.transpose(1, 2), targets, reduction="none").where(scored, 0.0)
-        sums = losses.double().sum(1)
-        assert_finite(sums, name, _STAGE)
-        for number, total in zip(group, sums.tolist(), strict=True):
-            losses[number] = total
+        totals = losses.double().sum(1)
+        assert_finite(totals, name, _STAGE)
+        for number, total in zip(group, totals.tolist(), strict=True):
+            sums[number] = total
 
     for group in by_length([len(window.tokens) for window in cut], budget):
         halved(measure, group, in_two)
-    return losses
+    return sums
 
 
 def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:

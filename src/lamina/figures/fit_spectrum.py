@@ -78,9 +78,9 @@ def shares(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
 def caption(data: style.Rows) -> str:
     """What the figure shows and from how many samples."""
     ranks = [
-        f"{name} {min(ranks):.0f} to {max(ranks):.0f}"
+        f"{name} {min(effective):.0f} to {max(effective):.0f}"
         for name in sorted({row["recovery"] for row in data})
-        if (ranks := [row["effective_rank"] for row in data if row["recovery"] == name])
+        if (effective := [row["effective_rank"] for row in data if row["recovery"] == name])
     ]
     return (
         "The map h → h + hM that each repair puts in the place of a run. Left: singular values of M, one line per run; "
