@@ -4,7 +4,7 @@
 #   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
 #   diagnoses/{model}/{calibration}/{diagnosis}
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
-#   patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
+#   fits/{key}  patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
 #   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}
 #   exports/{key}/removed={n}/{recovery}/{healing}

@@ -75,6 +75,18 @@ def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> No
     assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
 
 
+def test_a_recovery_that_could_share_a_pass_reruns_no_other_fit(restored: Project) -> None:
+    """The file of the shared pass stays as it is; the new one makes a pass of its own."""
+    change = {
+        "recoveries": {"new": {"method": "linearpatch"}},
+        "studies": {"prune": {"recoveries": ["none", "ghost", "new"]}},
+    }
+    restored.configure(change)
+    jobs = restored.stale()
+    assert of(jobs, "fit_patch", "recovery") == {"new"}
+    assert not rules(jobs) & {"fit_runs", "sweep_units", "prune_step", "heal_variant"}
+
+
 def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
     add_twin(restored, "search", "deepest")
     add_class(

@@ -15,6 +15,7 @@ TINY = "tests/configs/tiny.yaml"
 GPU_STAGES = (
     "capture_activations",
     "sweep_units",
+    "fit_runs",
     "fit_patch",
     "heal_variant",
     "diagnose_layers",

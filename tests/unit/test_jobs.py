@@ -14,6 +14,7 @@ from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.jobs.benchmark_task import BenchmarkTask
 from lamina.jobs.export_variant import ExportVariant
 from lamina.jobs.fit_patch import FitPatch
+from lamina.jobs.fit_runs import FitRuns
 from lamina.jobs.gather_table import parts
 from lamina.jobs.heal_variant import HealVariant
 from lamina.jobs.prepare_calibration import PrepareCalibration
@@ -227,6 +228,19 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert files.gates(mended, "small", "recall", "t", listed[:1]) == both[1:]
     assert file in parts(mended, "calibrations")
     assert file not in parts(mended, "activations")
+
+
+def test_another_recovery_is_no_reason_to_repeat_the_pass_that_recoveries_share(
+    config: Configuration, mended: Configuration
+) -> None:
+    few, more = (FitRuns.of(each, wildcards()) for each in (config, mended))
+    assert [job.name for job in few.jobs] == ["ghost"] and [job.name for job in more.jobs] == ["general", "ghost"]
+    assert few.told() != more.told() and few.followed() == more.followed()
+    # A job finds its fits under exactly what it is told itself.
+    assert more.fits == [FitPatch.of(mended, wildcards(recovery=name)).told() for name in ("general", "ghost")]
+    assert FitPatch.of(config, wildcards(recovery="ghost")).fits == few.output
+    assert "results/calibrations/small/corpus.parquet" in more.inputs["data"] and "data" not in few.inputs
+    assert "lamina.recovery.ghost" in few.modules
 
 
 def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw, tmp_path: Path) -> None:

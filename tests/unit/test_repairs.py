@@ -12,8 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import lamina
+import lamina.models.load
 import lamina.recovery
-from lamina import paths
+from lamina import models, paths
 from lamina.config import recoveries
 from lamina.config.entry import option
 from lamina.data import calibrations
@@ -22,11 +23,12 @@ from lamina.evaluation import assembly
 from lamina.jobs.changes import IN_LOOP, weighed
 from lamina.jobs.export_variant import ExportVariant
 from lamina.jobs.fit_patch import FitPatch
+from lamina.jobs.fit_runs import FitRuns
 from lamina.models import modeling_lamina, unchanged
 from lamina.models.boundary import share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import ghost, protocol
+from lamina.recovery import ghost, patch, protocol
 from lamina.streams import moments
 from lamina.streams.sources import Source
 from lamina.tables import store
@@ -91,7 +93,7 @@ def results(tmp_path: Path) -> Path:
     results, folder = tmp_path / "results", base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
-    manifest |= {"trust_remote_code": False, **unchanged.digests(folder)}
+    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **unchanged.digests(folder)}
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
@@ -101,31 +103,72 @@ def results(tmp_path: Path) -> Path:
     return results
 
 
-def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
-    """Fit both sizes, also on `files` (NAME=FILE); the rows of the table."""
+def fit_job(
+    results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
+) -> FitPatch:
+    """The job of both sizes, also on `files` (NAME=FILE), or with its fits in a `shared` file."""
     entry, data = recoveries.read(options), dict(entry.split("=", 1) for entry in files or [])
-    run(
-        FitPatch(
-            manifest=paths.manifest("tiny", results),
-            calibration=paths.calibration("tiny", "words", results),
-            data=data,
-            plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
-            sizes=[1, 2],
-            name=name,
-            recovery=entry,
-            weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
-            own="words",
-            seed=0,
-            output=paths.patch(PRUNED.key, name, results),
-            table=paths.patch_table(PRUNED.key, name, results),
-        )
+    return FitPatch(
+        manifest=paths.manifest("tiny", results),
+        calibration=paths.calibration("tiny", "words", results),
+        data=data,
+        plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
+        sizes=[1, 2],
+        name=name,
+        recovery=entry,
+        weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
+        own="words",
+        seed=0,
+        fits=str(shared) if shared else None,
+        output=paths.patch(PRUNED.key, name, results),
+        table=paths.patch_table(PRUNED.key, name, results),
     )
+
+
+def fitted(
+    results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """Run the job; the rows of the table."""
+    run(fit_job(results, name, files, shared, **options))
     return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
 
 @torch.no_grad()
 def logits(model: Any) -> torch.Tensor:
     return model(input_ids=tiny.tokens(), use_cache=False).logits
+
+
+def test_jobs_take_their_fits_from_the_pass_that_they_share(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a model. A job of other options does not find its own there, and fits by itself."""
+    file = tmp_path / "fits.safetensors"
+    ways: dict[str, dict[str, Any]] = {name: {"method": name} for name in ("ghost", "linearpatch", "replaceme")}
+    jobs = [fit_job(results, name, shared=file, **options) for name, options in ways.items()]
+    run(
+        FitRuns(
+            **{name: getattr(jobs[0], name) for name in ("manifest", "calibration", "plans", "own", "seed")},
+            fits=[json.dumps({"job": job._plain()}) for job in jobs],  # as `run` tells them
+            output=str(file),
+        )
+    )
+    alone = {name: fitted(results, name, **options) for name, options in ways.items()}
+    loads: list[Any] = []
+    load = models.load.load_model
+    monkeypatch.setattr(models.load, "load_model", lambda *args: loads.append(args) or load(*args))
+    for name, options in ways.items():
+        rows = fitted(results, name, shared=file, **options)
+        assert not loads and len(rows) == 3
+        for row, other in zip(rows, alone[name], strict=True):
+            assert row.keys() == other.keys()
+            for column, value in row.items():
+                if isinstance(value, float | list):
+                    assert value == pytest.approx(other[column], rel=1e-3, abs=1e-6), column
+                else:
+                    assert value == other[column], column
+        assert patch.load(paths.patch(PRUNED.key, name, results), 2).keys() == {(2, 3), (4, 5)}
+    assert fitted(results, "ghost", shared=file, method="ghost", ridge=0.5)[0]["ridge"] == 0.5
+    assert len(loads) == 1
 
 
 def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoint(

@@ -1,4 +1,4 @@
-"""Fit one recovery for all plan sizes of a selector: one model load, shared forward passes."""
+"""Fit one recovery for all plan sizes of a selector, or take its fits from a pass that several recoveries shared."""
 
 from lamina import seal
 from lamina.data import calibrations
@@ -11,13 +11,13 @@ from lamina.tables import store
 if __name__ == "__main__":
     with explained():
         job = FitPatch.read()
-        plans = [seal.read_json(file) for file in job.plans]
-        plans = [plan for plan in plans if plan["units"]]
-        tensors, rows, reasons = {}, [], {}
-        if plans:
+        manifest = seal.read_json(job.manifest)
+        ask = fitting.asked(job, map(seal.read_json, job.plans), manifest["n_layers"])
+        groups = fitting.taken(job, ask, job.heard) if ask.plans else []
+        if groups is None:
             files = {job.own: job.calibration} | job.data
             read = {name: calibrations.read(file) for name, file in files.items()}
-            model = load_model(seal.read_json(job.manifest))
-            tensors, rows, reasons = fitting.fitted(job, model, plans, read)
-        patch.save(job.output, job.recovery.method, tensors, reasons)
+            groups = fitting.fitted(job, load_model(manifest), ask, read)
+        tensors, rows = fitting.written(job, ask, groups)
+        patch.save(job.output, job.recovery.method, tensors, ask.reasons)
         store.write(job.table, store.from_rows("patches", rows), job.provenance)

@@ -34,6 +34,8 @@ class Recovery(ByValue):
     LINEAR: ClassVar[bool] = True
     # Whether it is folded into weights and leaves no patch that could be trained.
     FOLDED: ClassVar[bool] = False
+    # Whether it is fitted on matrices (C, C) of sums, and not on vectors (C,) only.
+    MATRICES: ClassVar[bool] = True
 
     method: str = option("The recovery method.")
     data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
@@ -69,6 +71,18 @@ class Recovery(ByValue):
             weights[name] = weights.get(name, 0.0) + (auto if weight == AUTO else weight)
         return weights
 
+    @property
+    def one_pass(self) -> bool:
+        """Whether it is fitted on statistics of one pass over the unpruned model, which several recoveries can share.
+
+        Its module then has `collector` and `collected`, see `lamina.recovery.protocol`.
+        """
+        return False
+
+    def shares(self, own: str) -> bool:
+        """Whether variants of the calibration `own` get it from a pass that recoveries share."""
+        return self.one_pass and not self.automatic(own)
+
     def automatic(self, own: str) -> list[str]:
         """The calibrations whose weight must be chosen; that of the variant itself is given."""
         return [name for name, weight in self.data.items() if weight == AUTO and name != own]
@@ -87,6 +101,10 @@ class Ghost(Recovery):
         False,
     )
 
+    @property
+    def one_pass(self) -> bool:
+        return not self.refit
+
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():
@@ -97,10 +115,16 @@ class Ghost(Recovery):
 class LinearPatch(Recovery):
     """One scale per channel of the residual stream where a run of layers went, after arXiv 2505.24680."""
 
+    MATRICES = False
+
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(
         "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
     )
+
+    @property
+    def one_pass(self) -> bool:
+        return True
 
 
 class ReplaceMe(Recovery):
@@ -118,6 +142,10 @@ class ReplaceMe(Recovery):
     epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
     learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
 
+    @property
+    def one_pass(self) -> bool:
+        return self.objective == "least_squares"
+
 
 class PruneComp(Recovery):
     """One number that makes the stream as large as it was, folded into all weights before a run, after
@@ -125,8 +153,13 @@ class PruneComp(Recovery):
     """
 
     FOLDED = True
+    MATRICES = False
 
     method: Literal["prune_comp"] = "prune_comp"
+
+    @property
+    def one_pass(self) -> bool:
+        return True
 
 
 class Streamline(Recovery):

@@ -9,6 +9,7 @@ from lamina.cost.tokens import Tokens
 from lamina.streams import footprint
 from lamina.streams.batches import TOKENS, logit_positions
 from lamina.streams.footprint import HOST, Shape
+from lamina.variant import Variant
 from lamina.workflow import studies
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
@@ -38,7 +39,8 @@ def peaks(
     for variant in studies.variants(config):
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.recovery != "none":
-            at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, variant.removed))
+            runs = variant.removed * _matrices(config, variant)
+            at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
@@ -50,6 +52,13 @@ def peaks(
         lines = min(every, BENCHMARKED, fitting)
         at_least("benchmark", footprint.benchmark(shapes[model], tokens.longest, lines, every))
     return largest
+
+
+def _matrices(config: Configuration, variant: Variant) -> int:
+    """Kinds of matrices that one pass collects for the runs of a variant: one for each method that shares the pass."""
+    place = {"model": variant.model, "calibration": variant.calibration, "selector": variant.selector}
+    sharing = [config.recoveries[name] for name in studies.fitted_together(config, place)]
+    return max(1, len({entry.method for entry in sharing if entry.MATRICES}))
 
 
 def _lengths(tokens: Tokens) -> range:

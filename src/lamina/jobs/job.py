@@ -145,6 +145,11 @@ class Job(Part):
         return job
 
     @property
+    def heard(self) -> str:
+        """All that the job was told, as `told` gives it to the rule."""
+        return self._text
+
+    @property
     def provenance(self) -> dict[str, str]:
         """What the job's files say of their origin: the digest of the code, a hash of what the job was told, its seed.
 

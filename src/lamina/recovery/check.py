@@ -47,11 +47,22 @@ def measure(
     tokens: int = TOKENS,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
-    """The columns that this adds to the row of each boundary in table `patches`; `run` is the pass that gives the
-    streams.
+    """The columns that this adds to the row of each boundary in table `patches`, see `measure_all`."""
+    return dict(zip(patches, measure_all(model, sources, list(patches.items()), seed, tokens, run), strict=True))
 
-    `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a bootstrap
-    over held-out documents, null for a single one.
+
+def measure_all(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    patches: Sequence[tuple[Boundary, Patch]],
+    seed: int,
+    tokens: int = TOKENS,
+    run: taps.Run = taps.run,
+) -> list[dict[str, Any]]:
+    """The columns that this adds to the row of each patch in table `patches`; `run` is the pass that gives the streams.
+
+    One pass serves all `patches`, of which several may be at one boundary. They are those fitted without the held-out
+    samples of the same `seed`. Standard errors are those of a bootstrap over held-out documents, null for a single one.
     """
     held, others = [], []
     for source, flags in zip(sources, split(sources, seed), strict=True):
@@ -63,23 +74,19 @@ def measure(
         held += parts[True]
         others += random.Random(seed).sample(parts[False], min(max(1, len(parts[True]) // 2), len(parts[False])))
     chosen = held + others
-    operators = {
-        boundary: (patch.operator.double().to(model.device), None if patch.bias is None else patch.bias.double())
-        for boundary, patch in patches.items()
-    }
+    operators = [
+        (boundary, patch.operator.double().to(model.device), None if patch.bias is None else patch.bias.double())
+        for boundary, patch in patches
+    ]
     weights = torch.tensor([weight for weight, _ in chosen], dtype=torch.float64, device=model.device)
     channels = int(text_config(model).hidden_size)
-    sums = {
-        boundary: _Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen)))))
-        for boundary in patches
-    }
+    sums = [_Sums(*(weights.new_zeros(shape) for shape in ((2, 2, channels), (2,), (3, len(chosen))))) for _ in patches]
 
     def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         numbers = torch.tensor(batch.samples, device=model.device)[:, None].expand(batch.real.shape)
         # Memory runs out before anything is added: for X, Y, what is missing of Y twice, and their products and copies.
         reserve(min(batch.real.numel(), max(1, BATCH // channels)), channels, count=8, on=model.device)
-        for (start, end), (operator, bias) in operators.items():
-            boundary_sums = sums[start, end]
+        for ((start, end), operator, bias), boundary_sums in zip(operators, sums, strict=True):
             for x, y, number in rows(streams[start], streams[end], numbers, wanted=batch.real):
                 sample = number.long()
                 group, weight = (sample >= len(held)).long(), weights[sample]
@@ -93,10 +100,10 @@ def measure(
                 for place, vector in enumerate((before, after, y)):
                     boundary_sums.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
 
-    places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
+    places, tokens = [place for boundary, _ in patches for place in boundary], min(tokens, BATCH // channels)
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
     (copies,) = documents([[sequence for _, sequence in held]])
-    return {boundary: _columns(boundary_sums, copies) for boundary, boundary_sums in sums.items()}
+    return [_columns(boundary_sums, copies) for boundary_sums in sums]
 
 
 def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:

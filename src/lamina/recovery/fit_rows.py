@@ -8,6 +8,7 @@ import torch
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.surgery import parse, removed_layers, runs
+from lamina.recovery import protocol
 from lamina.variant import Variant
 
 
@@ -31,6 +32,11 @@ def row(variant: Variant, boundary: Boundary, facts: Mapping[str, Any]) -> dict[
     """One row of table `patches`; `facts` are those of the fit, of `shape`, and of `lamina.recovery.check`."""
     keys = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
     return {**keys, **facts}
+
+
+def facts(method: protocol.Repair, fit: protocol.Fit, checked: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of a fit: its own columns, those of `shape`, and those that `lamina.recovery.check` measured."""
+    return {**fit.facts, **shape(method.as_patch(fit.tensors)), **checked}
 
 
 def shape(patch: Patch | None) -> dict[str, Any]:

@@ -1,78 +1,124 @@
 """One recovery fitted for the plans of a selector, of several sizes, and what table `patches` says of the fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Calibration
 from lamina.jobs.fit_patch import FitPatch
 from lamina.models.boundary import Boundary
-from lamina.models.structure import layers_of
 from lamina.modules import load
-from lamina.recovery import check, fit_rows, patch, protocol
+from lamina.recovery import check, fit_rows, fits, patch, protocol
+from lamina.recovery.protocol import Tensors
 from lamina.streams import taps
 from lamina.streams.sources import Source
 from lamina.variant import Variant
 
+Group = tuple[Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]]
+"""Tensors and columns of table `patches` of boundaries, and by plan size more columns of those that use them."""
 
-def fitted(
-    job: FitPatch, model: PreTrainedModel, plans: Sequence[Mapping[str, Any]], read: Mapping[str, Calibration]
-) -> tuple[dict[str, Any], list[dict[str, Any]], dict[int, str]]:
-    """The tensors of all boundaries, the rows of table `patches`, and why plans of some sizes have no repair.
+
+@dataclass(frozen=True)
+class Asked:
+    """What a recovery is asked for.
+
+    Attributes
+    ----------
+    plans : those that it can repair.
+    wanted : the boundaries of each of them, by its size.
+    refused : rows of table `patches` for the boundaries that it cannot repair.
+    reasons : why the others have no repair, by their sizes.
+    """
+
+    plans: list[Mapping[str, Any]]
+    wanted: dict[int, list[Boundary]]
+    refused: list[dict[str, Any]]
+    reasons: dict[int, str]
+
+    @property
+    def boundaries(self) -> list[Boundary]:
+        """All of them, from the first layer on."""
+        return sorted({boundary for part in self.wanted.values() for boundary in part})
+
+
+def asked(job: FitPatch, plans: Iterable[Mapping[str, Any]], depth: int) -> Asked:
+    """What the job's recovery is asked for, by plans of a model with `depth` layers."""
+    left, wanted, rows, reasons = [], {}, [], {}
+    method = protocol.method(job.recovery.method)
+    for plan in (plan for plan in plans if plan["units"]):
+        boundaries = fit_rows.boundaries(plan, depth)
+        refused = {at: reason for at in boundaries if (reason := protocol.refused(method, at))}
+        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in refused.items()]
+        if refused:
+            reasons[plan["removed"]] = next(iter(refused.values()))
+        else:
+            left.append(plan)
+            wanted[plan["removed"]] = boundaries
+    return Asked(left, wanted, rows, reasons)
+
+
+def taken(job: FitPatch, ask: Asked, told: str) -> list[Group] | None:
+    """The fits that a pass for several recoveries has made for the job, which was `told` so; None without them."""
+    made = fits.load(job.fits, fits.key(told)) if job.fits else None
+    if made is None or not made.keys() >= set(ask.boundaries):
+        return None
+    tensors, facts = ({at: both[0] for at, both in made.items()}, {at: both[1] for at, both in made.items()})
+    return [(tensors, facts, dict.fromkeys(ask.wanted, {}))]
+
+
+def fitted(job: FitPatch, model: PreTrainedModel, ask: Asked, read: Mapping[str, Calibration]) -> list[Group]:
+    """The fits that the job makes itself.
 
     Parameters
     ----------
     model
         The unpruned base model.
-    plans
-        Those that remove something.
     read
         What the recovery is fitted on, by name, the variants' own calibration first.
     """
-    tensors: dict[str, Any] = {}
-    rows: list[dict[str, Any]] = []
-    reasons: dict[int, str] = {}
     method, seed, options = protocol.method(job.recovery.method), job.seed, job.recovery
-    wanted = {plan["removed"]: fit_rows.boundaries(plan, len(layers_of(model))) for plan in plans}
-    left = list(plans)
-    for plan in plans:
-        refused = {at: reason for at in wanted[plan["removed"]] if (reason := protocol.refused(method, at))}
-        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in refused.items()]
-        if refused:
-            left.remove(plan)
-            del wanted[plan["removed"]]
-            reasons[plan["removed"]] = next(iter(refused.values()))
     sources = [Source(read[name].sequences(), weight) for name, weight in job.weights]
-    groups: list[tuple[Any, dict[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]]]
-    if not left:
-        groups = []
-    elif not job.weights:
+    if not job.weights:
         weighing = load("lamina.recovery.weighing")
-        groups = [
-            (fits, _facts(model, weighed, method, fits, seed), chosen)
-            for weighed, fits, chosen in weighing.groups(model, read, left, wanted, options, seed)
+        return [
+            _group(made, _facts(model, weighed, method, made, seed), chosen)
+            for weighed, made, chosen in weighing.groups(model, read, ask.plans, ask.wanted, options, seed)
         ]
-    elif getattr(options, "refit", False):
+    if getattr(options, "refit", False):
         chained, groups = load("lamina.recovery.refit"), []
-        for removed, part in wanted.items():
-            fits, behind = chained.fit(model, sources, part, options, seed)
+        for removed, part in ask.wanted.items():
+            made, behind = chained.fit(model, sources, part, options, seed)
             facts: dict[Boundary, dict[str, Any]] = {}
-            for boundary, fit in fits.items():
+            for boundary, fit in made.items():
                 facts |= _facts(model, sources, method, {boundary: fit}, seed, behind[boundary])
-            groups.append((fits, facts, {removed: {}}))
-    else:
-        every = sorted({boundary for part in wanted.values() for boundary in part})
-        collected = method.collect(model, sources, every, options, seed)
-        fits = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-        groups = [(fits, _facts(model, sources, method, fits, seed), dict.fromkeys(wanted, {}))]
-    for fits, facts, chosen in groups:
-        for plan in (plan for plan in left if plan["removed"] in chosen):
-            part = wanted[plan["removed"]]
-            tensors |= patch.tensors(plan["removed"], {boundary: fits[boundary].tensors for boundary in part})
-            about = chosen[plan["removed"]]
+            groups.append(_group(made, facts, {removed: {}}))
+        return groups
+    collected = method.collect(model, sources, ask.boundaries, options, seed)
+    made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
+    return [_group(made, _facts(model, sources, method, made, seed), dict.fromkeys(ask.wanted, {}))]
+
+
+def written(job: FitPatch, ask: Asked, groups: Iterable[Group]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """The tensors of a patch file and the rows of table `patches`."""
+    named: dict[str, torch.Tensor] = {}
+    rows = list(ask.refused)
+    for tensors, facts, chosen in groups:
+        for plan in (plan for plan in ask.plans if plan["removed"] in chosen):
+            part, about = ask.wanted[plan["removed"]], chosen[plan["removed"]]
+            named |= patch.tensors(plan["removed"], {boundary: tensors[boundary] for boundary in part})
             rows += [fit_rows.row(_variant(job, plan), boundary, facts[boundary] | about) for boundary in part]
-    return tensors, rows, reasons
+    return named, rows
+
+
+def _group(
+    made: Mapping[Boundary, protocol.Fit],
+    facts: Mapping[Boundary, dict[str, Any]],
+    chosen: Mapping[int, dict[str, Any]],
+) -> Group:
+    return {boundary: fit.tensors for boundary, fit in made.items()}, facts, chosen
 
 
 def _variant(job: FitPatch, plan: Mapping[str, Any]) -> Variant:
@@ -83,15 +129,12 @@ def _facts(
     model: PreTrainedModel,
     sources: Sequence[Source],
     method: protocol.Repair,
-    fits: Mapping[Boundary, protocol.Fit],
+    made: Mapping[Boundary, protocol.Fit],
     seed: int,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
     """What table `patches` says of each fit; errors token by token where it is a linear map of the stream."""
-    maps = {boundary: method.as_patch(fit.validated) for boundary, fit in fits.items()}
+    maps = {boundary: method.as_patch(fit.validated) for boundary, fit in made.items()}
     linear = {boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None}
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}
-    return {
-        boundary: {**fit.facts, **fit_rows.shape(method.as_patch(fit.tensors)), **checked.get(boundary, {})}
-        for boundary, fit in fits.items()
-    }
+    return {boundary: fit_rows.facts(method, fit, checked.get(boundary, {})) for boundary, fit in made.items()}

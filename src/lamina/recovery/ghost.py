@@ -32,6 +32,16 @@ def collect(
     return moments.collect(model, sources, boundaries, seed)
 
 
+def collected(options: Ghost) -> str:
+    """What is collected for it: equal names are collected once."""
+    return "moments of the stream"
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: Ghost) -> moments.Collector:
+    """What collects its moments in a pass that several recoveries share."""
+    return moments.Collector(model, boundaries)
+
+
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """Fit one boundary.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.config.recoveries import LinearPatch
@@ -52,6 +53,49 @@ class Channels:
         return float((square.clamp_min(0) / self.yy.sum()).sqrt()) if self.yy.sum() > 0 else 0.0
 
 
+class Collector:
+    """Collects the sums of boundaries while a pass goes over the samples, see `lamina.streams.moments.Collector`."""
+
+    def __init__(self, model: PreTrainedModel, boundaries: Sequence[Boundary], form: str) -> None:
+        channels = int(text_config(model).hidden_size)
+        self.places = [place for boundary in boundaries for place in boundary]
+        self.outputs: list[nn.Module] = []
+        self._block = hadamard(channels if form == "rotated" else 1).to(model.device)
+        self._sums = {
+            boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in boundaries
+        }
+
+    @staticmethod
+    def size(channels: int) -> int:
+        """Bytes of one boundary."""
+        return 2 * 4 * 8 * channels
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        """Add a batch; all of its sums are there before any is added, so that a batch may be halved."""
+        added = []
+        for boundary, sums in self._sums.items():
+            x, y = (rotate(streams[place].double(), self._block) * batch.real[..., None] for place in boundary)
+            for split, lines in zip(sums, (~held, held), strict=True):
+                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
+        for split, more in added:
+            for name, value in vars(split.plus(more)).items():
+                setattr(split, name, value)
+
+    def taken(self, boundary: Boundary, samples: int) -> Statistics[Channels]:
+        """The sums of one boundary after a pass over so many samples."""
+        return Statistics(*self._sums.pop(boundary), samples)
+
+
+def collected(options: LinearPatch) -> str:
+    """What is collected for it: equal names are collected once."""
+    return f"channels {options.form}"
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: LinearPatch) -> Collector:
+    """What collects its sums in a pass that several recoveries share."""
+    return Collector(model, boundaries, options.form)
+
+
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -60,26 +104,11 @@ def collect(
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, fit and held-out samples apart, all boundaries in one pass."""
-    channels = int(text_config(model).hidden_size)
-    block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
     wanted = sorted(set(boundaries))
-    sums_of = {boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in wanted}
-
-    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
-        # All of them before any is added, so that a batch may be halved.
-        added = []
-        for boundary, sums in sums_of.items():
-            x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
-            for split, lines in zip(sums, (~held, held), strict=True):
-                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
-        for split, more in added:
-            for name, value in vars(split.plus(more)).items():
-                setattr(split, name, value)
-
-    over.run(model, sources, [place for boundary in wanted for place in boundary], add, seed)
-    samples = over.counted(sources)
-    for boundary, (fit, heldout) in sums_of.items():
-        yield boundary, Statistics(fit, heldout, samples)
+    sums, samples = collector(model, wanted, options), over.counted(sources)
+    over.run(model, sources, sums.places, sums.add, seed)
+    for boundary in wanted:
+        yield boundary, sums.taken(boundary, samples)
 
 
 def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:

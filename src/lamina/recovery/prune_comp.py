@@ -39,6 +39,17 @@ def collect(
     return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
 
 
+def collected(options: PruneComp) -> str:
+    """What is collected for it: the sums of `linearpatch` without a rotation."""
+    return linearpatch.collected(LinearPatch(form="diag"))
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: PruneComp) -> linearpatch.Collector:
+    """What collects its sums in a pass that several recoveries share; it raises what `collect` raises."""
+    writers(model, len(layers_of(model)))
+    return linearpatch.Collector(model, boundaries, "diag")
+
+
 def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
     """The mean ratio over samples and channels."""
     seen, unseen = statistics.fit, statistics.heldout

@@ -56,14 +56,29 @@ def collect(
     LaminaError
         If a run is refused, or the family's MLP output is not added to the stream as it is.
     """
+    before = _projections(model, boundaries)
+    statistics = moments.collect(model, sources, boundaries, seed, regressors=before)
+    if options.objective == "least_squares":
+        return statistics
+    trained = _train(model, sources, boundaries, before, options, seed)
+    return ((boundary, Trained(**vars(sums), operators=trained[boundary])) for boundary, sums in statistics)
+
+
+def collected(options: ReplaceMe) -> str:
+    """What is collected for it: equal names are collected once."""
+    return "moments of the MLP before"
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: ReplaceMe) -> moments.Collector:
+    """What collects its moments in a pass that several recoveries share; it raises what `collect` raises."""
+    return moments.Collector(model, boundaries, _projections(model, boundaries))
+
+
+def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[int, nn.Module]:
+    """The module into which the map of each start is folded."""
     if reason := next(filter(None, map(refused, boundaries)), None):
         raise LaminaError(reason)
-    before = {start: down_projection(model, start - 1) for start, _ in boundaries}
-    collected = moments.collect(model, sources, boundaries, seed, regressors=before)
-    if options.objective == "least_squares":
-        return collected
-    trained = _train(model, sources, boundaries, before, options, seed)
-    return ((boundary, Trained(**vars(sums), operators=trained[boundary])) for boundary, sums in collected)
+    return {start: down_projection(model, start - 1) for start, _ in boundaries}
 
 
 @dataclass

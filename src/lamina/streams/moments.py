@@ -6,7 +6,6 @@ as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64;
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
 import torch
@@ -24,6 +23,7 @@ from lamina.streams.sources import Source
 # Numbers of one stream in a batch, 16 MiB in float64: what a pass needs beside the moments then depends neither on the
 # number of tokens nor on C.
 BATCH = 1 << 21
+MEMORY = 8 << 30  # bytes of what one pass collects
 
 
 @dataclass
@@ -111,13 +111,49 @@ class Statistics(Generic[S]):
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
+class Collector:
+    """Collects the moments of boundaries while a pass goes over the samples.
+
+    With `regressors`, X is the output of the module for a boundary's start, and not the stream there.
+
+    Attributes
+    ----------
+    places : the streams that it needs.
+    outputs : the modules whose outputs it needs, in the order of `add`.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, boundaries: Sequence[Boundary], regressors: Mapping[int, nn.Module] | None = None
+    ) -> None:
+        self.places = [place for boundary in boundaries for place in boundary]
+        self._starts = sorted({start for start, _ in boundaries if start in (regressors or {})})
+        self.outputs = [(regressors or {})[start] for start in self._starts]
+        channels = int(text_config(model).hidden_size)
+        self._fit, self._heldout = empty(boundaries, channels, model.device), empty(boundaries, channels, model.device)
+
+    @staticmethod
+    def size(channels: int) -> int:
+        """Bytes of one boundary."""
+        return 4 * 8 * channels**2
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        """Add a batch, whose lines `held` (lines,) are held out; memory runs out before anything is added."""
+        inputs = dict(zip(self._starts, batch.outputs, strict=True))
+        accumulate(self._fit, streams, inputs, batch.real & ~held[:, None], weight)
+        accumulate(self._heldout, streams, inputs, batch.real & held[:, None], weight)
+
+    def taken(self, boundary: Boundary, samples: int) -> Statistics[Moments]:
+        """The moments of one boundary after a pass over so many samples; they are not kept."""
+        return Statistics(self._fit.pop(boundary), self._heldout.pop(boundary), samples)
+
+
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
     boundaries: Sequence[Boundary],
     seed: int,
     tokens: int = TOKENS,
-    memory: int = 8 << 30,
+    memory: int = MEMORY,
     regressors: Mapping[int, nn.Module] | None = None,
     run: taps.Run = taps.run,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
@@ -129,39 +165,14 @@ def collect(
     start, and not the stream there; `run` can give another stream, see `taps.entering`.
     """
     channels = int(text_config(model).hidden_size)
-    per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
-    wanted, regressors = sorted(set(boundaries)), regressors or {}
-    samples = over.counted(sources)
+    per_pass, tokens = max(1, memory // Collector.size(channels)), min(tokens, BATCH // channels)
+    wanted, samples = sorted(set(boundaries)), over.counted(sources)
     for first in range(0, len(wanted), per_pass):
         part = wanted[first : first + per_pass]
-        starts = sorted({start for start, _ in part if start in regressors})
-        fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
-        over.run(
-            model,
-            sources,
-            [place for boundary in part for place in boundary],
-            partial(_add, fit, heldout, starts),
-            seed,
-            tokens,
-            [regressors[start] for start in starts],
-            run,
-        )
+        collector = Collector(model, part, regressors)
+        over.run(model, sources, collector.places, collector.add, seed, tokens, collector.outputs, run)
         for boundary in part:
-            yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
-
-
-def _add(
-    fit: Mapping[Boundary, Moments],
-    heldout: Mapping[Boundary, Moments],
-    starts: Sequence[int],
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-    held: torch.Tensor,
-    weight: float,
-) -> None:
-    inputs = dict(zip(starts, batch.outputs, strict=True))
-    accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
-    accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
+            yield boundary, collector.taken(boundary, samples)
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:

@@ -5,7 +5,7 @@ overlap share their jobs, and sorted, so that the order of studies and names cha
 """
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import product
 
@@ -52,6 +52,17 @@ def sizes(config: Configuration, model: str, calibration: str, selector: str, re
             if variant.selector == selector and variant.recovery == recovery
         }
     )
+
+
+def fitted_together(config: Configuration, w: Mapping[str, str]) -> list[str]:
+    """The recoveries of the selector at `w` that get their fits from one pass."""
+    used = {
+        variant.recovery
+        for study in _pruning(config)
+        for variant in _study_variants(config, study, w["model"], w["calibration"])
+        if variant.selector == w["selector"]
+    }
+    return sorted(name for name in used - {"none"} if config.recoveries[name].shares(w["calibration"]))
 
 
 def block_variants(config: Configuration, model: str, calibration: str, task: str, block: int) -> list[Variant]:
