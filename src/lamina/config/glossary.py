@@ -17,7 +17,7 @@ _UNLISTED = ("metric", "recovery", "also", "data", "donors", "method", "strategy
 
 
 def glossary(config: Configuration) -> dict[str, dict[str, str]]:
-    """By section (`selectors`, `recoveries`, `healings`) the names that studies list, and what each does."""
+    """What each name that studies list does, by section (`selectors`, `recoveries`, `healings`)."""
     prune = [study for study in config.studies.values() if isinstance(study, Prune)]
     picked = list(dict.fromkeys(name for study in prune for name in study.selectors))
     in_loop = [name for selector in picked if (name := config.selectors[selector].recovery)]

@@ -1,4 +1,4 @@
-"""The relevance metrics, one entry each: what a metric is measured by, and who may use it.
+"""The relevance metrics, one entry each: which pass measures a metric, and which strategies may use it.
 
 An entry is the literal `METRIC` in the metric's module of `lamina.relevance`, beside its formula. It is read from the
 source, since the configuration imports nothing of what computes numbers.

@@ -125,7 +125,7 @@ def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
 
 
 def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
-    """Values below a node; `known` holds those of nodes that were counted, 0 while one is being counted."""
+    """The number of values in a node. `known` holds the numbers of counted nodes, and 0 for nodes being counted."""
     if id(node) not in known:
         known[id(node)] = 0
         inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []

@@ -9,9 +9,9 @@ from lamina.relevance.statistics import document_weights, interval
 
 
 def ends(draws: np.ndarray, documents: int) -> tuple[Sequence[float | None], Sequence[float | None]]:
-    """Ends of the 95 % intervals of measures (1 + draws, measures), the first row being the plain values.
+    """Ends of the 95 % intervals of measures (1 + draws, measures); the first row holds the plain values.
 
-    None from a single document.
+    The ends are None for a single document.
     """
     if documents == 1:
         nothing = [None] * draws.shape[1]
@@ -28,7 +28,7 @@ def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dic
     sums
         What each sample adds to each measure, (samples, measures).
     numbers
-        What it adds to the count below, (samples,); samples of 0 count for nothing.
+        What each sample adds to the count that divides the sum, (samples,); samples of 0 are left out.
     copies
         The document of each sample.
     """

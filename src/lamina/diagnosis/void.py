@@ -1,8 +1,8 @@
 """Which layers a token passes without growing: void layers (arXiv 2505.14467).
 
-With n_l the norm of the stream that leaves layer l and Δ_l = n_l - n_(l-1), layer l is void for a token if
-Δ_l < α (max Δ_j - min Δ_j), both over the layers j before it. Nothing is removed: whether a void layer can go is a
-question for the accuracy metric.
+Let n_l be the norm of the stream that leaves layer l, and Δ_l = n_l - n_(l-1). Layer l is void for a token if
+Δ_l < α (max Δ_j - min Δ_j), both over the layers j before it. Nothing is removed: the accuracy metric says whether a
+void layer can go.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from lamina.variant import Variant
 
 @dataclass(frozen=True)
 class Parts:
-    """What `materialise` makes a variant of; all None for the unpruned model. `adapter` is a folder."""
+    """The parts from which `materialise` makes a variant; all None for the unpruned model. `adapter` is a folder."""
 
     plan: Mapping[str, Any] | None
     patches: Mapping[Boundary, Fitted] | None
@@ -26,13 +26,13 @@ class Parts:
 
 
 def plan(variant: Variant, results: str | Path = paths.RESULTS) -> dict[str, Any] | None:
-    """The plan behind a variant, None for the unpruned model; one without units was refused."""
+    """The plan behind a variant, None for the unpruned model; a plan without units was refused."""
     file = paths.variant_files(variant, results).plan
     return seal.read_json(file) if file else None
 
 
 def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None:
-    """Why there is no such variant: its plan was refused, or the repair of that plan; None if there is."""
+    """Why a variant does not exist: its plan or the repair of its plan was refused. None if the variant exists."""
     removal, file = plan(variant, results), paths.variant_files(variant, results).patch
     if removal is not None and not removal["units"]:
         return str(removal["refused"])
@@ -40,7 +40,7 @@ def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None
 
 
 def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
-    """What stands in a variant's files under `results`.
+    """The contents of a variant's files under `results`.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
 def in_turn(
     base: PreTrainedModel, wanted: Sequence[Variant], results: str | Path = paths.RESULTS
 ) -> Iterator[tuple[Variant, PreTrainedModel]]:
-    """Each variant, one at a time; those that were refused are left out."""
+    """Each variant that was not refused, one at a time."""
     for variant in wanted:
         if not refused(variant, results):
             parts = read(variant, results)
@@ -64,5 +64,5 @@ def in_turn(
 
 
 def title(variant: Variant) -> str:
-    """How messages call a variant."""
+    """The name of a variant in messages."""
     return f"the model '{variant.model}'" if variant.is_base else f"the variant {variant}"

@@ -25,12 +25,12 @@ _PASSES = 5
 
 
 def prompts(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Drafts) -> list[list[int]]:
-    """The first `prompt` tokens of the first `prompts` documents that are longer.
+    """The first `prompt` tokens of the first `prompts` documents that have more tokens than that.
 
     Raises
     ------
     LaminaError
-        If fewer than two documents are.
+        If fewer than two documents are long enough.
     """
     encoded = (encode(tokenizer, text) for text in documents)
     starts = [tokens[: options.prompt] for tokens in encoded if len(tokens) > options.prompt][: options.prompts]
@@ -48,9 +48,9 @@ def measure(
     asked: Sequence[Sequence[int]],
     options: Drafts,
 ) -> list[dict[str, Any]]:
-    """Two rows of table `drafts` per (keys, variant): the likeliest token taken, and tokens drawn.
+    """Two rows of table `drafts` per (keys, variant): one for greedy decoding, one for sampled tokens.
 
-    `variants` may be a generator, so that only one exists at a time; they share the base's weights.
+    `variants` may be a generator, so that only one exists at a time. Variants share the base's weights.
 
     Raises
     ------
@@ -83,7 +83,7 @@ def measure(
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float | None, float | None]:
-    """r = ΣA/ΣB over prompts and its standard error, var(r) = K/(K-1) Σ(A - r B)² / (ΣB)²; None where there is none."""
+    """r = ΣA/ΣB over prompts and its standard error, var(r) = K/(K-1) Σ(A - r B)² / (ΣB)²; None where undefined."""
     total, count = math.fsum(below), len(below)
     if total <= 0:
         return None, None
@@ -93,12 +93,12 @@ def ratio(above: Sequence[float], below: Sequence[float]) -> tuple[float | None,
 
 
 def expected_tokens(acceptance: float, draft: int) -> float:
-    """Tokens of a round, (1 - α^(g+1)) / (1 - α), if all tokens are accepted alike [arXiv 2211.17192, eq. 1]."""
+    """Tokens of a round, (1 - α^(g+1)) / (1 - α), if acceptance α is the same for all [arXiv 2211.17192, eq. 1]."""
     return float(sum(acceptance**power for power in range(draft + 1)))
 
 
 def break_even(draft: int, cost: float, verification: float) -> float | None:
-    """The acceptance α at which a round gives as many tokens as it costs, g c + v_g; None where no acceptance does."""
+    """The acceptance α at which a round gives as many tokens as it costs, g c + v_g; None if there is no such α."""
     price = draft * cost + verification
     if price > draft + 1:
         return None
@@ -112,7 +112,7 @@ def break_even(draft: int, cost: float, verification: float) -> float | None:
 def _decoded(
     base: PreTrainedModel, variant: PreTrainedModel, asked: Sequence[Sequence[int]], how: Decoding, seed: int
 ) -> dict[str, Any]:
-    """What a draft is worth when tokens are chosen in one way."""
+    """The columns of a draft for one way to choose tokens."""
     pairs, accepted = [], []
     for draft in (None, variant):
         written(base, asked[0], how, seed, draft)  # the first passes pay for memory and kernels
@@ -152,7 +152,7 @@ def _decoded(
 def _costs(
     base: PreTrainedModel, variant: PreTrainedModel, asked: Sequence[Sequence[int]], draft: int
 ) -> dict[str, Any]:
-    """c and v_g behind each prompt, the three passes taking turns."""
+    """c and v_g, measured behind each prompt. The three passes take turns."""
     seconds: list[list[float]] = [[], [], []]
     for prompt in asked:
         readers = [(Writer(base), 1), (Writer(variant), 1), (Writer(base), draft + 1)]
@@ -190,5 +190,5 @@ def _timed(writer: Writer, prompt: Sequence[int], count: int) -> float:
 
 
 def _tensors(model: PreTrainedModel) -> list[torch.Tensor]:
-    """Parameters, and the buffers that are saved: patches."""
+    """Parameters and the buffers of patches, which are saved too."""
     return [*model.parameters(), *(buffer for name, buffer in model.named_buffers() if ".patch_" in name)]

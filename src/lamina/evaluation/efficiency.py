@@ -1,7 +1,7 @@
 """Size, speed and memory of variants, as ratios to the base model measured in the same minutes.
 
-Each repeat measures the base and the variant, in turn first; a ratio is the geometric mean over repeats of
-variant / base, so that a machine that slows down or speeds up does so for both.
+Each repeat measures the base and the variant, and they take turns to be first. A ratio is the geometric mean over
+repeats of variant / base, so that a machine that slows down or speeds up does so for both.
 """
 
 import math
@@ -30,8 +30,8 @@ _PREFILLS = 3
 class Timing:
     """One repeat: seconds for the prompt, tokens per second of generation over the batch.
 
-    `working` is the peak of GPU memory during the repeat above what was held before it, None on a CPU: base and
-    variants share weights here, so the peak of a model alone is its own weights plus this.
+    `working` is the peak of GPU memory during the repeat less the memory in use before it; None on a CPU. Base and
+    variants share weights here, so the peak of one model alone is its own weights plus `working`.
     """
 
     prefill: float
@@ -40,11 +40,11 @@ class Timing:
 
 
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
-    """The first variant of each cost by its names, without its healing, and the number of its runs of removed layers.
+    """The first variant of each cost, without its healing, and the number of its runs of removed layers.
 
-    What a variant costs depends on the kind of units, how many are gone, the recovery, and its runs, since it may
-    work once in each of them. It does not depend on which layers went, nor on a healing, which is merged. That some
-    recoveries cost the same, only the models tell (`measure`). Variants whose plan was refused (no units) do not
+    The cost depends on the kind of units, their number, the recovery, and the number of runs, since a recovery may
+    work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only
+    the models show that some recoveries cost the same (`measure`). Variants whose plan was refused (no units) do not
     exist; the unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
@@ -66,8 +66,8 @@ def measure(
 
     `batch` sequences of `prompt` random tokens, then `generate` tokens more, greedily; `repeats` pairs of such runs.
     `variants` may be a generator, so that only one variant exists at a time. The base itself may be among them; its
-    ratios then measure the noise. One that is built as an earlier one, with other numbers in its weights, has the
-    earlier one's measurements, and its `timed` says so.
+    ratios then measure the noise. A variant whose weights have the shapes of an earlier variant takes over the
+    measurements of the earlier one, and its `timed` says so.
 
     Raises
     ------
@@ -116,9 +116,9 @@ def _tensors(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 def kv_bytes_per_token(model: PreTrainedModel) -> int:
-    """Keys and values that one more token of one sequence adds to the cache, over the layers that still attend.
+    """Bytes of keys and values that one more token of one sequence adds to the cache, over layers with attention.
 
-    From the configuration; sliding-window layers count until their window is full.
+    The number comes from the configuration. It holds for sliding-window layers until their window is full.
     """
     config = text_config(model)
     heads = config.num_attention_heads
@@ -214,7 +214,7 @@ def _peak(size: dict[str, int], working: list[int | None]) -> int | None:
 
 
 def _mean_ratio(pairs: list[tuple[float, float]]) -> tuple[float, float | None]:
-    """Geometric mean of the ratios and its standard error, which is that of the mean logarithm times the ratio.
+    """Geometric mean of the ratios, and its standard error: the mean times the error of the mean logarithm.
 
     A single repeat has no error. Few repeats have an interval by Student's t (`ratio_interval`).
     """

@@ -1,8 +1,8 @@
 """Answers that a model writes: exact match, pass@k of sampled answers, and how much they repeat themselves.
 
 lm-eval makes the prompts, runs the model with its cache, cuts answers at their stops and compares them. Its sampling
-draws from one stream of random numbers, so that an answer depends on its batch; here each question has numbers of its
-own, the same for every variant.
+draws from one stream of random numbers, so that an answer depends on its batch. Here each question has its own random
+numbers, which are the same for every variant.
 """
 
 import dataclasses
@@ -33,33 +33,33 @@ Values = dict[str, dict[int, float]]  # by metric and document
 
 
 class Answer(NamedTuple):
-    """The tokens of an answer before its stop, and whether there was one within the length allowed."""
+    """The tokens of an answer before its stop, and whether it stopped within the length allowed."""
 
     tokens: list[int]
     stopped: bool
 
 
 def pass_at(k: int, samples: int, correct: int) -> float:
-    """Chance that one of `k` answers is right, from n = `samples`, c = `correct` of them so [arXiv 2107.03374, eq. 1].
+    """Chance that one of `k` answers is right, from c = `correct` of n = `samples` [arXiv 2107.03374, eq. 1].
 
-    1 - C(n - c, k) / C(n, k): the share of the k-subsets of the answers that hold a right one, and so without bias.
+    1 - C(n - c, k) / C(n, k) is the share of the k-subsets of the answers that hold a right one, so it has no bias.
     """
     return 1 - comb(samples - correct, k) / comb(samples, k)
 
 
 def repetition(tokens: Sequence[int], n: int) -> float:
-    """Share of an answer's n-grams that it has written before: 1 - distinct / all; 0 below n tokens."""
+    """Share of an answer's n-grams that occur earlier in it: 1 - distinct / all; 0 for fewer than n tokens."""
     grams = [tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
 def numbers(seed: int, draw: int, prompt: Sequence[int], count: int) -> np.ndarray:
-    """Uniform numbers (count,) with which sample `draw` of an answer is drawn; the tokens of the prompt tell which."""
+    """Uniform random numbers (count,) for sample `draw` of an answer; they depend on the tokens of the prompt."""
     return np.random.default_rng([seed, draw, *prompt]).random(count)
 
 
 def written(task: ConfigurableTask) -> ConfigurableTask:
-    """The same questions of a task with choices, with the right choice to be written instead of chosen.
+    """A task with choices as a task with the same questions, whose answer is to write the right choice.
 
     White space around an answer does not count. Few-shot examples stay as they are: solved with the right choice.
 
@@ -125,14 +125,14 @@ class WritingLM(VariantLM):
         self.answers: dict[Prompt, Answer] = {}
 
     def prompt(self, request: Instance) -> Prompt:
-        """The tokens that a request's answer follows, cut to what the context allows as in `generate_until`."""
+        """The prompt of a request as tokens, cut to the context as `generate_until` cuts it."""
         question, settings = cast(tuple[str, dict[str, Any]], request.args)
         room = self.max_length - settings["max_gen_toks"]
         ids, _ = self.tok_batch_encode([question], left_truncate_len=room, truncation=self.truncation)
         return tuple(ids[0].tolist())
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        """As VariantLM; `answers` are those of these requests."""
+        """Does the same as VariantLM, and keeps the answers to these requests in `answers`."""
         self.answers = {}
         return super().generate_until(requests, disable_tqdm)
 
@@ -154,7 +154,7 @@ class WritingLM(VariantLM):
         return written
 
     def _answer(self, tokens: list[int], stop: list[str]) -> Answer:
-        """What stands before the first end-of-text token and the first stop string."""
+        """The tokens before the first end-of-text token and the first stop string."""
         ends = self.model.generation_config.eos_token_id
         ends = {*(ends if isinstance(ends, list) else [ends]), self.tokenizer.eos_token_id}
         kept = tokens[: next((place for place, token in enumerate(tokens) if token in ends), len(tokens))]
@@ -173,7 +173,7 @@ class WritingLM(VariantLM):
 
 
 class _Drawn(LogitsProcessor):
-    """Leaves one token of each row: the one in whose part of the cumulative softmax the row's number falls."""
+    """Leaves one token of each row: the row's number falls into that token's part of the cumulative softmax."""
 
     def __init__(self, name: str, uniform: torch.Tensor, start: int, temperature: float) -> None:
         self.name, self.uniform, self.start, self.temperature = name, uniform, start, temperature
@@ -187,12 +187,12 @@ class _Drawn(LogitsProcessor):
 
 
 class GenerationBenchmark(TaskBenchmark):
-    """What variants write to the questions of one lm-eval task. Parameters and errors are those of TaskBenchmark.
+    """Answers that variants write to the questions of one lm-eval task. Parameters and errors are as in TaskBenchmark.
 
     Raises
     ------
     LaminaError
-        If the task's score is neither a choice nor of a generated text, or its samples cannot be right or wrong.
+        If the task scores neither choices nor generated texts, or its samples cannot be right or wrong.
     """
 
     def __init__(
@@ -234,10 +234,11 @@ class GenerationBenchmark(TaskBenchmark):
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
     def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
-        """Score what one variant writes, called `name` in messages; `together` holds log-likelihoods, not answers.
+        """Score the answers of one variant, called `name` in messages; `together` holds log-likelihoods, not answers.
 
-        Gives `exact_match,written` of tasks with choices (others have their exact match as benchmarks), `repetition`,
-        `unstopped` and `length` of the likeliest answers, `pass@k` and the same three of the samples, after `sampled_`.
+        The metrics are `exact_match,written` of tasks with choices (other tasks have their exact match as benchmarks);
+        `repetition`, `unstopped` and `length` of the likeliest answers; and of the samples `pass@k` and the same three
+        with the prefix `sampled_`.
 
         Raises
         ------
@@ -258,7 +259,7 @@ class GenerationBenchmark(TaskBenchmark):
         return TaskScores(choices.metrics * self.chosen + metrics, choices.samples * self.chosen + samples)
 
     def _wear(self) -> Values:
-        """How worn the last answers are."""
+        """Repetition, missing stops and length of the last answers."""
         answers = {document: self.writer.answers[prompt] for document, prompt in self.prompts.items()}
         return {
             "repetition": {d: repetition(answer.tokens, self.options.ngram) for d, answer in answers.items()},
@@ -267,7 +268,7 @@ class GenerationBenchmark(TaskBenchmark):
         }
 
     def _sampled(self, model: PreTrainedModel, name: str) -> Values:
-        """pass@k of the samples, for each filter of the task, and how worn they are on average."""
+        """pass@k of the samples, for each filter of the task, and the means of `_wear` over the samples."""
         n, sums = self.options.samples, defaultdict[str, dict[int, float]](lambda: defaultdict(float))
         right = defaultdict[str, dict[int, int]](lambda: defaultdict(int))
         for draw in range(n):
@@ -288,7 +289,7 @@ class GenerationBenchmark(TaskBenchmark):
 
 
 def _mean(metric: str, values: list[float]) -> dict[str, Any]:
-    """Mean over questions and its standard error s / √n: samples of one question are no questions of their own."""
+    """Mean over questions and its standard error s / √n; n counts questions, not samples."""
     error = float(np.std(values, ddof=1)) / len(values) ** 0.5 if len(values) > 1 else None
     better = None if metric.endswith("length") else metric.startswith("pass@")
     return {"metric": metric, "value": float(np.mean(values)), "stderr": error, "higher_is_better": better}

@@ -31,7 +31,7 @@ _PATCHES = 1 << 30  # bytes of patches that are held at a time
 
 
 def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], Score]) -> None:
-    """Score every variant by what `prepare` makes of the manifest and the unpruned model, and write both tables."""
+    """Score every variant and write both tables; `prepare` makes the score from the manifest and the unpruned model."""
     rows: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []
     unfinished = _Unfinished(job)
@@ -67,7 +67,7 @@ def _scored(
 
 
 def _some(variants: Sequence[str]) -> Iterator[Mapping[Variant, Parts]]:
-    """The parts of the variants that were not refused, of as many at a time as their patches leave room for."""
+    """The parts of the variants that were not refused, in groups whose patches have at most `_PATCHES` bytes."""
     chosen, held = dict[Variant, Parts](), 0
     for variant in map(Variant.parse, variants):
         if assembly.refused(variant):
@@ -85,7 +85,7 @@ def _some(variants: Sequence[str]) -> Iterator[Mapping[Variant, Parts]]:
 
 
 class _Unfinished:
-    """What a job has measured so far, on disk: `scored`, the rows of variants by their text, and passes under way."""
+    """The results of a job so far, on disk: `scored`, the rows by the variant's text, and the passes under way."""
 
     def __init__(self, job: BenchmarkJob) -> None:
         self._key = digest({"job": job.origin})
@@ -95,17 +95,17 @@ class _Unfinished:
         self.scored: dict[str, tuple[Rows, Rows]] = saved[1] if saved else {}
 
     def note(self, variant: Variant, scored: tuple[Rows, Rows]) -> None:
-        """A variant was scored."""
+        """Keep the scores of a variant."""
         self.scored[str(variant)] = scored
         if self._progress.is_due():
             self._progress.save({}, self.scored)
 
     def of_pass(self, what: str) -> Progress:
-        """Where a pass over rows with this hash is kept."""
+        """The file that keeps a pass over the rows with this hash."""
         self._passes.append(Progress(f"{self._file}.{len(self._passes)}", digest({"pass": self._key, "rows": what})))
         return self._passes[-1]
 
     def remove(self) -> None:
-        """Forget everything, once the tables stand."""
+        """Remove all files, once the tables are written."""
         for each in (self._progress, *self._passes):
             each.remove()

@@ -1,8 +1,9 @@
 """Which of two selectors is better at equal size and repair: paired tests on the documents that both were tested on.
 
 A test flips the signs of the documents' differences, which are as likely as their opposites if the selectors are equal.
-For answers that are right or wrong that is McNemar's exact test. Documents of a task count the same, tasks of a mean
-too. Tests of one size and repair are corrected together for their number by Holm's step-down method [Holm 1979].
+For answers that are right or wrong, this is McNemar's exact test. All documents of a task have the same weight, and so
+have all tasks of a mean. Holm's step-down method [Holm 1979] corrects the tests of one size and repair together for
+their number.
 """
 
 import math
@@ -39,7 +40,7 @@ Differences = dict[tuple[str, str, str], dict[int, float]]
 
 
 def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
-    """Rows of table `comparisons`, from the views `scores` and `benchmark_samples`; none of a lone selector."""
+    """Rows of table `comparisons`, from the views `scores` and `benchmark_samples`; no rows for a single selector."""
     cells: dict[tuple[Any, ...], dict[str, dict[tuple[str, str, str], dict[int, float]]]] = {}
     for row in rows(connection, VALUES):
         place = row["calibration"], row["task"], row["metric"]
@@ -68,7 +69,7 @@ def compared(connection: duckdb.DuckDBPyConnection) -> Iterator[dict[str, Any]]:
 
 
 def together(differences: Differences) -> dict[str, Any]:
-    """The mean over tasks. A document that several calibrations' variants answered is one: its differences add up."""
+    """The mean over tasks. The differences of a document under several calibrations add up: it counts once."""
     by_task: dict[str, dict[int, float]] = {}
     for (_, task, _), by_sample in differences.items():
         for sample, value in by_sample.items():
@@ -99,7 +100,7 @@ def tested(differences: Sequence[Sequence[float] | np.ndarray]) -> dict[str, Any
 
 
 def ratio_interval(ratio: float, stderr: float, repeats: int) -> tuple[float, float]:
-    """95 % interval of a geometric mean of so many ratios, by Student's t of their logarithms."""
+    """95 % interval of a geometric mean of `repeats` ratios, by Student's t of their logarithms."""
     reach = float(student.ppf(0.975, repeats - 1)) * stderr / ratio
     return ratio * math.exp(-reach), ratio * math.exp(reach)
 
@@ -123,7 +124,7 @@ def _alike(sizes: np.ndarray) -> bool:
 
 
 def flipped(differences: np.ndarray) -> float:
-    """Two-sided p of a sum under flips of the signs of its terms; exact where all terms are as large, or none."""
+    """Two-sided p of a sum under flips of the signs of its terms; exact where all nonzero terms have one size."""
     there = differences[differences != 0]
     if not len(there):
         return 1.0

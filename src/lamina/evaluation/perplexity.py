@@ -1,4 +1,4 @@
-"""Perplexity of documents, with window, stride and BOS stated, and an error bar over documents."""
+"""Perplexity of documents with a stated window, stride and BOS, and with an error bar over documents."""
 
 import math
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _STAGE = "the evaluation of perplexity"
 
 @dataclass(frozen=True)
 class Window:
-    """One model input: the tokens, the first position that is scored, and the document it belongs to."""
+    """One model input: the tokens, the first scored position, and the number of its document."""
 
     tokens: tuple[int, ...]
     first: int
@@ -44,10 +44,10 @@ def windows(
 ) -> list[Window]:
     """Cut each document into windows of at most `window` tokens; documents are never joined.
 
-    Windows start at multiples of `stride` (default `window`: no overlap) and score the tokens that no earlier one has
-    scored, each once. A document is encoded as the tokenizer does by default, so with BOS exactly if it adds one; the
-    first token, BOS or not, has nothing before it and is not scored. Without overlap, the first token of a later window
-    is predicted from the token before it.
+    Windows start at multiples of `stride` (default `window`: no overlap). A window scores the tokens that no earlier
+    window has scored. The tokenizer encodes a document by its defaults, so there is a BOS exactly if it adds one. The
+    first token, BOS or not, has no context and is not scored. Without overlap, the first token of a later window is
+    predicted from the token before it.
 
     Raises
     ------
@@ -79,8 +79,9 @@ def windows(
 def document_nll(
     model: PreTrainedModel, cut: Sequence[Window], count: int, name: str, together: Together | None = None
 ) -> DocumentScores:
-    """Score the windows of `count` documents on `model`, called `name` in messages and in `together`, which holds what
-    is measured in one pass.
+    """Score the windows of `count` documents on `model`, called `name` in messages and in `together`.
+
+    `together` holds the variants that are measured in one pass.
 
     Raises
     ------
@@ -126,7 +127,7 @@ def _losses(model: PreTrainedModel, cut: Sequence[Window], name: str) -> list[fl
 
 
 def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]:
-    """Rows of table `benchmarks`: perplexity, mean NLL per token (nats), and that over log V [arXiv 2403.17887].
+    """Rows of table `benchmarks`: perplexity, mean NLL per token (nats), and mean NLL / log V [arXiv 2403.17887].
 
     The mean is over tokens. Tokens of a document are not independent, so its standard error treats documents as
     clusters: for the ratio r = ΣN/Σn of document sums, var(r) = K/(K-1) Σ(N - r n)² / (Σn)²; the error of the
@@ -167,5 +168,5 @@ def sample_rows(scores: DocumentScores) -> list[dict[str, Any]]:
 
 
 def version(window: int, stride: int | None) -> str:
-    """What a perplexity means, in the place of a task's version: its window and stride."""
+    """The window and stride of a perplexity, in the place of a task's version."""
     return f"window={window} stride={stride or window}"

@@ -23,10 +23,10 @@ class Decoding:
 
     Attributes
     ----------
-    tokens : the most that are written after a prompt.
+    tokens : largest number of tokens written after a prompt.
     temperature : of the softmax that tokens are drawn from; None takes the likeliest.
-    ends : tokens after which nothing is written.
-    draft : tokens that a draft proposes before the base reads them.
+    ends : tokens that end a text.
+    draft : number of tokens that a draft proposes before the base reads them.
     """
 
     tokens: int
@@ -37,10 +37,10 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Written:
-    """The tokens that followed a prompt, and the time that those after the first one took.
+    """The tokens written after a prompt, and the seconds for the tokens after the first one.
 
-    `rounds` are the passes of the base behind the prompt's own, `proposed` the tokens that all of them together gave,
-    those behind an end included.
+    `rounds` is the number of passes of the base after its pass over the prompt. `proposed` is the number of tokens that
+    these passes gave, including those after an end.
     """
 
     tokens: list[int]
@@ -50,7 +50,7 @@ class Written:
 
 
 class Writer:
-    """A model and its cache of what it has read."""
+    """A model and its cache of the text that it has read."""
 
     def __init__(self, model: Any) -> None:
         # Without the configuration no layer forgets what is outside its window, so that tokens can be taken back.
@@ -66,7 +66,7 @@ class Writer:
         return cast(torch.Tensor, output.logits[0, -last:])
 
     def keep(self, length: int) -> None:
-        """Forget what was read behind the first `length` tokens."""
+        """Forget all but the first `length` tokens that were read."""
         if self.held > length:
             self.cache.crop(length - self.held)
             self.held = length
@@ -80,7 +80,7 @@ def shares(logits: torch.Tensor, temperature: float | None) -> torch.Tensor:
 
 
 def drawn(weights: torch.Tensor, number: float) -> int:
-    """The token in whose part of the cumulative weights (V,) a number of [0, 1) falls."""
+    """The token whose part of the cumulative weights (V,) contains a number of [0, 1)."""
     sums = weights.double().cumsum(-1)
     return min(int(torch.searchsorted(sums, number * sums[-1], right=True)), len(weights) - 1)
 
@@ -88,10 +88,10 @@ def drawn(weights: torch.Tensor, number: float) -> int:
 def verify(
     base: torch.Tensor, draft: Sequence[torch.Tensor], proposed: Sequence[int], number: Callable[[], float]
 ) -> tuple[int, int]:
-    """How many proposed tokens stay, and the base's own token behind them.
+    """The number of proposed tokens that stay, and the base's own token behind them.
 
-    A token drawn from q stays with chance min(1, p / q); in the place of the first that does not comes one drawn from
-    max(p - q, 0). So each token has distribution p.
+    A token drawn from q stays with chance min(1, p / q). A token drawn from max(p - q, 0) replaces the first one that
+    does not stay. So each token has distribution p.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def verify(
 def written(
     model: PreTrainedModel, prompt: Sequence[int], how: Decoding, seed: int, draft: PreTrainedModel | None = None
 ) -> Written:
-    """What a model writes behind a prompt, with a draft or alone; `seed` decides what is drawn."""
+    """The text that a model writes after a prompt, with a draft or alone; `seed` decides which tokens are drawn."""
     random, base = Random(seed), Writer(model)
     first = drawn(shares(base.read(prompt, 1)[0], how.temperature), random.random())
     helper = Writer(draft) if draft is not None else None
@@ -138,9 +138,9 @@ def written(
 def overlap(
     model: PreTrainedModel, draft: PreTrainedModel, text: Sequence[int], prompt: int, temperature: float | None
 ) -> torch.Tensor:
-    """The chance Σ_v min(p, q) of each token of a text behind its first `prompt` to be accepted, (tokens - prompt,).
+    """The chance Σ_v min(p, q) that a token is accepted, for each token after the first `prompt`, (tokens - prompt,).
 
-    The text is one that the base wrote. Without a temperature it is 1 where the likeliest tokens agree, else 0.
+    The base wrote the text. Without a temperature the chance is 1 where the likeliest tokens agree, else 0.
     """
     ids = torch.tensor([text], device=model.device)
     p, q = (each(input_ids=ids, use_cache=False).logits[0, prompt - 1 : -1] for each in (model, draft))

@@ -1,7 +1,8 @@
 """lm-eval on many variants in one process: the task or group, its requests and their encodings are made once.
 
-The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM, of which only the
-model is exchanged between variants. The log-likelihoods of variants that one pass of the engine can hold come from it.
+The numbers are lm-eval's: its evaluator, filters, metrics and standard errors run on its own HFLM. Only the model of
+the HFLM changes between variants. Where the engine can measure several variants in one pass, their log-likelihoods
+come from the engine.
 """
 
 import logging
@@ -62,13 +63,13 @@ class VariantLM(EncodingLM):
         self._recorded: list[_Encoded] | None = None
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
-        """Evaluate `model`, called `name` in messages, from now on; in one pass with others where `together` can."""
+        """Evaluate `model`, called `name` in messages, from now on; in one pass with others if `together` can."""
         self._model, self._config, self.name = model, model.config, name
         self._together = together or Together(model, {})
         self._may_write = model is self._base
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """As HFLM, with the encodings of a list of requests made once."""
+        """Does the same as HFLM, but encodes a list of requests only once."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
             self._recorded = []
@@ -92,7 +93,7 @@ class VariantLM(EncodingLM):
         return self._in_batches(lambda: super(VariantLM, self)._loglikelihood_tokens(requests, *args, **kwargs))
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
-        """As HFLM, without the progress bar."""
+        """Does the same as HFLM, without the progress bar."""
         return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
 
     def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
@@ -176,9 +177,9 @@ class TaskBenchmark:
             each.build_all_requests = partial(_reset, each)
 
     def score(self, model: PreTrainedModel, name: str, together: Together | None = None) -> TaskScores:
-        """Score one variant, called `name` in messages and in `together`, which holds what is measured in one pass.
+        """Score one variant, called `name` in messages and in `together`, the variants that are measured in one pass.
 
-        A group has rows of its tasks and of the groups in it too, which name it as what they are part of.
+        The rows of a group include its tasks and the groups in it; these rows name the group in `part_of`.
 
         Raises
         ------
@@ -217,9 +218,10 @@ class TaskBenchmark:
         return TaskScores(metrics, self._group_samples(results) if groups else _samples(results, *self.tasks))
 
     def _group_samples(self, results: Any) -> list[dict[str, Any]]:
-        """Documents of the tasks as those of the group, numbered on, so that the mean of a metric is the group's.
+        """Documents of the tasks as documents of the group, so that the mean of a metric is that of the group.
 
-        Where lm-eval weighs tasks alike whatever their size, values are multiplied by what makes up for the sizes.
+        The numbers of the documents continue from task to task. Where lm-eval gives tasks of all sizes the same
+        weight, the values are multiplied by weights that cancel the sizes.
         """
         rows = []
         for aggregate in self.task.aggregate_metric_list:
@@ -261,7 +263,7 @@ def _samples(results: Any, task: str) -> list[dict[str, Any]]:
 
 
 def _documents(results: Any, task: str, key: str) -> int:
-    """Documents behind a number of a task or group."""
+    """The number of documents behind a score of a task or group."""
     counted = results["n-samples"].get(task)
     return int(counted["effective"] if counted else results["results"][task]["sample_count"][key])
 
@@ -273,7 +275,7 @@ def _agreed(values: Iterable[Any]) -> Any:
 
 
 def _metric_name(key: str) -> str:
-    """lm-eval's `metric,filter` without the filter where there is none."""
+    """lm-eval's `metric,filter`; without the filter where it is empty or "none"."""
     metric, _, chosen = key.partition(",")
     return metric if chosen in ("", "none") else f"{metric},{chosen}"
 
@@ -284,7 +286,7 @@ def _stderr_key(key: str) -> str:
 
 
 def _number(value: Any) -> float | None:
-    """A finite-or-not number as a float; None for lm-eval's "N/A" and for values that are no single number."""
+    """A number as a float, finite or not; None for lm-eval's "N/A" and for values that are not a single number."""
     if isinstance(value, (bool, int, float)) or hasattr(value, "item"):
         return float(value)
     return None

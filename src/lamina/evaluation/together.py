@@ -1,8 +1,8 @@
 """Log-likelihoods of many variants from one pass of the engine, which shares contexts and layers.
 
-Rows with one context run it once. Variants that are the base model less units, with linear maps of the stream where
-layers went, run the layers before the first one in which they differ once. A variant with other weights is measured
-alone.
+Rows with the same context run that context once. Some variants are the base model without some units, with linear maps
+of the stream in the place of removed layers. They run the layers before their first difference once. A variant with
+other weights is measured alone.
 """
 
 import hashlib
@@ -33,14 +33,14 @@ _logger = logging.getLogger(__name__)
 
 
 class Likelihood(NamedTuple):
-    """Of a continuation: its log-likelihood in nats, and whether each of its tokens was the likeliest."""
+    """Log-likelihood of a continuation in nats, and whether each of its tokens was the likeliest."""
 
     nats: float
     likeliest: bool
 
 
 def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
-    """A variant of `model` as a candidate of a pass; None where it has other weights or layers than the model's."""
+    """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
     if parts.adapter is not None or parts.plan.get("donors"):
@@ -57,7 +57,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
 
 
 class Together:
-    """Variants of `model` that are measured in one pass, by name, as soon as somebody asks for one of them."""
+    """Variants of `model`, by name. One pass measures all of them when the likelihoods of one are first asked for."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class Together:
         candidates: Mapping[str, Candidate],
         progress: Callable[[str], Progress | None] = lambda what: None,
     ) -> None:
-        """`progress` gives, by a hash of some rows, where what is measured of them is kept until it is finished."""
+        """`progress` takes a hash of some rows and gives the file that keeps their pass until it is finished."""
         self.model, self._progress = model, progress
         # Neighbours that agree in many layers stand together where one pass cannot hold all of them.
         self.candidates = dict(sorted(candidates.items(), key=lambda item: sorted(_layers(item[1]))))
@@ -73,9 +73,9 @@ class Together:
         self._alone = False
 
     def likelihoods(self, name: str, rows: Sequence[Scored], stage: str) -> list[Likelihood] | None:
-        """Of each row, on the variant called `name`; `stage` is what messages call this.
+        """The likelihood of each row on the variant called `name`; `stage` is the name of this work in messages.
 
-        None for a variant that is measured alone: it has other weights, or the engine does not run its family rightly.
+        None for a variant that is measured alone: it has other weights, or the engine cannot run its family correctly.
 
         Raises
         ------
@@ -97,7 +97,7 @@ class Together:
         return likelihoods
 
     def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
-        """Of every candidate, the likelihoods of the rows."""
+        """The likelihoods of the rows on every candidate, by name."""
         samples = shared(rows)
         tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
         progress = self._progress(hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest())
@@ -113,9 +113,9 @@ class Together:
 
 
 def shared(rows: Sequence[Scored]) -> list[Sample]:
-    """Rows in order, those in one sample that follow each other and share a context that is worth it.
+    """Rows in order, as samples. Rows that follow each other are one sample if they share enough of their contexts.
 
-    So do contexts that differ late before one and the same continuation, as in WinoGrande.
+    Two contexts may also differ near their end if their continuation is the same, as in WinoGrande.
     """
     groups: list[list[Scored]] = []
     length = 0  # of the last group as one line
@@ -136,7 +136,7 @@ def shared(rows: Sequence[Scored]) -> list[Sample]:
 
 
 def _shared(one: Scored, other: Scored) -> int:
-    """Tokens that two rows can share."""
+    """The number of tokens that two rows can share."""
     if one[0] == other[0]:
         return len(one[0])
     same = next((n for n, (a, b) in enumerate(zip(one[0], other[0], strict=False)) if a != b), 0)

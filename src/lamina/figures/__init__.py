@@ -1,8 +1,8 @@
-"""One module per figure of the report, found by itself.
+"""One module per figure of the report; a new module is found without a list of names.
 
-It declares, as plain literals: `TITLE`, its heading; `PLACE`, where it stands on the page (lowest first); `TABLES`, all
-that it reads, and so the inputs of its job; `QUERIES`, the questions of `sql/queries` that it asks; `ABOUT`, its
-caption in Snakemake's own report. The answer to the first question is what is drawn. Where more is computed than SQL
-answers, `data(connection)` gives the rows. They stand beside the picture as CSV. `draw(rows, theme)` gives the figure
-and `caption(rows)` its caption with sample counts. Without rows neither is called, and the report has no such section.
+It declares, as plain literals: `TITLE`, its heading; `PLACE`, its place on the page (lowest first); `TABLES`, all that
+it reads, which are the inputs of its job; `QUERIES`, the questions of `sql/queries` that it asks; `ABOUT`, its caption
+in Snakemake's own report. The figure draws the answer to the first question. If SQL cannot compute the rows,
+`data(connection)` gives them. A CSV file beside the picture holds them. `draw(rows, theme)` gives the figure and
+`caption(rows)` its caption with sample counts. Without rows neither is called, and the report has no such section.
 """

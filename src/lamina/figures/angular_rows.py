@@ -1,4 +1,4 @@
-"""Angular distance over runs of layers, each row on a scale of its own: where the best block of every size begins."""
+"""Angular distance over runs of layers, each row on its own scale: where the best block of each size begins."""
 
 from matplotlib.figure import Figure
 
@@ -22,7 +22,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "The angle between the stream entering and leaving a run of n layers, at the last real token, each row "
         "stretched from 0 (its least) to 1 (its largest); mean over calibration samples "

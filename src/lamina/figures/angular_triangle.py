@@ -1,4 +1,4 @@
-"""Angular distance over every run of layers: the triangle from which a contiguous block is chosen."""
+"""Angular distance over every run of layers: block pruning chooses its run from this triangle."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -27,7 +27,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
-    """The angles as they are, or each row stretched from 0, its least, to 1, its largest."""
+    """The angles unchanged, or each row stretched from 0, its least, to 1, its largest."""
     groups = sorted({(row["model"], row["calibration"]) for row in data})
     depth = max(row["span"] for row in data)
     figure, grid = style.panels(len(groups), 3.6, 3.3 if depth <= 16 else 3.7, 3)
@@ -88,13 +88,13 @@ def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
 
 
 def stretched(angle: np.ndarray) -> np.ndarray:
-    """Each row from 0, its least, to 1, its largest; 0 where a row holds one run only."""
+    """Each row stretched from 0, its least, to 1, its largest; 0 if a row holds only one run."""
     low, high = np.nanmin(angle, axis=1, keepdims=True), np.nanmax(angle, axis=1, keepdims=True)
     return np.where(np.isnan(angle), np.nan, (angle - low) / np.where(high > low, high - low, 1))
 
 
 def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
-    """Write the minimum of each row (and its standard error) at the right edge, about a dozen of them."""
+    """Write the minimum of about a dozen rows, with half its 95 % interval, at the right edge."""
     size = len(angle)
     step = max(1, round(size / 12))
     spans = [span for span in range(1, size + 1, step) if np.isfinite(angle[span - 1]).any()]
@@ -109,7 +109,7 @@ def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Angle between the residual stream entering a run of n layers and the one leaving it, at the last real "
         f"token, divided by π; mean over calibration samples ({style.counts([row['n_samples'] for row in data])} per "

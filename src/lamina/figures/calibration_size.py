@@ -1,4 +1,4 @@
-"""How many samples a ranking of layers takes: how alike two calibrations of a size rank them, by metric."""
+"""How many samples a ranking of layers needs: how alike two calibrations of the same size rank layers, by metric."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Two calibrations of a size that share no sample, drawn from one "
         f"({style.counts([row['n_samples'] for row in data])} samples each): Spearman's correlation over the base "

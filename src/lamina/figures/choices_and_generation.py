@@ -1,4 +1,4 @@
-"""What a variant keeps of the right choices against what it keeps of the answers that it writes itself."""
+"""The share of right choices that a variant keeps, against the share of right written answers that it keeps."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ PLAN = ("calibration", "selector", "removed")
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per task, one point per variant, a line from each pruned variant to what its repairs made of it."""
+    """One panel per task, one point per variant, a line from each pruned variant to each of its repaired variants."""
     groups = list(dict.fromkeys((row["model"], row["task"]) for row in data))
     repairs = list(dict.fromkeys((row["recovery"], row["healing"]) for row in data if not row["bare"]))
     figure, grid = style.panels(len(groups), 3.6, 3.6, 3)
@@ -46,7 +46,7 @@ def look(place: int | None) -> dict[str, Any]:
 
 
 def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]) -> None:
-    """Points with both intervals, the number of removed units beside each."""
+    """Points with both intervals; a number beside each point counts the removed units."""
     axes.plot([0, 2], [0, 2], color=style.NEUTRAL, linewidth=0.8, linestyle=(0, (1, 1.5)), zorder=1)
     bare = {tuple(row[key] for key in PLAN): row for row in data if row["bare"]}
     for row in data:
@@ -69,7 +69,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "The calibration's own questions, answered by choosing among given answers (across) and by writing (up: exact "
         "match of the likeliest answer), as shares of the base model's numbers with 95 % intervals "

@@ -1,4 +1,4 @@
-"""What a ranking of all layers costs by each metric: seconds as they were, and tokens through layers."""
+"""The cost of ranking all layers by each metric: measured seconds, and tokens through layers."""
 
 import statistics
 import textwrap
@@ -55,7 +55,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def passes(data: list[dict[str, Any]], model: str) -> dict[str, list[dict[str, Any]]]:
-    """A model's rows by pass, the costliest first."""
+    """A model's rows by pass, the most expensive pass first."""
     by_pass: dict[str, list[dict[str, Any]]] = {}
     for row in (row for row in data if row["model"] == model):
         by_pass.setdefault(row["pass"], []).append(row)
@@ -70,7 +70,7 @@ def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
 
 
 def seconds(axes: Axes, place: int, values: list[float]) -> None:
-    """Mean over calibrations and its 95 % interval, and every calibration as a dot."""
+    """Draw the mean over calibrations and its 95 % interval, and every calibration as a dot."""
     mean = statistics.mean(values)
     reach = style.Z95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
     axes.plot(values, [place + 0.22] * len(values), ".", color="#999999", markersize=4)
@@ -79,7 +79,10 @@ def seconds(axes: Axes, place: int, values: list[float]) -> None:
 
 
 def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]]) -> None:
-    """Work of the pass and of the naive way, mean over calibrations; what draws models depends on its options."""
+    """Draw the work of the pass and of the naive way, means over calibrations.
+
+    Passes that draw models have no marks, since their work depends on their options.
+    """
     if pass_ in DRAWN:
         return
     # Along context and gold answer: wrong choices come on top of all passes alike.
@@ -96,7 +99,7 @@ def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Cost of ranking all layers of the base model once, by the pass that measures a metric. Left: seconds of its "
         f"jobs, loading and starting included, over calibrations ({style.counts([row['n_samples'] for row in data])} "

@@ -1,4 +1,4 @@
-"""What a plan made for one calibration does to the tasks of the others."""
+"""The effect of a plan that was made for one calibration on the tasks of the others."""
 
 from typing import Any
 
@@ -70,13 +70,13 @@ def panel(axes: Axes, data: list[dict[str, Any]], calibrations: list[str], tasks
 
 
 def shared_prefix(names: list[str]) -> str:
-    """The part up to an underscore that all names begin with, so that labels need not repeat it."""
+    """The first part of the names, up to an underscore, if all names share it; labels then leave it out."""
     head = names[0].split("_")[0] + "_"
     return head if len(names) > 1 and all(name.startswith(head) and name != head for name in names) else ""
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Plans made for one calibration (rows) tested on all tasks (columns), without repair. Numbers: change of the "
         "accuracy against the base model in percentage points ± half the 95 % interval, paired over test documents "

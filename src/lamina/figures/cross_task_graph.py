@@ -1,4 +1,4 @@
-"""Which calibration can stand in for which: good and poor proxies as arrows between tasks."""
+"""Which calibration can replace which: good and poor proxies as arrows between tasks."""
 
 import math
 from typing import Any
@@ -85,7 +85,7 @@ NODE = {"boxstyle": "round,pad=0.35", "facecolor": "#f2f2f2", "edgecolor": style
 
 
 def beside(start: tuple[float, float], end: tuple[float, float]) -> tuple[float, float]:
-    """Where a curved arrow's number stands: on the curve, nearer to its end, so that the ways to and fro keep apart."""
+    """The place of a curved arrow's number: on the curve, nearer to its end, apart from the opposite arrow's number."""
     t, bend = 0.6, 0.16
     # The control point of arc3 is off the middle by `rad` times the chord, at right angles to it.
     middle = (start[0] + end[0]) / 2 + bend * (end[1] - start[1]), (start[1] + end[1]) / 2 - bend * (end[0] - start[0])
@@ -94,7 +94,7 @@ def beside(start: tuple[float, float], end: tuple[float, float]) -> tuple[float,
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     between = sum(row["proxy"] == "between" for row in data)
     return (
         "An arrow from A to B: the plan made for A, tested on B's task, keeps at least 90 % or at most 10 % of what "

@@ -45,7 +45,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def shown(data: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows of the pairs that are drawn: of many those with the widest difference that is sure, else the widest."""
+    """The rows of the drawn pairs: at most PAIRS per model, those with the widest sure differences, then the widest."""
     wanted: set[tuple[str, ...]] = set()
     for (model,), mine in style.grouped(data, "model").items():
         widest = {
@@ -86,7 +86,7 @@ def _panel(axes: Axes, data: list[dict[str, Any]], pairs: list[tuple[str, str]],
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     most = max(len({_pair(row) for row in mine}) for mine in style.grouped(data, "model").values())
     some = f" Drawn are {PAIRS} of {most} pairs, with the widest sure differences; the file has all." * (most > PAIRS)
     counted = [row[key] for row in data for key in ("n_samples", "n_rival")]

@@ -1,4 +1,4 @@
-"""Variants as drafts of their own base: how often a drafted token is accepted, and how fast decoding is with them."""
+"""Variants as drafts of their own base: how often the base accepts a drafted token, and how fast decoding then is."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ MEASURES = (("acceptance", "acceptance"), ("speedup", "speed-up"))
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """Per model, calibration and way of decoding a panel of acceptance and one of speed; a line per way to cut."""
+    """Two panels, acceptance and speed, per model, calibration and decoding; a line per selector and repair."""
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["decoding"]) for row in data))
     selectors = theme.selectors
     repairs = sorted({repair_name(row["recovery"], row["healing"]) for row in data}, key=lambda n: (n != "pruned", n))
@@ -83,7 +83,7 @@ def _hint(row: dict[str, Any]) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     first = data[0]
     return (
         f"A variant drafts {style.counts([row['draft'] for row in data]).removeprefix('n = ')} tokens, the base reads "

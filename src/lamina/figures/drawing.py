@@ -1,4 +1,4 @@
-"""From the tables of a run to one figure: its picture, what it shows in words, and its numbers."""
+"""From the tables of a run to one figure: its picture, its caption, and its numbers."""
 
 import csv
 import io
@@ -19,10 +19,10 @@ class Drawing:
 
     Attributes
     ----------
-    figure : the picture; one that says why there is nothing to show, where there is nothing.
-    svg : the same as text, the same bytes for the same rows.
-    caption : what it shows and from how many samples; empty where there is nothing to show.
-    csv : the rows that are drawn; empty without rows.
+    figure : the picture; without rows, a picture that says why there is nothing to show.
+    svg : the picture as text, the same bytes for the same rows.
+    caption : what the picture shows, and the number of samples; empty without rows.
+    csv : the drawn rows; empty without rows.
     """
 
     figure: Figure
@@ -34,8 +34,8 @@ class Drawing:
 def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
     """The figure `name`, a module of `lamina.figures`.
 
-    It has QUERIES, the questions of `sql/queries` that it asks. Its `draw` and `caption` are handed the answer to the
-    first, or what its function `data` computes from the answers, and are not called where that is empty.
+    Its QUERIES are the questions of `sql/queries` that it asks. Its `draw` and `caption` get the answer to the first
+    one, or the rows that its function `data` computes from the answers. Without rows they are not called.
     """
     module = load(f"lamina.figures.{name}")
     question = module.QUERIES[0]

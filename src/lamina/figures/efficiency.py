@@ -1,4 +1,4 @@
-"""What removing layers buys: latency, throughput, size and memory against the base model."""
+"""The gain from removing layers: latency, throughput, size and memory against the base model."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def series(row: dict[str, Any]) -> str:
-    """Name of a timed variant's repair, and of its units where they are not whole layers."""
+    """Name of a timed variant's repair, and of its units if they are not whole layers."""
     name = repair_name(row["recovery"], row["healing"])
     return name if row["component"] in (None, "layer") else f"{name}, {row['component']} units"
 
@@ -58,7 +58,7 @@ def series(row: dict[str, Any]) -> str:
 def panel(
     axes: Axes, data: list[dict[str, Any]], column: str, error_column: str | None, looks: dict[str, dict[str, Any]]
 ) -> None:
-    """Points of one size stand side by side, by repair and then by the runs they leave, each with its own interval."""
+    """Points of one size are side by side, by repair and then by number of runs, each with its own interval."""
     axes.axhline(1, color="#999999", linestyle="--", linewidth=0.9)
     sizes = sorted({row["removed"] for row in data})
     gap = min([1, *(after - before for before, after in zip(sizes, sizes[1:], strict=False))])
@@ -87,7 +87,7 @@ def panel(
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     first = data[0]
     timed = {row["timed"] or number for number, row in enumerate(data)}
     return (

@@ -1,4 +1,4 @@
-"""How many samples a repair needs, and what the ridge does for few: errors of nested fits on unseen samples."""
+"""How many samples a repair needs, and how the ridge helps with few: errors of nested fits on unseen samples."""
 
 from typing import Any
 
@@ -45,12 +45,12 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def shades(count: int) -> Any:
-    """Colours from dark to light that are told apart by every eye and in grey, the lightest left out."""
+    """Colours from dark to light, without the lightest, that every reader can distinguish, also in grey."""
     return matplotlib.colormaps["viridis"](np.linspace(0, 0.88, max(count, 2)))[:count]
 
 
 def sizes(axes: Axes, data: list[dict[str, Any]]) -> None:
-    """Against the number of samples, λ validated; each line ends with the number of its first layer."""
+    """Draw errors against the number of samples, λ validated; each line ends with the number of its first layer."""
     layers = sorted({row["layer"] for row in data})
     ends = []
     for layer, colour in zip(layers, shades(len(layers)), strict=True):
@@ -72,7 +72,7 @@ def sizes(axes: Axes, data: list[dict[str, Any]]) -> None:
 
 
 def spread(places: list[float], apart: float) -> list[float]:
-    """Places in rising order, moved as little as it takes for labels not to overlap: alternately up and down."""
+    """Places in rising order, moved up and down just so far that labels do not overlap."""
     spots = list(places)
     for _ in range(200):
         for at in range(1, len(spots)):
@@ -83,7 +83,7 @@ def spread(places: list[float], apart: float) -> list[float]:
 
 
 def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, Any]]) -> None:
-    """Against λ, means over all runs; the reach is the mean of theirs, as if they erred together."""
+    """Draw means over all runs against λ; the reach is the mean of the runs' reaches, as if errors were the same."""
     grid = sorted({row["point"] for row in data})
     cells: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for row in data:
@@ -106,7 +106,7 @@ def ridges(axes: Axes, data: list[dict[str, Any]], looks: dict[int, dict[str, An
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Error on unseen samples of a linear map fitted on some of the calibration "
         f"({style.counts([row['n_samples'] for row in data])} samples), as a share of the error with nothing in the "

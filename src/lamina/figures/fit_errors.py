@@ -1,4 +1,4 @@
-"""How far the stream is from where it should be after a run of layers: without a repair, and with it."""
+"""The error of the stream behind a removed run of layers: without a repair, and with it."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def look(place: int, fill: str | None = None) -> dict[str, Any]:
 
 
 def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
-    """Fitted at the left of unseen, repairs side by side."""
+    """Draw the repairs of each run side by side, the fitted error at the left of the unseen error."""
     runs = list(dict.fromkeys((row["start"], row["end"]) for row in data))
     step = 0.8 / len(repairs)
     for row in data:
@@ -67,7 +67,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Relative error ‖Y − Ŷ‖ / ‖Y‖ of the residual stream behind each run of removed layers, Y being the unpruned "
         "model's. Bars: the stream as it entered the run, on unseen samples. Points: with a repair that has not seen "

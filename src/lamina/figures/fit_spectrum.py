@@ -1,4 +1,4 @@
-"""What kind of linear map stands in for a run of layers: its singular values, and how much of it is anti-symmetric."""
+"""The kind of linear map that replaces a run of layers: its singular values, and how much of it is anti-symmetric."""
 
 from typing import Any
 
@@ -76,7 +76,7 @@ def shares(axes: Axes, data: list[dict[str, Any]], repairs: list[str]) -> None:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     ranks = [
         f"{name} {min(effective):.0f} to {max(effective):.0f}"
         for name in sorted({row["recovery"] for row in data})

@@ -1,4 +1,7 @@
-"""Healed and unhealed, as layers go: tasks, and loss of text as a share of guessing [arXiv 2403.17887, fig. 2, 3]."""
+"""Variants with and without healing as layers go: tasks, and loss of text relative to guessing.
+
+See arXiv 2403.17887, fig. 2, 3.
+"""
 
 from math import isfinite
 from typing import Any
@@ -68,7 +71,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 
 def look(colour: str, healing: str, healings: list[str]) -> dict[str, Any]:
-    """Colour tells the selector, dashes, markers and filling the healing; unhealed is dotted and hollow."""
+    """The colour shows the selector; dashes, markers and filling show the healing. Unhealed is dotted and hollow."""
     if healing == "none":
         return {"color": colour, "linestyle": ":", "marker": "o", "markerfacecolor": "white"}
     place = healings.index(healing)
@@ -76,7 +79,7 @@ def look(colour: str, healing: str, healings: list[str]) -> dict[str, Any]:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "The calibration's own task and the loss of text against the share of layers removed, without a repair: healed "
         "(filled) and not (hollow). Points are test-set values with 95 % intervals "

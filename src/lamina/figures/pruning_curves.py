@@ -1,4 +1,4 @@
-"""How a task falls as layers go, for each selector."""
+"""How the result of a task falls as layers go, for each selector."""
 
 from math import isfinite, nan
 from typing import Any
@@ -40,8 +40,9 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, Any]]) -> None:
-    """Lines from the base model on; selectors stand side by side a little, so that error bars don't hide each "
-    "other."""
+    """Lines from the base model on; selectors are shifted sideways a little, so that error bars do not hide each
+    other.
+    """
     first = data[0]
     base, reach = first["base_value"], style.reach(first["base_stderr"])
     if isfinite(reach):
@@ -74,7 +75,7 @@ def reading(row: dict[str, Any], reach: float | None) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     draws = [row["n_draws"] for row in data if row["n_draws"] > 1]
     means = (
         f" Means of replicates ({style.counts(draws)} draws) have bars of the draws (Student's t over those of the "

@@ -1,4 +1,4 @@
-"""How relevance moves as layers go: every remaining layer before every removal of an iterative selector."""
+"""How relevance changes as layers go: every remaining layer before every removal of an iterative selector."""
 
 import re
 from typing import Any
@@ -59,21 +59,21 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def scale_of(metric: str, data: list[dict[str, Any]]) -> Normalize:
-    """The colour scale of a metric: that of all reports for accuracy, else from what was measured."""
+    """The colour scale of a metric: for accuracy the same in all reports, for others from the measured scores."""
     if metric == "accuracy":
         return ACCURACY_SCALE
     return cosine_scale([row["score"] for row in data if row["metric"] == metric and (row["score"] or 0) > 0])
 
 
 def colours_of(metric: str) -> Colormap:
-    """The colours of a metric: white is nothing lost."""
+    """The colours of a metric; white means that nothing is lost."""
     return ACCURACY if metric == "accuracy" else COSINE
 
 
 def heat(axes: Axes, lines: list[list[dict[str, Any]]], metric: str, scale: Normalize) -> None:
-    """Relevance by line (down) and layer (across), ringed where its interval includes 0; layers not there are crossed.
+    """Relevance by line (down) and layer (across). Rings mark intervals that include 0, crosses mark missing layers.
 
-    Numbers are written where there is room for them.
+    Numbers are written if there is room for them.
     """
     depth = 1 + max(row["layer"] for line in lines for row in line)
     for y, line in enumerate(lines):
@@ -142,7 +142,7 @@ def scale_bars(figure: Figure, grid: list[Axes], scales: dict[str, Normalize]) -
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Relevance of the layers that are left before each removal, by the metric that the selector removes by "
         f"(calibration samples, {style.counts([row['n_samples'] for row in data])} per cell). Outlined: what goes "

@@ -1,4 +1,4 @@
-"""Where accuracy ranks a unit and where every other metric does: confusion of places, over tasks."""
+"""The place of a unit by accuracy against its place by every other metric: confusion of places, over tasks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -48,7 +48,7 @@ def words(numbers: Mapping[str, Any]) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many units and tasks."""
+    """The caption: what the figure shows, and the number of tasks and samples."""
     most = max(row["n_calibrations"] for row in data)
     samples = style.counts([row["n_samples"] for row in data])
     return (

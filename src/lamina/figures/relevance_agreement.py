@@ -1,4 +1,4 @@
-"""Where cosine and accuracy rank layers differently: one rank against the other, with Spearman's correlation."""
+"""How differently cosine and accuracy rank layers: one rank against the other, with Spearman's correlation."""
 
 from typing import Any
 
@@ -60,8 +60,7 @@ def panel(axes: Axes, data: list[dict[str, Any]]) -> None:
 
 
 def ranks_with_reach(data: list[dict[str, Any]], metric: str) -> np.ndarray:
-    """Ranks and how far down and up they could move if the score lay at the ends of its interval; shape (3, "
-    "layers)."""
+    """Ranks, and how far down and up they could move if the score were at an end of its interval; shape (3, layers)."""
     scores = np.array([row[metric] for row in data])
     low = np.array([row[f"{metric}_low"] if row[f"{metric}_low"] is not None else row[metric] for row in data])
     high = np.array([row[f"{metric}_high"] if row[f"{metric}_high"] is not None else row[metric] for row in data])
@@ -79,7 +78,7 @@ def mean_ranks(scores: np.ndarray) -> np.ndarray:
 
 
 def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's rank correlation; nan where one side is constant."""
+    """Spearman's rank correlation; nan if one side is constant."""
     a, b = mean_ranks(first), mean_ranks(second)
     a, b = a - a.mean(), b - b.mean()
     spread = np.sqrt((a**2).sum() * (b**2).sum())
@@ -106,7 +105,7 @@ def correlation_text(data: list[dict[str, Any]]) -> str:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Each layer's place when layers are ordered by cosine relevance against its place by accuracy relevance "
         f"(base model; {style.counts([row['accuracy_samples'] for row in data])} calibration samples per layer). "

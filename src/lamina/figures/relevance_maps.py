@@ -1,4 +1,4 @@
-"""Accuracy relevance beside cosine relevance: which layers each calibration needs, and which ones look inert."""
+"""Accuracy relevance beside cosine relevance: which layers each calibration needs, and which layers look inert."""
 
 from collections.abc import Callable
 from typing import Any
@@ -82,7 +82,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def cosine_scale(values: list[float]) -> Normalize:
-    """One scale over all panels; logarithmic where the first or last layer dwarfs the others."""
+    """One scale for all panels; logarithmic if the largest value is much larger than the median."""
     if not values:
         return Normalize(0, 1)
     if max(values) > 6 * float(np.median(values)) and min(values) < max(values):
@@ -91,17 +91,17 @@ def cosine_scale(values: list[float]) -> Normalize:
 
 
 def cosine_text(value: float) -> str:
-    """Three decimals, which is what a cell has room for."""
+    """Three decimals, since a cell has no room for more."""
     return f"{value:.3f}" if value >= 0.0005 else "<.001"
 
 
 def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
-    """A second line for the mean of replicates: how far one draw is from another, as a standard deviation."""
+    """A second line for the mean of replicates: the standard deviation between draws."""
     return "" if spread is None else f"\n±{written(spread)}"
 
 
 def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
-    """One cell of the accuracy map: hatched where undefined, ringed where its interval includes 0."""
+    """One cell of the accuracy map: hatched if it is undefined, ringed if its interval includes 0."""
     if row["accuracy"] is None:
         if row["accuracy_reason"] is not None:
             corner = (cell[0] - 0.5, cell[1] - 0.5)
@@ -159,7 +159,7 @@ def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, 
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     accuracy = style.counts([row["accuracy_samples"] for row in data])
     cosine = style.counts([row["cosine_samples"] for row in data])
     means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."

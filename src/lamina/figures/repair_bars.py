@@ -1,4 +1,4 @@
-"""What patches and healing give back at the size that was healed: base, pruned, patched, healed."""
+"""The effect of patches and healing at the size that was healed: base, pruned, patched and healed models."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def repair_name(recovery: str, healing: str) -> str:
-    """Name of a repair as the legend has it."""
+    """Name of a repair in the legend."""
     if recovery == healing == "none":
         return "pruned"
     parts = [f"patched ({recovery})"] * (recovery != "none") + [f"healed ({healing})"] * (healing != "none")
@@ -58,7 +58,7 @@ def repair_name(recovery: str, healing: str) -> str:
 
 
 def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]], selectors: list[str]) -> None:
-    """The base model's bar at the left, then a group of bars per selector, as many as it has variants."""
+    """The base model's bar at the left, then a group of bars per selector, one bar per variant."""
     first = data[0]
     bars: dict[str, Any] = dict(linewidth=0.7, edgecolor="black", error_kw=dict(elinewidth=0.9, capsize=1.6))
     base_error = style.reach(first["base_stderr"])
@@ -87,7 +87,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "The calibration's own benchmark task before and after repair, at the largest size that was healed (or "
         "patched, where nothing was healed). Bars are test-set values with 95 % intervals "

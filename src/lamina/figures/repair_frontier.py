@@ -1,4 +1,4 @@
-"""What a smaller model keeps of its task against what it keeps of everything else, by selector and repair."""
+"""A smaller model's accuracy on its own task against its perplexity of general text, by selector and repair."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ QUERIES = ("which_pairs_nothing_beats",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per model and size; colours are selectors, markers repairs, filled where something was repaired."""
+    """One panel per model and size; colours are selectors, markers are repairs, hollow markers mean no repair."""
     sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
     lines = theme.selectors
     pairs = {(row["recovery"], row["healing"]) for row in data}
@@ -42,7 +42,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def marker(place: int, colour: str) -> dict[str, Any]:
-    """How the repair with this number is drawn; the first, no repair, is hollow."""
+    """The marker of the repair with this number; the first, no repair, is hollow."""
     return {
         "marker": style.MARKERS[place % len(style.MARKERS)],
         "markerfacecolor": colour if place else "white",
@@ -85,7 +85,7 @@ def panel(
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
         f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "

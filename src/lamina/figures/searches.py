@@ -1,4 +1,4 @@
-"""What searching whole sets found: its loss where it searched and on samples held back, beside greedy and one-shot."""
+"""The result of searching whole sets: loss on the searched samples and on held-back ones, with greedy and one-shot."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ QUERIES = ("what_searching_ends_with",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per search: per strategy a line of held-back losses over sizes; hollow marks are search losses."""
+    """One panel per search, one line of held-back losses over sizes per strategy; hollow marks are search losses."""
     groups = style.grouped(data, "model", "calibration", "selector")
     ways = list(dict.fromkeys(row["strategy"] for row in data))
     figure, grid = style.panels(len(groups), 3.2, 2.6, 3)
@@ -43,7 +43,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Mean loss behind the selector's metric (1 - accuracy for accuracy). Filled: on calibration samples held back "
         f"from every strategy, with 95 % intervals ({style.counts([row['n_held_back'] for row in data])} samples); "

@@ -50,7 +50,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many documents."""
+    """The caption: what the figure shows, and the number of documents."""
     return (
         "First selector less the second, mean over the calibrations' own tasks, on the same test documents "
         f"({style.counts([row['n_samples'] for row in data])} of all tasks); right of 0 the first is better. Lines: "

@@ -1,4 +1,4 @@
-"""What all figures share: fonts, colours for every eye and for grey, panel grids, and how they are saved."""
+"""The common style of all figures: fonts, colours that every reader can distinguish, panel grids, and saving."""
 
 import html
 import io
@@ -65,14 +65,14 @@ Rows = list[dict[str, Any]]
 
 
 class Theme:
-    """What all figures of a run share; each thing is looked up when a figure first asks for it."""
+    """The common facts of all figures of a run; each is looked up when a figure first asks for it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
 
     @cached_property
     def selectors(self) -> dict[str, dict[str, Any]]:
-        """Line style of each selector, and of each group of them; `accuracy` comes first, the rest by name."""
+        """Line style of each selector and each group of replicates; `accuracy` comes first, the others by name."""
         named = "SELECT DISTINCT unnest([selector, coalesce(replicate_of, selector)]) AS name FROM plans ORDER BY name"
         names = [row["name"] for row in rows(self._connection, named)]
         names.sort(key=lambda name: (name != "accuracy", name))
@@ -91,7 +91,7 @@ class Theme:
         return bool(rows(self._connection, "SELECT count(*) > 1 AS several FROM models")[0]["several"])
 
     def title(self, model: str, name: str) -> str:
-        """Title of a panel: the model is named only where a run has several."""
+        """Title of a panel; it names the model only if a run has several."""
         return f"{model}: {name}" if self.several_models else name
 
     def by_selector(self, data: Rows) -> dict[tuple[Any, ...], Rows]:
@@ -102,7 +102,7 @@ class Theme:
 
 
 def grouped(data: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Rows by the values of some columns, in the order of their first ones: those of one panel each."""
+    """Rows by the values of some columns, in the order of their first rows; a panel usually draws one group."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in data:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -132,7 +132,7 @@ def whole_numbers(axes: Axes, axis: str = "x") -> None:
 
 
 def empty(reason: str) -> Figure:
-    """An image that says why there is no figure: `reason` is what its question says of when it has no answer."""
+    """An image that says why there is no figure; `reason` is the note of its question on when it has no answer."""
     figure = Figure(figsize=(7, 1.1), layout="constrained")
     text = f"Nothing to show because {reason.removeprefix('Empty where ')}"
     figure.text(0.5, 0.5, textwrap.fill(text, 80), ha="center", va="center", color=NEUTRAL, fontsize=10)
@@ -148,7 +148,7 @@ def counts(values: Sequence[int | None]) -> str:
 
 
 def metric_scale(axes: Axes, metric: str, values: Sequence[float]) -> None:
-    """Label and scale of a benchmark metric's axis: accuracies from 0 to 1, perplexities in powers if they explode."""
+    """Label and scale of a benchmark metric's axis: 0 to 1 for accuracies, logarithmic for perplexities far apart."""
     axes.set_ylabel(metric_label(metric))
     if metric != "perplexity":
         axes.set_ylim(0, 1.02)
@@ -169,9 +169,9 @@ def metric_label(metric: str) -> str:
 
 
 def svg(figure: Figure, salt: str, caption: str = "") -> str:
-    """The figure as SVG text, the same bytes for the same data: no date, ids derived from `salt`.
+    """The figure as SVG text, the same bytes for the same data: it has no date, and `salt` gives the ids.
 
-    The caption becomes its description, which the report reads; a figure without data has none.
+    The caption becomes the description, which the report reads; a figure without data has no description.
     """
     with matplotlib.rc_context({"svg.hashsalt": salt}):
         buffer = io.StringIO()
@@ -193,7 +193,7 @@ def svg(figure: Figure, salt: str, caption: str = "") -> str:
 
 
 def _marks(figure: Figure) -> Iterator[str]:
-    """The unseen marks of `hints` above all that is drawn, in points from the upper left."""
+    """The invisible marks of `hints`, above the rest of the drawing, in points from the upper left."""
     point = 72 / figure.dpi
     for axes in figure.axes:
         for x, y, text, size in HINTS.get(axes, ()):
@@ -204,7 +204,7 @@ def _marks(figure: Figure) -> Iterator[str]:
 
 
 def _rounded(numbers: re.Match[str]) -> str:
-    """To tenths of a point, which nobody sees; curves are small, and to hundredths."""
+    """Coordinates rounded to tenths of a point, which is invisible; curves are small, so to hundredths."""
     places = re.sub(r"(\.\d\d)\d+" if "C" in numbers[0] else r"(\.\d)\d+", r"\1", numbers[0])
     if not places.startswith(" d="):
         return places
@@ -221,17 +221,17 @@ def _rounded(numbers: re.Match[str]) -> str:
 
 
 def hint(artist: Artist, text: str) -> None:
-    """Say `text` where the pointer rests on `artist` in the SVG."""
+    """Show `text` when the pointer rests on `artist` in the SVG."""
     artist.set_gid(HINT + text)
 
 
 def hints(axes: Axes, points: Iterable[tuple[float, float, str]], size: float = 8) -> None:
-    """Say a text where the pointer rests near each point (x, y, text), by unseen marks `size` points wide."""
+    """Show a text when the pointer rests near a point (x, y, text), by invisible marks `size` points wide."""
     HINTS.setdefault(axes, []).extend((x, y, text, size) for x, y, text in points)
 
 
 def reach(stderr: float | None) -> float:
-    """Half a 95 % interval; of an unknown error NaN, of which nothing is drawn."""
+    """Half a 95 % interval; NaN for an unknown error, so that nothing is drawn."""
     return math.nan if stderr is None else Z95 * stderr
 
 

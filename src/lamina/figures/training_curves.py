@@ -22,7 +22,7 @@ BINS = 8
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
-    """One panel per calibration, size and healing; one line per selector, dashed where a patch was applied first."""
+    """One panel per calibration, size and healing; one line per selector, dashed if a patch was applied first."""
     groups = list(dict.fromkeys((row["model"], row["calibration"], row["removed"], row["healing"]) for row in data))
     styles = theme.selectors
     figure, grid = style.panels(len(groups), 3.5, 2.7, 3)
@@ -91,7 +91,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of steps."""
     lines = style.grouped(data, "model", "calibration", "selector", "removed", "recovery", "healing").values()
     steps = [sum(row["loss"] is not None for row in line) for line in lines]
     return (

@@ -41,7 +41,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     return (
         "Relevance of every layer at every checkpoint of one training "
         f"({style.counts([row['n_samples'] for row in data])} calibration samples per cell). Left: share of the "

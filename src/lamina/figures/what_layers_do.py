@@ -1,4 +1,4 @@
-"""What layers do with nothing removed: void tokens, labels that can be read, where a difference of prompts sits."""
+"""What layers do in a complete model: void tokens, readable labels, and the place of a difference between prompts."""
 
 from typing import Any
 
@@ -70,7 +70,7 @@ def _panel(axes: Axes, kind: str, data: list[dict[str, Any]]) -> None:
 
 
 def caption(data: style.Rows) -> str:
-    """What the figure shows and from how many samples."""
+    """The caption: what the figure shows, and the number of samples."""
     words = {
         "void": "Void: a token's norm grows less at the layer than 0.8 of the range of its growth before (or the share "
         "that the diagnosis sets); dotted, with the growth shuffled over the layers",

@@ -1,8 +1,8 @@
-"""Healing by training every weight of a variant, from what pruning left or from random weights.
+"""Healing by training every weight of a variant, from the pruned weights or from random weights.
 
-From the pruned weights with objective `distill` it is Minitron's recipe in small [arXiv 2408.11796]; from random ones
-it is the model of the same shape trained from nothing, on the same batches in the same order. Weights in bfloat16 are
-trained as copies in float32: what is validated and saved is the variant in its own dtype, rounded from them.
+From the pruned weights with objective `distill`, it is a small version of Minitron's recipe [arXiv 2408.11796]. From
+random weights, it trains a model of the same shape on the same batches in the same order. Weights in bfloat16 are
+trained as copies in float32. The validated and saved variant has its own dtype, rounded from the copies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,14 +35,14 @@ def heal(
     options: Any,
     progress: Progress | None = None,
 ) -> tuple[dict[str, nn.Parameter], list[dict[str, Any]]]:
-    """Train all weights of a variant of `base`, whose own stay as they are.
+    """Train all weights of a variant of `base`; the weights of `base` do not change.
 
-    Returns the best epoch's weights by name, and the rows of table `training`, as `lora.heal`.
+    Returns the best epoch's weights by name, and the rows of table `training`, as `lora.heal` does.
 
     Raises
     ------
     LaminaError
-        If random weights are wanted for a variant that is no plain model of its class, or as `training.train`.
+        If random weights are wanted for a variant that is not a plain model of its class, or as in `training.train`.
     """
     variant = materialise(base, plan, patches)
     torch.manual_seed(options.seed)
@@ -67,6 +67,6 @@ def heal(
 
 
 def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
-    """Write all weights where an adapter stands, under the names of the variant's parameters."""
+    """Write all weights to the folder of an adapter, under the names of the variant's parameters."""
     state = {f"base_model.model.{name}": weight.detach().cpu().contiguous() for name, weight in weights.items()}
     lora.write(Path(folder), state, lora.NO_ADAPTER, EVERYTHING)

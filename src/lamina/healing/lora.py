@@ -1,7 +1,7 @@
 """Healing by a short training: low-rank updates of projections, patches of the stream, or both.
 
-Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is picked on a validation split. What is validated
-is what is benchmarked: the update merged into the weights, in their dtype.
+Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is chosen on a validation split. Validation and
+benchmarks use the same model: the update is merged into the weights, in their dtype.
 """
 
 import hashlib
@@ -44,9 +44,9 @@ class Healed:
     Attributes
     ----------
     model : the variant with its adapters beside its weights and its patches as parameters.
-    weights : what was trained, by its path in `model`.
-    config : PEFT's description of the adapters; None where only patches were trained.
-    targets : what the adapters adapt, `none` without any.
+    weights : the trained parameters, by their path in `model`.
+    config : PEFT's description of the adapters; None if only patches were trained.
+    targets : the adapted modules, `none` without adapters.
     """
 
     model: PreTrainedModel
@@ -63,17 +63,17 @@ def heal(
     options: Lora,
     progress: Progress | None = None,
 ) -> tuple[Healed, list[dict[str, Any]]]:
-    """Train what `options` say in a variant of `base`, whose own weights stay as they are.
+    """Train adapters, patches or both in a variant of `base`, as `options` say; the weights of `base` do not change.
 
-    Returns the best epoch's values, and one row per optimiser step (plus one for epoch 0) for table `training`:
-    validation_loss stands at the last step of each epoch, `chosen` marks the epoch that was kept. `progress` is where
-    an interrupted training is gone on from, see `training.train`.
+    Returns the best epoch's values, and one row per optimiser step (plus one for epoch 0) for table `training`. The
+    last step of each epoch has validation_loss, and `chosen` marks the kept epoch. `progress` holds the state of an
+    interrupted training, see `training.train`.
 
     Raises
     ------
     LaminaError
-        If the variant has no patch to train, or no projections that are known, if there are too few documents to cut a
-        validation split, or the loss is not a number.
+        If the variant has no patch to train or no known projections, if there are too few documents for a validation
+        split, or if the loss is not a number.
     """
     variant = materialise(base, plan, patches)
     # Training asks for a gradient of what it trains only, but those flags are shared with the base model.
@@ -93,7 +93,7 @@ def heal(
 
 
 def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
-    """The variant made ready: nothing but what is trained has a gradient."""
+    """The variant prepared for training: only trained weights have a gradient."""
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
     config = None if options.train == "patch" else lora_config(variant, options)
@@ -116,7 +116,7 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
 
 
 def _make_parameters(module: Any) -> None:
-    """Turn a module's patch into parameters, in float32 as optimisers want it; its use rounds it to the stream's."""
+    """Turn a module's patch into float32 parameters for the optimiser; the module rounds them to the stream's dtype."""
     for name in ("patch_operator", "patch_bias"):
         value = getattr(module, name)
         if value is not None:
@@ -125,10 +125,10 @@ def _make_parameters(module: Any) -> None:
 
 
 def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
-    """PEFT's description of the adapter: every target that the variant still has, named in full.
+    """PEFT's description of the adapter: every target that the variant still has, by its full name.
 
-    An update of stacked experts is added to their weights and never sees what they are given, so it can have no
-    dropout, and PEFT knows one number for all updates.
+    An update of stacked experts is added to their weights and never sees their inputs, so it cannot have dropout. PEFT
+    has one dropout for all updates.
     """
     targets = adaptable(model, options.targets)
     if targets.parameters and options.dropout:
@@ -150,9 +150,9 @@ def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
 
 
 def save(healed: Healed, folder: str | Path) -> None:
-    """Write adapter_model.safetensors and adapter_config.json, readable by PEFT, with no path of this machine.
+    """Write adapter_model.safetensors and adapter_config.json for PEFT, without paths of this machine.
 
-    A trained patch stands beside the adapters under the name of the buffer that it replaces.
+    A trained patch is in the same file as the adapters, under the name of the buffer that it replaces.
     """
     state = {
         f"base_model.model.{name.replace('.default.', '.')}": weight.detach().cpu().contiguous()
@@ -172,7 +172,7 @@ def save_empty(folder: str | Path) -> None:
 
 
 def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
-    """Write the two files of an adapter; `targets` says what its weights are of."""
+    """Write the two files of an adapter; `targets` names the modules that its weights belong to."""
     text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
     store.write_text(folder / "adapter_config.json", text)
     # PEFT knows its own keys only, so what seals the settings stands beside the weights.
@@ -182,10 +182,10 @@ def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, 
 
 @contextmanager
 def merged(model: nn.Module) -> Iterator[None]:
-    """While open, each adapted projection computes as in a saved variant: with its update merged into its weight.
+    """While open, each adapted projection computes as in a saved variant: its update is merged into its weight.
 
-    One copy of one weight exists at a time, made again in every pass, so the weights that are shared with the base
-    model stay as they are and memory stays bounded.
+    Only one weight is copied at a time, again in every pass. So the weights shared with the base model do not change,
+    and memory is bounded.
     """
     weights: dict[nn.Module, nn.Parameter] = {}
 

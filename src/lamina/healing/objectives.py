@@ -1,10 +1,10 @@
-"""What a healing lowers: sums over a batch, each divided by its number of tokens over all batches that belong together.
+"""The objectives of a healing: sums over a batch, each divided by its number of tokens over all parts of the batch.
 
 So a loss depends neither on padding nor on how a batch is split. A token is *scored* if it belongs to the gold
-continuation of multiple-choice and generated samples, or to a text (all but its first).
+continuation of multiple-choice and generated samples, or to a text (all but its first token).
 
-The teacher of `distill` and `lm+hidden` is the unpruned model, whose weights the variant shares: adapters wrap the
-variant's modules, so the base computes as it always did, beside the same weights in memory.
+The teacher of `distill` and `lm+hidden` is the unpruned model, which shares its weights with the variant. Adapters wrap
+only the variant's modules, so the base model computes as before, with the same weights in memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ def tokens(sample: Sample) -> tuple[list[int], int]:
 
 @dataclass(frozen=True)
 class Objective:
-    """An objective by its name in the options, for a variant of `base` without the plan's units.
+    """An objective, by its name in the options, for a variant that is `base` without the plan's units.
 
     Attributes
     ----------
-    variant : the materialised variant, in which adapters may stand.
+    variant : the materialised variant, which may have adapters.
     places : by the end of each run of removed layers in `base`, the number of the variant's layers before it.
     """
 
@@ -59,7 +59,7 @@ class Objective:
         Raises
         ------
         LaminaError
-            If streams are to be compared and the plan removes no whole layer.
+            If the objective compares streams and the plan removes no whole layer.
         """
         places: dict[int, int] = {}
         if name == "lm+hidden":
@@ -74,13 +74,13 @@ class Objective:
         return cls(name, variant, base, temperature, places)
 
     def counts(self, samples: Sequence[Sample]) -> list[int]:
-        """The number of tokens by which each of the `sums` is divided: scored ones, and for streams all."""
+        """The number of tokens by which each of the `sums` is divided: scored tokens, and for streams all tokens."""
         lengths = [(len(ids), first) for ids, first in map(tokens, samples)]
         scored = sum(length - first for length, first in lengths)
         return [scored, *([sum(length for length, _ in lengths)] if self.places else [])]
 
     def sums(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
-        """The loss, summed over the tokens of a batch, with its gradient; and the same of the streams if it has any."""
+        """The loss, summed over the tokens of a batch, and the distance of streams if they are compared."""
         encoded = [tokens(sample) for sample in samples]
         inputs, real = padded([ids for ids, _ in encoded], self.variant.device)
         first = torch.tensor([[start] for _, start in encoded], device=inputs.device)
@@ -105,9 +105,9 @@ class Objective:
         self, mine: Mapping[int, torch.Tensor], theirs: Mapping[int, torch.Tensor], real: torch.Tensor
     ) -> torch.Tensor:
         """‖h - ĥ‖² / ‖h‖² summed over real tokens, mean over runs: h enters the layer after the run in the unpruned
-        model, ĥ in the variant, its patch applied (arXiv 2403.17887, eq. 8, there not divided).
+        model, and ĥ in the variant, after its patch (arXiv 2403.17887, eq. 8, without the division).
 
-        Divided, because the first token's stream is often a thousand times as large as all others.
+        The division is needed because the first token's stream is often a thousand times as large as all others.
         """
         total = real.new_zeros((), dtype=torch.float32)
         for end, place in self.places.items():
@@ -126,8 +126,8 @@ class Objective:
 class Divergence(torch.autograd.Function):
     """T² KL(softmax(teacher / T) ‖ softmax(student / T)), summed over tokens, for logits (tokens, V).
 
-    The gradient, T (softmax(student / T) - softmax(teacher / T)), is made along with the value, some tokens at a time:
-    no probabilities of a whole batch are kept in float32, and it is exactly zero where the logits are equal.
+    The gradient, T (softmax(student / T) - softmax(teacher / T)), is computed together with the value, for some tokens
+    at a time. So no float32 probabilities of a whole batch are kept. It is exactly zero where the logits are equal.
     """
 
     @staticmethod
@@ -147,6 +147,6 @@ class Divergence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *outer: Any) -> tuple[torch.Tensor, None, None]:
-        """The gradient times the one from outside."""
+        """The saved gradient times the gradient of the output."""
         (gradient,) = ctx.saved_tensors
         return gradient * outer[0], None, None

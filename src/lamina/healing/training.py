@@ -1,8 +1,8 @@
-"""The loop of a healing: batches, steps, validation, and going on where it was killed.
+"""The loop of a healing: batches, steps, validation, and continuation after it was killed.
 
-The epoch is picked on validation documents cut from those given, epoch 0 (no training) included, and never on test
-data. `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls as a cosine to 0 at
-the last step. `max_steps` bounds the optimiser steps of all epochs together.
+The epoch is chosen on validation documents, which are split from the given ones, and never on test data. Epoch 0 (no
+training) may be chosen too. `learning_rate` rises linearly over `warmup_steps` (at most a tenth of all steps) and falls
+as a cosine to 0 at the last step. `max_steps` bounds the optimiser steps of all epochs together.
 """
 
 import math
@@ -34,14 +34,14 @@ Weights = Mapping[str, nn.Parameter]
 
 
 class Source(NamedTuple):
-    """Samples of one calibration, each of whose scored tokens counts `weight` times."""
+    """Samples of one calibration; each of their scored tokens counts `weight` times."""
 
     samples: Sequence[Sample]
     weight: float = 1.0
 
 
 class Step(NamedTuple):
-    """One optimiser step: its batch, the samples of each source apart, and whether it is the last of its epoch."""
+    """One optimiser step: its batch, as one group of samples per source, and whether it is the last of its epoch."""
 
     epoch: int
     groups: list[list[Sample]]
@@ -49,7 +49,7 @@ class Step(NamedTuple):
 
 
 def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Source]]:
-    """What to train on, and what validates, drawn by document over all sources together.
+    """The samples for training and for validation, drawn by document over all sources together.
 
     Raises
     ------
@@ -77,17 +77,17 @@ def train(
     as_saved: Callable[[], AbstractContextManager[None]],
     progress: Progress | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    """Train `weights`; rows of table `training` (without its keys), and the values of the epoch that is kept.
+    """Train `weights`; return rows of table `training` (without its keys), and the values of the kept epoch.
 
-    Steps are taken in float32 (`Masters`), whatever dtype the weights have, and are rounded to it behind each.
-    While `as_saved` is open, the variant computes as a saved one. With `progress`, the state is saved after each epoch
-    and every SAVE_STEPS steps, and a state that is there is gone on from: random numbers, moments and batches are those
-    of a run that was never interrupted.
+    Steps are taken in float32 (`Masters`) for every dtype; after each step the weights are rounded to their dtype.
+    While `as_saved` is open, the variant computes as a saved variant. With `progress`, the state is saved after each
+    epoch and every SAVE_STEPS steps. Training goes on from a saved state, with the random numbers, moments and batches
+    of a run without interruption.
 
     Raises
     ------
     LaminaError
-        If there are too few documents to cut a validation split, or the loss is not a number.
+        If there are too few documents for a validation split, or the loss is not a number.
     """
     training, validation = split(sources, options.seed)
     masters = Masters(weights)
@@ -146,11 +146,11 @@ def train(
 
 
 class Masters:
-    """Weights in float32 that steps are taken on: a step is mostly smaller than half the spacing of bfloat16.
+    """Float32 weights for the optimiser, because most steps are smaller than half the spacing of bfloat16.
 
-    `values` are, by name, the weights themselves where they are in float32, and else copies. Gradients of the others
-    are added up in the copies as soon as they are there, so that none is kept in two forms; `round` gives the weights
-    the values of the copies, and `release` ends the connection.
+    `values` are, by name, the weights themselves if they are in float32, and float32 copies otherwise. Gradients of
+    copied weights move to the copies as soon as they exist, so that no gradient is kept twice. `round` gives the
+    weights the values of the copies, and `release` ends the connection.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -190,7 +190,7 @@ def _handed_over(master: nn.Parameter, weight: torch.Tensor) -> None:
 
 
 def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -> dict[str, torch.Tensor]:
-    """All that a run depends on beside its settings; which batches come next follows from the number of steps."""
+    """The state of a run, which also depends on its settings; the number of steps determines the next batches."""
     state = {"random": torch.get_rng_state()}
     if torch.cuda.is_available():
         state["random.cuda"] = torch.cuda.get_rng_state()
@@ -201,7 +201,7 @@ def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -
 
 
 def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
-    """Put a state back in its places; returns the best weights."""
+    """Restore a saved state and return the best weights."""
     torch.set_rng_state(saved["random"])
     if "random.cuda" in saved:
         torch.cuda.set_rng_state(saved["random.cuda"])
@@ -217,7 +217,7 @@ def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: An
 def positions(objective: Objective, weights: Weights) -> int:
     """Token positions, padding included, whose activations fit into half of the free memory (2 GiB on a CPU).
 
-    Of a GPU's, what the steps will keep beside `weights` is not free.
+    On a GPU, the memory that the optimiser will need for `weights` does not count as free.
     """
     model = objective.variant
     shape, kept = Shape.of(model.config, model.dtype.itemsize), 0
@@ -229,7 +229,10 @@ def positions(objective: Objective, weights: Weights) -> int:
 def _halving(
     objective: Objective, groups: Sequence[Sequence[Sample]], memory: int, masters: Masters
 ) -> tuple[float, int, int]:
-    """As `backward`, begun anew with half the positions where a GPU has no memory for a part, and those that did."""
+    """Does the same as `backward`. If the GPU has no memory for a part, it starts again with half the positions.
+
+    Returns the loss, the scored tokens and the positions that fit.
+    """
     lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
     asked = min(memory, len(lengths) * max(lengths))
     (loss, count), fitting_memory = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
@@ -237,9 +240,10 @@ def _halving(
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
-    """Add the gradient of a batch's mean loss per token, in as many parts as memory asks for; loss and scored tokens.
+    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs; return the loss and the
+    number of scored tokens.
 
-    Groups are padded apart from each other.
+    Groups are padded separately.
     """
     counts = objective.counts([sample for group in groups for sample in group])
     total = [0.0] * len(counts)
@@ -257,14 +261,14 @@ def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: i
 
 @torch.no_grad()
 def validate(objective: Objective, sources: Sequence[Source], memory: int) -> float:
-    """The objective on samples that are not trained on, in batches of at most so many positions.
+    """The objective on validation samples, in batches of at most `memory` positions.
 
-    A mean per token in which those of each source weigh as they should.
+    It is a mean per token in which tokens have the weight of their source.
 
     Raises
     ------
     LaminaError
-        If it is not a number.
+        If the objective is not a number.
     """
     objective.variant.eval()
     total: list[float] = []
@@ -308,7 +312,7 @@ def _steps(sources: Sequence[Source], options: Lora) -> Iterator[Step]:
 
 
 def _shuffled(samples: Sequence[Sample], size: int, order: random.Random) -> list[list[list[Sample]]]:
-    """Batches of samples of similar length, the batches in random order: little padding, no curriculum."""
+    """Batches of samples of similar length, for little padding, in random order, for no curriculum."""
     shuffled = list(samples)
     order.shuffle(shuffled)
     shuffled.sort(key=lambda sample: len(tokens(sample)[0]))
@@ -320,7 +324,8 @@ def _shuffled(samples: Sequence[Sample], size: int, order: random.Random) -> lis
 def _mixed(sources: Sequence[Source], size: int, order: random.Random) -> list[list[list[Sample]]]:
     """Batches drawn from several sources at once, so that each scored token of a batch counts the same.
 
-    The samples of the greatest weight all come once, of the others a share as large as their weight beside it.
+    The source with the greatest weight gives all its samples once. Every other source gives a random share of its
+    samples: its weight divided by the greatest weight.
     """
     greatest = max(source.weight for source in sources)
     drawn = [

@@ -67,7 +67,7 @@ def build_model(shape: Settings, vocabulary_size: int) -> LlamaForCausalLM:
 def encode_rows(
     rows: list[list[data.Piece]], index: dict[str, int], prompt_weight: float
 ) -> list[tuple[list[int], list[float]]]:
-    """Token ids and loss weights (0 for nothing to learn from) of every row, an end token after each."""
+    """Token ids and loss weights (0 where nothing is learnt) of every row, with an end token after each."""
     encoded = []
     for row in rows:
         ids: list[int] = []
@@ -85,7 +85,7 @@ def chunks_of(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Rows grouped by length, one group per bucket (the longest length in it), padded on the right.
 
-    Each is ``(ids, weights)`` of shape ``(rows, length)``; padding has weight 0.
+    Each group is ``(ids, weights)`` of shape ``(rows, length)``; padding has weight 0.
     """
     groups: dict[int, list[tuple[list[int], list[float]]]] = {}
     for row in encoded:
@@ -119,7 +119,7 @@ def learning_rate(progress: float, training: Settings) -> float:
 
 @torch.no_grad()
 def accuracy(model: LlamaForCausalLM, index: dict[str, int], task: str, documents: list[data.Document]) -> float:
-    """Share of documents answered rightly: the likeliest choice, or (generated) every answer token the likeliest."""
+    """Share of documents answered rightly: the gold choice, or (generated) every answer token, is likeliest."""
     rows = []
     for document in documents:
         answers = document.get("choices", [document.get("answer")])

@@ -10,15 +10,15 @@ from lamina.models.context import check_fits, check_generation
 
 
 def check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
-    """Refuse what is longer than the context of a model that a study uses; `limits` are contexts by model, None where
-    they are not known here (a hub model, which its jobs check).
+    """Refuse texts and prompts that are longer than the context of a model in a study.
 
-    Questions that are longer are no error: they are cut from the left, as lm-eval does.
+    `limits` are contexts by model, or None where a context is not known here: jobs check hub models. Questions that are
+    longer are no error: they are cut from the left, as lm-eval does.
 
     Raises
     ------
     LaminaError
-        Naming the key, its tokens, the model and its context.
+        If one is too long; the message names the key, its tokens, the model and its context.
     """
     for study in config.studies.values():
         for model in study.models:

@@ -22,17 +22,17 @@ LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration i
 
 
 def entry_of(config: Configuration, model: str) -> str:
-    """Where a model is written: under `models`, or a sibling under `donors`."""
+    """The key of a model in the configuration: under `models`, or under `donors` for a sibling."""
     return f"{'donors' if model in config.donors else 'models'}.{model}"
 
 
 def described(entry: str, model: Model, root: Path) -> Model:
-    """The entry of a model with the layers and the family that its folder tells; a hub model stays as it is.
+    """The entry of a model with the layers and the family that its folder holds; a hub model stays unchanged.
 
     Raises
     ------
     LaminaError
-        If there is no such folder, or it is no model, or says something else than the entry.
+        If there is no such folder, it holds no model, or it contradicts the entry.
     """
     where, source = f"{entry}.source", model.source
     folder = root / source
@@ -70,12 +70,12 @@ def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> 
 
 
 def check(config: Configuration, root: Path) -> None:
-    """Refuse what the files under `root` already show to be impossible; called last, with a configuration that fits.
+    """Refuse a configuration that cannot run with the files under `root`; called after all other checks.
 
     Raises
     ------
     LaminaError
-        Naming the key, the file, and where in it the fault is.
+        If a file does not fit; the message names the key, the file, and where in it the fault is.
     """
     _check_code(config, root)
     contexts: dict[str, int | None] = {}
@@ -110,7 +110,7 @@ def check(config: Configuration, root: Path) -> None:
 
 
 def _check_code(config: Configuration, root: Path) -> None:
-    """Refuse task files that cannot be read, and Python that they name where their entry does not trust it."""
+    """Refuse task files that cannot be read, and those that name Python that their entry does not trust."""
     entries: dict[str, tuple[list[str], Any]]
     entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
     entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}

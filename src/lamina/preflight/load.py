@@ -28,14 +28,14 @@ from lamina.preflight import files
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     """The configuration with defaults filled in; relative files and folders are looked up from `root`.
 
-    The top-level seed is put into the entries that name none, replicates beside what they repeat, the models of a
-    series of checkpoints into its place, a local model's layers and family into its entry, and a perplexity's stride.
+    Entries without a seed get the top-level one, replicates stand beside what they repeat, and the models of a series
+    of checkpoints in its place. Layers and family of a local model and the stride of a perplexity are filled in too.
     Loading `plain()` of the result gives the same.
 
     Raises
     ------
     LaminaError
-        For anything that cannot run, naming the key, its value and the remedy.
+        If something cannot run; the message names the key, its value and the remedy.
     """
     _refuse_no_studies(raw)
     try:
@@ -72,7 +72,7 @@ def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
 
 
 def _add_donors(config: Configuration) -> None:
-    """A sibling is prepared as every model is, under its own name; it is in no study unless one lists it."""
+    """Add the siblings to the models, so that they are prepared too; only studies that list one use it as a model."""
     for name, donor in config.donors.items():
         if isinstance(donor, Sibling):
             donor_model, there = Model(**donor.model_dump()), config.models.get(name)
@@ -95,7 +95,7 @@ def _add_donors(config: Configuration) -> None:
 
 
 def _defined(where: str, name: str, section: str, known: Collection[str]) -> None:
-    """Refuse a name that stands `where` and is none of those `known` under `section`."""
+    """Refuse a name at the place `where` that is not among the names `known` under `section`."""
     if name not in known:
         raise LaminaError(
             f"{where}: '{name}' is not defined under `{section}`. {nearest(name, known)} Correct the name, or define "
@@ -131,7 +131,7 @@ def _check_mixtures(config: Configuration) -> None:
 
 
 def _check_held_out(config: Configuration, root: Path) -> None:
-    """Nothing is both calibrated on and benchmarked, as far as file names and ranges tell; the rest is hashed later."""
+    """Refuse data for both calibration and benchmark, as far as file names and ranges show it; jobs compare hashes."""
     for name, entry in config.calibrations.items():
         if isinstance(entry, Choices):
             _check_questions(config, root, name, entry)
@@ -177,7 +177,7 @@ def _check_benchmark_names(config: Configuration) -> None:
 
 
 def _check_drafted(config: Configuration) -> None:
-    """Drafts that are asked for are measured: some study removes as much."""
+    """Refuse drafts that would not be measured because no study removes as much."""
     pruning = [study for study in config.studies.values() if isinstance(study, Prune)]
     drafts, known = config.benchmarks.drafts, [name for study in pruning for name in study.models]
     if drafts is None or any(config.models[name].layers is None for name in known):
@@ -219,7 +219,7 @@ def _check_loops(config: Configuration) -> None:
 
 
 def _check_data(config: Configuration) -> None:
-    """What recoveries are fitted on, and healings trained on, is there."""
+    """Refuse calibrations that recoveries or healings use and that are not defined."""
     repairs = {f"recoveries.{name}": tuple(entry.data) for name, entry in config.recoveries.items()}
     repairs |= {f"healings.{name}": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
     for where, data in repairs.items():
@@ -275,7 +275,7 @@ def _check_healings(config: Configuration, where: str, study: Prune) -> None:
 
 
 def _check_measured(config: Configuration, where: str, study: Prune) -> None:
-    """`tasks: own` must not end in variants that nothing measures."""
+    """Refuse `tasks: own` where nothing would measure the variants of a calibration."""
     texts = list(config.benchmarks.perplexity) if study.perplexity == "all" else study.perplexity
     if study.tasks != "own":
         return

@@ -1,6 +1,6 @@
-"""How far a repair leaves the stream from where it should be, token by token: what is no function of the moments.
+"""Errors of the repaired stream, token by token. They do not follow from the moments, so they need a second pass.
 
-A second pass, over the held-out samples and half as many of the others, so that it costs three tenths of the first one.
+The pass runs over the held-out samples and half as many of the others, and costs three tenths of the first pass.
 """
 
 import random
@@ -25,13 +25,13 @@ from lamina.streams.sources import Source, split
 
 @dataclass
 class _Sums:
-    """Weighted sums of one boundary, of what is missing of Y before the repair and after it.
+    """Weighted sums of one boundary, of the errors in Y before the repair and after it.
 
     Attributes
     ----------
-    absolute : over tokens, before and after, of the held-out samples and of others, (2, 2, C).
+    absolute : absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
     tokens : weight of these tokens, (2,).
-    squares : before, after and of Y itself, by sample, (3, samples).
+    squares : squared errors before and after, and squares of Y itself, by sample, (3, samples).
     """
 
     absolute: torch.Tensor

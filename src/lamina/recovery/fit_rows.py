@@ -1,4 +1,4 @@
-"""What is recorded of a fit: the rows of table `patches`."""
+"""The record of a fit: the rows of table `patches`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
     Raises
     ------
     LaminaError
-        If the plan removes sub-layers, around which no patch is fitted yet.
+        If the plan removes sub-layers, for which there are no patches yet.
     """
     if any(component in ("attention", "mlp") for _, component in map(parse, plan["units"])):
         raise LaminaError(
@@ -29,7 +29,7 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
 
 
 def row(variant: Variant, boundary: Boundary, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """One row of table `patches`; `facts` are those of the fit, of `shape`, and of `lamina.recovery.check`."""
+    """One row of table `patches`; `facts` come from the fit, from `shape`, and from `lamina.recovery.check`."""
     keys = variant.row() | {"boundary": f"{boundary[0]}-{boundary[1]}", "start": boundary[0], "end": boundary[1]}
     return {**keys, **facts}
 
@@ -61,7 +61,7 @@ def antisymmetric_share(operator: torch.Tensor) -> float:
 def effective_rank(values: torch.Tensor) -> float:
     """exp of the entropy of the squares of singular values (C,), as shares of their sum; 0 for a zero operator.
 
-    C equal directions have rank C, and those that carry next to nothing do not count.
+    C equal directions have rank C, and directions with very small values do not count.
     """
     squares = values.double().square()
     shares = squares / squares.sum().clamp_min(torch.finfo(squares.dtype).tiny)

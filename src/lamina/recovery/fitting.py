@@ -1,4 +1,4 @@
-"""One recovery fitted for the plans of a selector, of several sizes, and what table `patches` says of the fits."""
+"""One recovery, fitted for the plans of a selector of several sizes, and the rows of table `patches`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ def _facts(
     seed: int,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
-    """What table `patches` says of each fit; errors token by token where it is a linear map of the stream."""
+    """Columns of table `patches` for each fit, with errors by token if the repair is a linear map of the stream."""
     maps = {boundary: method.as_patch(fit.validated) for boundary, fit in made.items()}
     linear = {boundary: linear_map for boundary, linear_map in maps.items() if linear_map is not None}
     checked = check.measure(model, sources, linear, seed, run=run) if linear else {}

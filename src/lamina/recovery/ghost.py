@@ -1,8 +1,8 @@
-"""Ghost: a ridge regression from the stream before a removed run to what the run added to it.
+"""Ghost: a ridge regression from the stream before a removed run to the run's change of the stream.
 
 `M = (XᵀX + λI)⁻¹ Xᵀ(Y - X)` with X = h_start, Y = h_end of the unpruned model, then `h <- h (I + M)` at the boundary
-(arXiv 2605.15491). The paper's λ is absolute; here it is relative to trace(XᵀX)/C, and by default picked on samples
-that the fit did not see.
+(arXiv 2605.15491). The paper's λ is absolute. Here it is relative to trace(XᵀX)/C, and by default it is chosen on
+samples that the fit did not see.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ def collect(
     options: Ghost,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
-    """Moments of the unpruned stream, fit and held-out samples apart."""
+    """Moments of the unpruned stream, separate for fit and held-out samples."""
     return moments.collect(model, sources, boundaries, seed)
 
 
@@ -45,8 +45,8 @@ def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: G
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     """Fit one boundary.
 
-    λ is picked on the held-out samples from operators fitted on the others; the patch is then fitted once more on
-    all samples with that λ, while the errors reported stay those of the operator that has not seen the held-out ones.
+    λ is chosen on the held-out samples, for operators fitted on the others. The patch is then fitted on all samples
+    with this λ. The reported errors are those of the operator that has not seen the held-out samples.
     """
     grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     seen, unseen = statistics.fit, statistics.heldout
@@ -87,7 +87,7 @@ def errors(
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Put the operator before what follows the boundary."""
+    """Put the operator before the module that follows the boundary."""
     as_patch(tensors).apply(variant, place)
 
 
@@ -101,7 +101,7 @@ def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, tor
 
 
 class Regression:
-    """One eigendecomposition XᵀX = V diag(v) Vᵀ, from which the operator V diag(1 / (v + λ)) P of any λ follows.
+    """One eigendecomposition XᵀX = V diag(v) Vᵀ; it gives the operator V diag(1 / (v + λ)) P of any λ.
 
     P = VᵀXᵀD; with a bias, X and D are centred on their means.
     """
@@ -123,9 +123,9 @@ class Regression:
         return operator, self.mean_d - self.mean_x @ operator if self.options.bias else None
 
     def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
-        """‖D - X M - 1 b‖ of every λ of the grid on samples that were not fitted.
+        """‖D - X M - 1 b‖ of every λ of the grid, on samples that were not fitted.
 
-        With s = 1 / (v + λ), ‖X M‖² is sᵀ K s where K = (VᵀGV) ∘ (PPᵀ) and G = XᵀX of those samples: after K is known,
+        With s = 1 / (v + λ), ‖X M‖² is sᵀ K s where K = (VᵀGV) ∘ (PPᵀ) and G = XᵀX of those samples. Once K is known,
         an error costs C² and not C³. A limited rank has no such form.
         """
         if self.options.rank is not None:

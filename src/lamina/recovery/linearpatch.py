@@ -1,7 +1,7 @@
-"""LinearPatch: one scale per channel where a run of layers went, on the stream itself or after a Hadamard rotation.
+"""LinearPatch: one scale per channel in the place of a removed run, on the stream itself or on a Hadamard rotation.
 
 `d_c` is the mean over samples of mean_t |(h_end Q)_c| / mean_t |(h_start Q)_c|, and `h <- h Q diag(d) Qᵀ` at the
-boundary (arXiv 2505.24680). The scale is measured after the rotation. Without one, Q = I.
+boundary (arXiv 2505.24680). The scale is measured after the rotation. Without a rotation, Q = I.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ class Channels:
 
     Attributes
     ----------
-    ratios : over samples, of mean_t |Y| / mean_t |X|, a sample counting as its source weighs.
+    ratios : over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source.
     xx, xy, yy : over tokens, weighted, of X², XY and Y².
     samples : sum of the weights of the samples.
     """
@@ -40,7 +40,7 @@ class Channels:
     tokens: int = 0
 
     def plus(self, other: "Channels") -> "Channels":
-        """Sums of both splits together."""
+        """Sums over both splits."""
         return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
 
     def mean_ratios(self) -> torch.Tensor:
@@ -48,7 +48,7 @@ class Channels:
         return self.ratios / self.samples
 
     def error(self, scale: torch.Tensor | float) -> float:
-        """‖Y - X diag(scale)‖ / ‖Y‖: a rotation changes neither norm."""
+        """‖Y - X diag(scale)‖ / ‖Y‖; a rotation changes neither norm."""
         square = (self.yy - 2 * scale * self.xy + scale**2 * self.xx).sum()
         return float((square.clamp_min(0) / self.yy.sum()).sqrt()) if self.yy.sum() > 0 else 0.0
 
@@ -103,7 +103,7 @@ def collect(
     options: LinearPatch,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
-    """Sums of the unpruned stream per channel, fit and held-out samples apart, all boundaries in one pass."""
+    """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
     wanted = sorted(set(boundaries))
     sums, samples = collector(model, wanted, options), over.counted(sources)
     over.run(model, sources, sums.places, sums.add, seed)
@@ -112,7 +112,7 @@ def collect(
 
 
 def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
-    """The mean ratio of every channel; there is nothing to choose, so held-out samples only measure."""
+    """The mean ratio of every channel. There is nothing to choose, so the held-out samples only measure errors."""
     seen, unseen = statistics.fit, statistics.heldout
     scale = seen.mean_ratios()
     return Fit(
@@ -133,7 +133,7 @@ def errors(seen: Channels, unseen: Channels, scale: torch.Tensor | float) -> dic
 
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Put the operator before what follows the boundary."""
+    """Put the operator before the module that follows the boundary."""
     as_patch(tensors).apply(variant, place)
 
 
@@ -163,7 +163,7 @@ def _empty(channels: int, on: torch.device) -> Channels:
 
 
 def _sums(x: torch.Tensor, y: torch.Tensor, weight: float, tokens: int) -> Channels:
-    """Of samples x, y (lines, T, C), zero where there is padding; their number cancels in the ratio of means."""
+    """Sums of samples x, y (lines, T, C), zero where padded. The number of tokens cancels in the ratio of means."""
     before, after = x.abs().sum(1), y.abs().sum(1)
     # A channel that is always zero can have any scale.
     ratios = torch.where(before > 0, after / before, 1.0).sum(0)

@@ -1,7 +1,7 @@
 """The safetensors file of a fitted recovery.
 
-It holds `removed={n}/{start}-{end}/{name}` for all sizes of one selector, and in its metadata the method that knows
-what to do with them, and why there are none for some sizes.
+It holds tensors `removed={n}/{start}-{end}/{name}` for all sizes of one selector. Its metadata name the method that
+uses the tensors, and say for some sizes why there are none.
 """
 
 import json
@@ -21,7 +21,7 @@ _KEY = re.compile(r"removed=(\d+)/(\d+)-(\d+)/(.+)")
 
 
 def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch.Tensor]:
-    """What was fitted for one plan under the names of the file, on the CPU, float32 as all fits are."""
+    """The fitted tensors of one plan under their names in the file, on the CPU, in float32 as all fits are."""
     return {
         # Cloned, because plans of several sizes share a boundary and safetensors refuses shared memory.
         f"removed={removed}/{start}-{end}/{name}": tensor.detach().to("cpu", torch.float32, copy=True).contiguous()
@@ -33,15 +33,15 @@ def tensors(removed: int, fitted: Mapping[Boundary, Tensors]) -> dict[str, torch
 def save(
     path: str | Path, method: str, named: Mapping[str, torch.Tensor], reasons: Mapping[int, str] | None = None
 ) -> None:
-    """Write a patch file; an empty one says that every plan was refused.
+    """Write a patch file. A file without tensors means that every plan was refused.
 
-    `reasons` say why a plan of some size, whose tensors are not there, cannot be repaired.
+    `reasons` says, by size, why a plan without tensors cannot be repaired.
     """
     store.write_tensors(path, named, {"method": method, "refused": json.dumps(dict(reasons or {}))})
 
 
 def refused(path: str | Path, removed: int) -> str | None:
-    """Why the plan of size `removed` cannot be repaired; None if it is."""
+    """Why the plan of size `removed` cannot be repaired; None if it can."""
     with store.reading(path), safe_open(str(path), framework="pt") as handle:
         reasons = json.loads(store.tensors_metadata(handle).get("refused", "{}"))
     return reasons.get(str(removed))
@@ -53,7 +53,7 @@ def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     Raises
     ------
     LaminaError
-        If the file holds none of that size, or something that is not a patch.
+        If the file has no patch of that size, or holds a tensor that is not part of a patch.
     """
     tensors: dict[Boundary, dict[str, torch.Tensor]] = {}
     with store.reading(path), safe_open(str(path), framework="pt") as handle:

@@ -23,15 +23,15 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Fit:
-    """What `fit` returns for one boundary.
+    """The result of `fit` for one boundary.
 
     Attributes
     ----------
     tensors : the repair, fitted on all samples.
-    validated : the same fitted without the held-out samples; every reported error is measured with this one.
-    facts : columns of table `patches` that the method fills: n_samples, n_tokens, parameters added, and as far as they
-        apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖, Ŷ being the stream as the pruned model leaves it (`_before`) or as
-        the repair makes it.
+    validated : the repair, fitted without the held-out samples; every reported error is measured with it.
+    facts : columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
+        apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired
+        stream.
     """
 
     tensors: Tensors
@@ -58,8 +58,8 @@ class Collector(Protocol):
 class Repair(Protocol):
     """The functions of a method's module. `options` is an instance of its class in `lamina.config.recoveries`.
 
-    Whether an export of the repaired variant is stock or brings code is not declared: it follows from what `apply`
-    leaves in the model.
+    A module does not declare whether an export of the repaired variant needs code: this follows from the modules that
+    `apply` leaves in the model.
     """
 
     def collect(
@@ -72,7 +72,7 @@ class Repair(Protocol):
     ) -> Iterator[tuple[Boundary, Any]]:
         """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
 
-        The variant's own calibration is the first source; `seed` holds documents out, a share of each.
+        The variant's own calibration is the first source; `seed` draws the held-out documents, a share of each.
         """
 
     def collected(self, options: Any) -> str:
@@ -86,11 +86,11 @@ class Repair(Protocol):
         """Fit one boundary."""
 
     def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-        """Repair a cut model, which shares its parameters with the base: change none in place, see `variant.own`."""
+        """Repair a cut model. It shares its parameters with the base, so change none in place, see `variant.own`."""
 
     def as_patch(self, tensors: Tensors) -> Patch | None:
-        """What the repair is inside a pass over the unpruned model: a linear map of the stream at its boundary, or
-        None where it is something else."""
+        """The repair inside a pass over the unpruned model, as a linear map of the stream at its boundary; None if it
+        is not such a map."""
 
 
 def method(name: str) -> Repair:
@@ -101,8 +101,8 @@ def method(name: str) -> Repair:
 def refused(repair: Repair, boundary: Boundary) -> str | None:
     """Why a method cannot repair a run, and the remedy; None if it can.
 
-    A method that cannot repair every run says so in a function `refused(boundary)`: a plan with such a run gets no
-    patch, and those of other sizes do.
+    A method that cannot repair every run has a function `refused(boundary)`. A plan with a refused run gets no patch;
+    plans of other sizes do.
     """
     says = getattr(repair, "refused", None)
     return says(boundary) if says else None
@@ -120,5 +120,5 @@ class Fitted:
         method(self.method).apply(variant, place, self.tensors)
 
     def as_patch(self) -> Patch | None:
-        """As a linear map inside a pass, None where it is none."""
+        """The repair as a linear map inside a pass; None if it is not a linear map."""
         return method(self.method).as_patch(self.tensors)

@@ -1,8 +1,8 @@
-"""PruneComp: make the stream as large as it was where a run of layers went, by one number folded into the weights.
+"""PruneComp: restore the size of the stream behind a removed run by one number that is folded into the weights.
 
-The number is, per sample, the mean over channels of mean_t |h_end| / mean_t |h_start|, and then the mean over samples.
-It multiplies the embedding, learned positions, and the output projections of attention and MLP of every layer before
-the boundary, with their biases (arXiv 2507.18212). Several runs multiply. Nothing is added to the model.
+The number is the mean over samples of the mean over channels of mean_t |h_end| / mean_t |h_start|. It multiplies the
+embedding, learned positions, and the output projections of attention and MLP of every layer before the boundary, with
+their biases (arXiv 2507.18212). The numbers of several runs multiply. Nothing is added to the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,12 +28,12 @@ def collect(
     options: PruneComp,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
-    """Sums of the unpruned stream per channel, fit and held-out samples apart.
+    """Sums of the unpruned stream per channel, separate for fit and held-out samples.
 
     Raises
     ------
     LaminaError
-        If the family has no weights that the number could be folded into.
+        If the family has no weights into which the number could be folded.
     """
     writers(model, len(layers_of(model)))
     return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
@@ -63,7 +63,7 @@ def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
 
 @torch.no_grad()
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Multiply all that adds to the stream before the boundary."""
+    """Multiply the weights of all modules that add to the stream before the boundary."""
     scale = float(tensors["scale"][0])
     for module in writers(variant, place.position):
         for name in ("weight", "bias"):
@@ -72,7 +72,7 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 
 def as_patch(tensors: Tensors) -> Patch:
-    """A multiple of the stream: the same but for the epsilon of the norms, from which the factor drops out."""
+    """A multiple of the stream. It is equal to the folded factor except for the epsilon of the norms."""
     return Patch(torch.diag(tensors["scale"] - 1))
 
 

@@ -1,4 +1,4 @@
-"""Ghost with `refit: true`: each run of a plan is fitted on what the model, pruned and patched so far, gives it."""
+"""Ghost with `refit: true`: each run of a plan is fitted on the stream of the model pruned and patched so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from lamina.streams.sources import Source
 
 @dataclass
 class Chained(Statistics[Moments]):
-    """Sums behind patches that were fitted without the held-out samples, and sums of all behind the final ones."""
+    """Sums behind patches fitted without the held-out samples; `behind` holds sums of all samples and final patches."""
 
     behind: Moments
 
@@ -31,11 +31,11 @@ def fit(
 ) -> tuple[dict[Boundary, Fit], dict[Boundary, taps.Run]]:
     """Fit the runs of one plan, one after the other.
 
-    X is the stream of the model as it is pruned and patched before the run. Y is the stream of the unpruned model.
-    Two chains of patches are fitted. In the first no patch has seen the held-out samples: it chooses options and
-    measures errors. In the second all patches were fitted on all samples: it is what the variant uses.
+    X is the stream of the model that is pruned and patched before the run. Y is the stream of the unpruned model. Two
+    chains of patches are fitted. No patch of the first chain has seen the held-out samples; this chain chooses options
+    and measures errors. All patches of the second chain are fitted on all samples; the variant uses this chain.
 
-    Returns the fits, and for each boundary the pass whose X the first chain's patch was fitted to.
+    Returns the fits, and for each boundary the pass that gave X to the first chain's patch.
     """
     fits: dict[Boundary, Fit] = {}
     behind: dict[Boundary, taps.Run] = {}

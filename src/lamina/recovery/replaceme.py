@@ -1,10 +1,11 @@
 """ReplaceMe: a linear map of the output of the last MLP before a removed run, folded into that MLP's weights.
 
-With A the output of the MLP of layer s-1 and the run (s, e), `T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s)`, and then A T instead
-of A (arXiv 2505.02819, for α = 0). The ridge shrinks T towards I, which leaves the model as it was cut, and is relative
-and picked as that of `ghost`. With `objective: cosine`, Adam minimises the mean over tokens of 1 - cos(A T, h_e - B)
-with B = h_s - A instead, each token counting as its source weighs, from T = I, one step per batch of forward passes. A
-batch of few tokens, or of a light source, has a small gradient. Nothing is added to the model.
+For the run (s, e), A is the output of the MLP of layer s-1, and `T = I + (AᵀA + αI)⁻¹ Aᵀ(h_e - h_s)`. A T replaces A
+(arXiv 2505.02819, for α = 0). The ridge shrinks T towards I, which is the cut model without a repair. The ridge is
+relative and chosen as in `ghost`. With `objective: cosine`, Adam instead minimises the mean over tokens of
+1 - cos(A T, h_e - B) with B = h_s - A, where a token has the weight of its source. Adam starts from T = I and takes one
+step per batch of forward passes. A batch of few tokens, or of a source with a small weight, has a small gradient.
+Nothing is added to the model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -49,12 +50,12 @@ def collect(
     options: ReplaceMe,
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
-    """Moments with X = A and D = h_e - h_s, fit and held-out samples apart.
+    """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
 
     Raises
     ------
     LaminaError
-        If a run is refused, or the family's MLP output is not added to the stream as it is.
+        If a run is refused, or the family changes the MLP output before it adds it to the stream.
     """
     before = _projections(model, boundaries)
     statistics = moments.collect(model, sources, boundaries, seed, regressors=before)
@@ -83,13 +84,13 @@ def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict
 
 @dataclass
 class Trained(Statistics[Moments]):
-    """Moments, and T - I (C, C) as trained: on the fit samples, and on all."""
+    """Moments, and the trained T - I, (C, C) each: on the fit samples, and on all samples."""
 
     operators: tuple[torch.Tensor, torch.Tensor]
 
 
 def fit(statistics: Statistics[Moments], options: ReplaceMe) -> Fit:
-    """Fit T - I, which is the regression of `ghost` on other inputs; where it was trained, only measure it."""
+    """Fit T - I by the regression of `ghost` on other inputs; if T - I was trained, only measure its errors."""
     if not isinstance(statistics, Trained):
         regression = ghost.fit(statistics, Ghost(ridge=options.ridge))
         return replace(regression, facts={**regression.facts, "parameters": 0})
@@ -107,7 +108,7 @@ def _train(
     options: ReplaceMe,
     seed: int,
 ) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
-    """T - I of every boundary in common passes, trained without the held-out samples and with them."""
+    """T - I of every boundary, trained in common passes, once without the held-out samples and once with them."""
     channels, starts = int(text_config(model).hidden_size), sorted(before)
     pairs = {boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries}
     # Adam works entry by entry, so that one optimiser serves all, but for those that a batch has no token for.
@@ -151,5 +152,5 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
-    """No map of the stream: the rest of it, h_s - A, stays as it is."""
+    """None: this is not a map of the stream, because its other part h_s - A does not change."""
     return None

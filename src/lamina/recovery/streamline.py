@@ -1,10 +1,11 @@
-"""LLM-Streamline: the layer before a removed run is trained to give what the last layer of the run gave.
+"""LLM-Streamline: the layer before a removed run is trained to give the output of the run's last layer.
 
-The paper takes n + 1 layers out and puts one back, of the same class, initialised from the first of them and trained
-on the mean squared error of the stream behind them (arXiv 2403.19135). Here the plan takes out the run (s, e), n
-layers. The one more is layer s - 1, in whose place the trained one stands: from X = h_{s-1} to Y = h_e of the unpruned
-model. So a plan of n layers leaves L - n, as with every other repair, and before the first step the trained layer is
-layer s - 1, and the model that of the plan. The state with the least held-out error is kept, which that one can be.
+The paper removes n + 1 layers and inserts one layer of the same class. This layer starts from the first of them and is
+trained on the mean squared error of the stream behind them (arXiv 2403.19135). Here the plan removes the run (s, e) of
+n layers. The additional layer is layer s - 1. The trained layer replaces it and maps X = h_{s-1} to Y = h_e of the
+unpruned model. So a plan of n layers leaves L - n layers, as with every other repair. Before the first step, the
+trained layer is layer s - 1, and the model is that of the plan. The state with the least held-out error is kept; this
+can be the state before the first step.
 """
 
 import random
@@ -55,8 +56,8 @@ def collect(
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 
-    The base model runs once, where the streams that are read fit into `HELD` bytes, and else once for each run; only
-    where those of a single run do not fit either, it runs again in every epoch.
+    If the streams of all runs fit into `HELD` bytes, the base model runs once. Otherwise it runs once for each run. If
+    not even the streams of a single run fit, it runs again in every epoch.
 
     Raises
     ------
@@ -83,9 +84,9 @@ def collect(
 def _recalling(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], boundaries: Sequence[Boundary]
 ) -> taps.Run | None:
-    """`taps.run` with streams that one pass has left on the device; None if there are too many of them.
+    """A `taps.run` that reuses the streams of one pass, held on the device; None if they take more than `HELD` bytes.
 
-    How a layer is called in a batch is seen at the first layer of a model without those before it.
+    A model without the layers before the first boundary runs to show how that layer is called in a batch.
     """
     places = sorted({place for start, end in boundaries for place in (start - 1, start, end)})
     width = int(text_config(model).hidden_size) * torch.empty((), dtype=model.dtype).element_size()
@@ -125,7 +126,7 @@ def _recalling(
 
 
 def fit(statistics: Fit, options: Streamline) -> Fit:
-    """What was trained."""
+    """The trained layer, because `collect` has done the training."""
     return statistics
 
 
@@ -138,7 +139,7 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 
 def as_patch(tensors: Tensors) -> Patch | None:
-    """No linear map."""
+    """None: the repair is not a linear map."""
     return None
 
 
@@ -151,7 +152,7 @@ def _train(
     options: Streamline,
     seed: int,
 ) -> Fit:
-    """The layer before one run, trained on the samples that are seen, as it was after the best of the epochs."""
+    """The layer before one run, trained on the samples `seen`, in its state after the best epoch."""
     layer = alone(layers_of(model)[boundary[0] - 1], model.device).float().requires_grad_(True)
     optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
     errors: dict[str, float] = {}
@@ -182,7 +183,7 @@ def _train(
 def _errors(
     model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, name: str
 ) -> dict[str, float]:
-    """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream that the model gives once it is cut."""
+    """‖Y - Ŷ‖ / ‖Y‖ with the trained layer, and with the stream of the cut model."""
     after, before, norm = _run(model, run, weighed, boundary, layer, train=False).clamp_min(0).sqrt().tolist()
     return {f"{name}_before": before / norm, name: after / norm} if norm > 0 else {f"{name}_before": 0.0, name: 0.0}
 
@@ -190,7 +191,7 @@ def _errors(
 def _run(
     model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool
 ) -> torch.Tensor:
-    """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; to train, also the gradient of the mean error."""
+    """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; with `train` also the gradient of the mean error."""
     sums = torch.zeros(3, dtype=torch.float64, device=model.device)
     entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
     places = (boundary[0] - 1, *boundary)
@@ -208,7 +209,7 @@ def _add(
     batch: taps.Batch,
     streams: Mapping[int, torch.Tensor],
 ) -> None:
-    """Add a batch to the sums, and with a `scale` its share of the gradient to the layer's."""
+    """Add a batch to the sums; with a `scale`, also add its share to the gradient of the layer."""
     before, start, end = places
     given, cut, wanted = (streams[place] for place in (before, start, end))
     weight = torch.tensor([weights[number] for number in batch.samples], device=given.device)[:, None] * batch.real

@@ -1,13 +1,13 @@
 """The weight of general text beside the task, chosen for each plan: `data: {own: 1, general: auto}`.
 
 The statistics of a fit are sums over tokens or samples. So one pass over the own and one over the general calibration
-serve every weight w of a grid, as S_own + w S_general. For each plan, all its boundaries together, the smallest w is
-taken whose repaired model loses on held-out general samples at most `tolerance` nats per token more than the pruned
-model without a repair does; where none is within, the one that loses least. All plans and weights are candidates of
-one pass.
+serve every weight w of a grid, as S_own + w S_general. Each plan gets one w for all its boundaries: the smallest w with
+which the repaired model loses on held-out general samples at most `tolerance` nats per token more than the pruned model
+without a repair. If no w is within the tolerance, the plan gets the w with the least loss. All plans and weights are
+candidates of one pass.
 
-The patches that are compared were fitted without the held-out samples (a ridge was picked on them, as ever). Those of
-all weights wait in the host's memory: 2 · 7 C² float32 numbers per boundary.
+The compared patches were fitted without the held-out samples (which choose a ridge, as always). The patches of all
+weights are kept in the host's memory: 2 · 7 C² float32 numbers per boundary.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ def groups(
     options: Any,
     seed: int,
 ) -> Iterator[Group]:
-    """The plans of one selector, by the weight that is chosen for them.
+    """The plans of one selector, grouped by their chosen weight.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def groups(
     wanted
         The boundaries of each plan, by its size.
     options
-        Of the recovery, whose method is a linear map of the stream.
+        Options of the recovery, whose method is a linear map of the stream.
     seed
         Holds samples out.
     """
@@ -77,7 +77,7 @@ def groups(
 
 
 def mixed(one: Statistics[Any], other: Statistics[Any], weight: float) -> Statistics[Any]:
-    """Statistics of both together, every token of the other counting `weight` times what it did."""
+    """Sum of both statistics, where every token of `other` counts `weight` times."""
     if not weight:
         return one
     fit, heldout = one.fit.plus(_times(other.fit, weight)), one.heldout.plus(_times(other.heldout, weight))
@@ -85,7 +85,7 @@ def mixed(one: Statistics[Any], other: Statistics[Any], weight: float) -> Statis
 
 
 def _times(sums: Sums, weight: float) -> Sums:
-    """All sums are linear in the weight of a row; tokens are only counted."""
+    """Sums times a weight. All sums are linear in the weight of a row except for `tokens`, which is a count."""
     linear = {name: value for name, value in vars(sums).items() if name != "tokens" and value is not None}
     return replace(sums, **{name: value * weight for name, value in linear.items()})  # type: ignore[type-var]
 
@@ -103,7 +103,7 @@ def _fits(
     options: Any,
     seed: int,
 ) -> dict[float, dict[Boundary, Fit]]:
-    """Every boundary with every weight of the grid."""
+    """The fits of every boundary with every weight of the grid."""
     method = protocol.method(options.method)
     collected = (method.collect(model, part, boundaries, options, seed) for part in (fixed, general))
     fits_by_weight: dict[float, dict[Boundary, Fit]] = {weight: {} for weight in GRID}
@@ -126,7 +126,7 @@ def _losses(
     fits: Mapping[float, Mapping[Boundary, Fit]],
     options: Any,
 ) -> dict[int, dict[float | None, float]]:
-    """Loss per token by plan size and weight, None being the pruned model without a repair."""
+    """Loss per token by plan size and weight; weight None is the pruned model without a repair."""
     as_patch = protocol.method(options.method).as_patch
     # Plans with the same run share the object, so that their streams stay one.
     patches: dict[float | None, dict[Boundary, Patch]] = {
@@ -155,7 +155,7 @@ def _losses(
 def _chosen(
     losses: Mapping[int, Mapping[float | None, float]], tolerance: float, n_samples: int
 ) -> dict[int, dict[str, Any]]:
-    """The columns of each plan."""
+    """The columns of table `patches` for each plan, by its size."""
     chosen = {}
     for removed, by_weight in losses.items():
         before = by_weight[None]

@@ -1,6 +1,6 @@
-"""How often the unpruned model would reject what the cut one drafts: 1 - mean of Σ_v min(p, q).
+"""How often the unpruned model would reject a draft by the cut model: 1 - mean of Σ_v min(p, q).
 
-That is the total variation of base and f_-u: a token drafted from q is accepted with chance Σ_v min(p, q) [Leviathan et
+This is the total variation of base and f_-u: a token drafted from q is accepted with chance Σ_v min(p, q) [Leviathan et
 al., arXiv 2211.17192, cor. 3.6].
 """
 

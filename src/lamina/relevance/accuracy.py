@@ -20,9 +20,9 @@ REMEDY = (
 
 
 def hits(columns: Columns, score: str) -> np.ndarray:
-    """1 where a sample is answered right, (units + 1, samples); length-normalised if `score` is `acc_norm`.
+    """1 where the answer to a sample is right, (units + 1, samples); length-normalised if `score` is `acc_norm`.
 
-    Text and generated answers have no choices to normalise between, so their plain correctness counts.
+    Text and generated answers have no choices to normalise, so their plain correctness counts.
     """
     plain, normalised = columns.values["correct"], columns.values["correct_norm"]
     return np.where(np.isnan(normalised), plain, normalised) if score == "acc_norm" else plain
@@ -36,8 +36,8 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
     weights
         (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the mean).
 
-    High means relevant, 0 that nothing is lost, negative that the model is better without the unit. A unit that left
-    the sweep early is compared with the model on the samples that both saw.
+    High means relevant, 0 means that nothing is lost, and negative means that the model is better without the unit. A
+    unit that left the sweep early is compared with the model on the samples that both saw.
     """
     right = hits(columns, context.score)
     without = right[1:]
@@ -88,7 +88,7 @@ def posterior(columns: Columns, context: Context, seed: int, draws: int) -> np.n
 
 
 def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """95 % interval of the score, (units,): of its `posterior`. It is never beyond 1, the most that can be lost."""
+    """95 % interval of the score, (units,), from its `posterior`. It never exceeds 1, the largest possible score."""
     draws = posterior(columns, context, context.seed, DRAWS)
     with np.errstate(invalid="ignore"):
         low, high = np.quantile(np.where(np.isnan(draws), -np.inf, draws), [TAIL, 1 - TAIL], axis=0, method="nearest")

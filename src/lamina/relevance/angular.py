@@ -1,4 +1,4 @@
-"""How much a unit turns the residual stream at the last token T, as an angle: arccos(cos(h_l[T], h_{l+1}[T])) / π.
+"""The angle by which a unit turns the residual stream at the last token T: arccos(cos(h_l[T], h_{l+1}[T])) / π.
 
 arXiv 2403.17887, eq. 6. No unit is removed.
 """

@@ -1,4 +1,4 @@
-"""A sweep as arrays: one row per unit, the model itself first, one column per sample."""
+"""A sweep as arrays, with one column per sample and one row per unit; the first row is the model itself."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,18 +36,19 @@ class Context:
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any]) -> "Context":
-        """Of the unpruned model, from a row of table `calibrations`."""
+        """The context of the unpruned model, from a row of table `calibrations`."""
         return cls(calibration["chance_accuracy"], calibration["choice_score"])
 
 
 @dataclass(frozen=True)
 class Columns:
-    """`values[name]` has shape (units + 1, samples); row 0 is the unit `none`, nulls are NaN, what is not finite inf.
+    """`values[name]` has shape (units + 1, samples). Row 0 is the unit `none`. Nulls are NaN, other values that are not
+    finite are inf.
 
-    `choice_scores` and `choice_lengths` have one axis more, the choices, gold first, and NaN where a sample has fewer.
+    `choice_scores` and `choice_lengths` have one more axis, the choices, gold first, with NaN where a sample has fewer.
 
     A unit that left the sweep early (budgets `exact` and `race`) has NaN for the samples that it did not see; `seen`,
-    of shape (units + 1,), counts those that it did.
+    of shape (units + 1,), counts the samples that it saw.
     """
 
     units: tuple[str, ...]
@@ -88,7 +89,7 @@ def from_table(sweep: pa.Table) -> Columns:
 
 
 def _listed(sweep: pa.Table, name: str, shape: tuple[int, int], at: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """A column of lists as (units + 1, samples, longest list); all NaN, and one long, where it was not measured."""
+    """A column of lists as (units + 1, samples, longest list); (units + 1, samples, 1) of NaN if not measured."""
     if name not in sweep.column_names or sweep[name].null_count == len(sweep):
         return np.full((*shape, 1), np.nan)
     lists = sweep[name].combine_chunks()
@@ -101,9 +102,9 @@ def _listed(sweep: pa.Table, name: str, shape: tuple[int, int], at: tuple[np.nda
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Means of `values` (units, samples) over the samples that are there, under each weighting: (draws, units).
+    """Means of `values` (units, samples) over the samples that are not NaN, under each weighting: (draws, units).
 
-    Infinite where a value that is drawn is.
+    A mean is infinite if one of its values is infinite.
     """
     there, finite = ~np.isnan(values), np.isfinite(values)
     infinite = there & ~finite
@@ -115,7 +116,7 @@ def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
     """Sums of `values` per sum of `per`, (units, samples) each, under each weighting: (draws, units).
 
-    Without `per` these are means over the samples that are there.
+    Without `per` these are means over the samples that are not NaN.
     """
     means = weighted_mean(weights, values)
     if per is None:
@@ -125,7 +126,7 @@ def ratio(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None
 
 
 def ratio_errors(weights: np.ndarray, values: np.ndarray, per: np.ndarray | None = None) -> np.ndarray:
-    """Standard errors of first order of every `ratio`, (draws, units); NaN for a unit that saw one sample."""
+    """First-order standard errors of every `ratio`, (draws, units); NaN for a unit that saw one sample."""
     there = np.isfinite(values)
     per = np.where(there, 1.0 if per is None else per, np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,8 +1,8 @@
-"""Which units one task needs more than another: D = R(task) - R(rival), R being accuracy relevance.
+"""Which units one task needs more than another: D = R(task) - R(rival), where R is accuracy relevance.
 
-A *double* dissociation has sure units of both signs. With units of one sign alone, one task may merely be the easier
-one to break. Draws of a task's relevance are those of its interval in table `relevance`. Two random halves of one task
-differ by chance alone, which gives the band that a difference must leave.
+A *double* dissociation has sure units of both signs. With units of only one sign, it may simply be easier to break one
+of the tasks. Draws of a task's relevance are those of its interval in table `relevance`. Two random halves of one task
+differ by chance alone; they give the band that a difference must leave.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,9 +53,9 @@ def dissociations(
 
 
 def compared(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> dict[str, np.ndarray]:
-    """Columns of the table, (units,) each, from both tasks' relevance.
+    """Columns of the table, (units,) each, from the relevance of both tasks.
 
-    Each task has its relevance as (1 + draws, units), the first row being the estimate, and the differences between its
+    Each task gives its relevance, (1 + draws, units), whose first row is the estimate, and the differences between its
     halves, (halves, units).
     """
     draws = first[0] - second[0]
@@ -73,7 +73,7 @@ def compared(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.
 
 
 def _drawn(columns: Columns, context: Context, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """What `compared` needs of a task; `seed` is another one for each, so that they are drawn independently."""
+    """The relevance of a task for `compared`. Each task has another `seed`, so that their draws are independent."""
     count = columns.n_samples
     estimate = accuracy.score(columns, np.full((1, count), 1 / count), context)
     draws = np.vstack([estimate, accuracy.posterior(columns, context, seed, DRAWS)])

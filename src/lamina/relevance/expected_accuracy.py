@@ -1,8 +1,8 @@
-"""Accuracy as a probability: how much of the model's sureness of right answers, above chance, goes with a unit.
+"""Accuracy as a probability: how much of the model's sureness of right answers, above chance, is lost with a unit.
 
-p_s = softmax over the choices of (score / τ) at the gold one, scores as accuracy compares them. A removal that moves
-the score of an answer counts before the answer flips, so that the 0/1 noise of accuracy is gone; unit and meaning stay.
-This metric is lamina's own.
+p_s = softmax over the choices of (score / τ) at the gold one, with the scores that accuracy compares. A removal that
+moves the score of an answer counts before the answer flips. So the 0/1 noise of accuracy is gone, while its unit and
+meaning stay. This metric is lamina's own.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ REMEDY = (
 def terms(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
     """p(f) - p(f_-u), and p(f) - r, (units, samples) each; r is chance, so that the ratio of sums is 1 at chance.
 
-    τ is fitted on the model before the removal and taken as known by the intervals. A unit that left the sweep early is
+    τ is fitted on the model before the removal, and the intervals take it as known. A unit that left the sweep early is
     compared with the model on the samples that both saw.
     """
     sure = probabilities(columns, context.score)
@@ -35,7 +35,7 @@ def terms(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-    """As for accuracy; and samples without choices have no probability of the right one."""
+    """As for accuracy. In addition, samples without choices have no probability of the right choice."""
     lacking = int(np.isnan(columns.values["correct_norm"][0]).sum())
     if lacking:
         return f"{lacking} of {columns.n_samples} samples have no choices to be sure of", None

@@ -15,7 +15,7 @@ REMEDY = "Write metric: accuracy or perplexity, or make calibration '{calibratio
 
 
 def lead(columns: Columns, score: str) -> np.ndarray:
-    """Gold choice's score less the best other one's, as `acc` or `acc_norm` compares them, (units + 1, samples)."""
+    """Score of the gold choice less that of the best other choice, by `acc` or `acc_norm`, (units + 1, samples)."""
     return columns.values["gold_margin_norm" if score == "acc_norm" else "gold_margin"]
 
 
@@ -29,7 +29,7 @@ def terms(columns: Columns, context: Context) -> tuple[np.ndarray, None]:
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, None] | None:
-    """Samples without choices have no margin, and a mean over the others would rank by part of the calibration."""
+    """Samples without choices have no margin; the mean over the others would use only a part of the calibration."""
     lacking = int(np.isnan(columns.values["correct_norm"][0]).sum())
     if not lacking:
         return None

@@ -51,18 +51,19 @@ KINDS = {"layer": r"^\d+$", "attention": "attention$", "mlp": "mlp$"}
 
 @dataclass(frozen=True)
 class Agreement:
-    """Of two metrics over n tasks; pairs are (statistic, low, high).
+    """Agreement of two metrics over n tasks; intervals are (statistic, low, high).
 
     Attributes
     ----------
-    pearson, spearman : correlations of the true scores over all units and tasks; None where a metric tells all alike.
-    misranked, badly : share of units in another place by the second metric, and in one more than `BADLY` away; low is
-        what surely is, high what may be.
+    pearson, spearman : correlations of the true scores over all units and tasks; None where all scores of a metric are
+        equal.
+    misranked, badly : share of units in another place by the second metric, and in a place more than `BADLY` away; low
+        is the share that is sure, high the share that is possible.
     confusion : (units, units), how often the unit at place i by the first metric is at place j by the second.
-    variance_ratio : mean over units of the variance across tasks, of the first metric by the second's; None for one
-        task, or a second metric that does not vary across tasks. True scores, standardised over all units and tasks of
-        a metric.
-    p_value : two-sided Wilcoxon signed-rank test of those variances, unit by unit; None for one task.
+    variance_ratio : mean over units of the variance of true scores across tasks, that of the first metric divided by
+        that of the second; None for one task, or if the second metric does not vary across tasks. The scores are
+        standardised over all units and tasks of a metric.
+    p_value : two-sided Wilcoxon signed-rank test of these variances, unit by unit; None for one task.
     """
 
     n_tasks: int
@@ -76,9 +77,9 @@ class Agreement:
 
 
 def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples: int) -> Agreement:
-    """Two metrics, each as one array per task of shape (1 + draws, units), the first row being the estimate.
+    """The agreement of two metrics. Each is one array per task, (1 + draws, units), whose first row is the estimate.
 
-    `n_samples` are those of the task that has the fewest.
+    `n_samples` is the number of samples of the task with the fewest.
     """
     one, other = np.stack(first), np.stack(second)  # (tasks, 1 + draws, units)
     pooled = [np.moveaxis(scores, 0, 1).reshape(scores.shape[1], -1) for scores in (one, other)]
@@ -115,13 +116,14 @@ def compare(first: Sequence[np.ndarray], second: Sequence[np.ndarray], n_samples
 
 
 def distances(metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How far apart a unit's true places by two metrics are at least and at most, (tasks, units) each, and how many
-    units have two different ones at least, (tasks,).
+    """Least and largest distance of a unit's true places by two metrics, (tasks, units) each, and the least number of
+    units with two different places, (tasks,).
 
-    `metrics` are scores of shape (tasks, 1 + draws, units). A pair of units is in order for sure where its difference
-    is more standard errors from 0 than, in all but 5 % of the draws, any difference is from its estimate. Of two units
-    that the metrics put in opposite orders for sure, one is in another place: so there are as many such units as it
-    takes to have one of every such pair, which is no less than half a matching of the pairs doubled.
+    `metrics` are scores of shape (tasks, 1 + draws, units). The greatest distance of any difference from its estimate,
+    in standard errors, has a 95 % quantile over the draws. The order of a pair of units is sure if its difference is
+    further from 0 than this quantile. If the metrics surely put two units in opposite orders, at least one of them has
+    two different places. So the number of such units is at least the least number that covers all these pairs, which is
+    at least half of a matching of the doubled pairs.
     """
     tasks, draws, units = metrics[0].shape
     errors = np.empty((len(metrics), tasks, units, units))
@@ -155,8 +157,8 @@ def _weights(samples: int) -> np.ndarray:
 def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> tuple[list[str], np.ndarray] | None:
     """Units and their scores, (1 + draws, units), from the sweeps of one unpruned model and calibration.
 
-    Several passes may have measured it; the rows that hold the metric count. None where it was not measured, is
-    undefined, or not finite.
+    Several passes may have rows; the rows with values of the metric count. None if the metric was not measured, is
+    undefined, or is not finite.
     """
     column = sweeps[METRICS[metric].column]
     # A calibration that only repairs read was never swept, and has no rows at all.
@@ -178,8 +180,8 @@ def comparisons(
     first: str,
     others: Sequence[str],
 ) -> Iterator[tuple[str, str, str, list[str], Agreement]]:
-    """(model, kind of unit, other metric, calibrations, agreement) of every model and kind that `first` and another
-    metric were measured on and tell units apart on.
+    """(model, kind of unit, other metric, calibrations, agreement) of every model and kind on which `first` and another
+    metric were measured and distinguish units.
 
     `calibrations` are the rows of that table; a data set of sweeps is read calibration by calibration.
     """
@@ -205,7 +207,7 @@ def comparisons(
 def reliabilities(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset, metrics: Sequence[str]
 ) -> Iterator[tuple[Mapping[str, Any], str, str, int, Interval]]:
-    """(row of a calibration, kind of unit, metric, number of units, reliability) of every metric measured there."""
+    """(row of a calibration, kind of unit, metric, number of units, reliability) of every measured metric."""
     for row, kind, table in base_sweeps(calibrations, sweeps):
         for metric in metrics:
             measured = draws_of(table, metric, Context.of(row), row["n_samples"])
@@ -216,7 +218,7 @@ def reliabilities(
 def base_sweeps(
     calibrations: Sequence[Mapping[str, Any]], sweeps: pa.Table | dataset.Dataset
 ) -> Iterator[tuple[Mapping[str, Any], str, pa.Table]]:
-    """(row of a calibration, kind of unit, its rows of `sweeps`), of unpruned models, read one by one."""
+    """(row of a calibration, kind of unit, its rows of `sweeps`) of unpruned models, read one by one."""
     source = dataset.dataset(sweeps) if isinstance(sweeps, pa.Table) else sweeps
     base = (dataset.field("selector") == "base") & (dataset.field("removed") == 0)
     for row in calibrations:

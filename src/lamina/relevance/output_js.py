@@ -1,4 +1,4 @@
-"""How differently the output is distributed, symmetrically: JS(base, f_-u) of next tokens, in nats [FinerCut]."""
+"""How different the output distribution is, symmetrically: JS(base, f_-u) of next tokens, in nats [FinerCut]."""
 
 METRIC = {
     "pass_": "removal",

@@ -1,4 +1,4 @@
-"""Which pass measures a metric, which metrics a pass measures along the way, and which passes draw models."""
+"""The passes that measure metrics, the passes that they carry along, and the passes that draw models."""
 
 from collections.abc import Iterable
 
@@ -16,11 +16,11 @@ def metric_pass(metric: str) -> str:
 
 
 def passes(metrics: Iterable[str]) -> list[str]:
-    """Passes that measure several metrics: a removal pass carries the stream metrics along, a gradient the weights."""
+    """Passes that measure several metrics. A removal pass carries stream metrics, a gradient pass carries weights."""
     needed = {metric_pass(metric) for metric in metrics}
     return sorted(needed - {CARRIED.get(name) for name in needed})
 
 
 def carried(pass_: str) -> list[str]:
-    """The passes whose metrics one pass measures: itself, and what it carries along."""
+    """The passes whose metrics one pass measures: itself, and the pass that it carries along."""
     return [pass_, *([CARRIED[pass_]] if pass_ in CARRIED else [])]

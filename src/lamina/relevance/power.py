@@ -1,8 +1,8 @@
-"""How sure a ranking of units is: how well it would agree with one from as many other samples.
+"""How sure a ranking of units is: how well it would agree with a ranking from as many other samples.
 
-The scores of U units have the variance V, of which the samples' noise explains N. Reliability is 1 - N / V: the
-correlation that scores from other samples would have with these [Lord and Novick 1968]. With k times the samples the
-noise is N / k, so that a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown 1910].
+The scores of U units have the variance V, and the noise of the samples is N of it. Reliability is 1 - N / V: the
+correlation between these scores and scores from other samples [Lord and Novick 1968]. With k times the samples the
+noise is N / k, so a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown 1910].
 """
 
 import numpy as np
@@ -16,9 +16,10 @@ ENOUGH = 0.8
 
 
 def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
-    """Of scores (1 + draws, units), the first row being the estimate; None where it has fewer than three units.
+    """Reliability of scores (1 + draws, units), whose first row is the estimate; None for fewer than three units.
 
-    The interval takes units as drawn from a normal distribution, and the noise as known. Its ends are 0 at least.
+    The interval assumes that units are drawn from a normal distribution, and that the noise is known. Its ends are at
+    least 0.
     """
     count = draws.shape[1]
     seen = float(draws[0].var(ddof=1)) if count > 2 else 0.0

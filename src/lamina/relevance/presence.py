@@ -1,6 +1,6 @@
-"""How much better models are that keep a unit, among random ones that keep as many: no Shapley value.
+"""How much better models with a unit are than models without it, among random models of one size.
 
-One size alone is looked at, so the values do not add up to the model's.
+This is not a Shapley value: all models have one size, so the values do not add up to the value of the whole model.
 """
 
 import math
@@ -21,15 +21,15 @@ undefined = partial(random_models.undefined, "presence")
 
 
 def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
-    """Mean value with the unit kept less that with it dropped, (draws, units) [Siddiqui et al., arXiv 2407.16286]."""
+    """Mean value of models with the unit less that of models without it, (draws, units) [arXiv 2407.16286]."""
     return random_models.mean_with_error("presence", columns, weights, context.seed)
 
 
 def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Differences of means over drawn models, (units, samples), and the standard errors of their means, (units,).
 
-    `options` is an instance of `lamina.config.metrics.Presence`; the `floor` has no part in it. Where there are no more
-    sets than draws, all are taken, and there is no error.
+    `options` is an instance of `lamina.config.metrics.Presence`; `floor` is not used. If there are no more sets than
+    draws, all sets are measured, and the error is 0.
     """
     lacking = drawn(n, n - round(options.kept * n), options.draws, seed)
     values = value(lacking)
@@ -46,9 +46,9 @@ def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int)
 
 
 def drawn(n: int, lacking: int, draws: int, seed: int) -> list[frozenset[int]]:
-    """At least `draws` sets of so many units (at least one, not all), all of them if they are no more.
+    """At least `draws` sets of `lacking` units (at least one unit, not all); all sets if there are at most `draws`.
 
-    They are cut from permutations, so that every unit is dropped about as often as any other.
+    They are cut from permutations, so that all units are dropped about equally often.
     """
     lacking = min(max(1, lacking), n - 1)
     if math.comb(n, lacking) <= draws:

@@ -14,10 +14,10 @@ Value = Callable[[Sequence[frozenset[int]]], np.ndarray]
 
 
 def mean_with_error(name: str, columns: Columns, weights: np.ndarray, seed: int) -> np.ndarray:
-    """Means over samples, (draws, units), whose draws also vary by the error that drawing coalitions left.
+    """Means over samples, (draws, units), whose draws also have the error of the random coalitions.
 
-    A bootstrap over samples keeps the coalitions that were drawn. So each draw but the first, which is the estimate,
-    is moved by a normal variable with the standard error over draws of coalitions, which adds its variance.
+    A bootstrap over samples keeps the drawn coalitions. So a normal variable with the standard error over coalitions is
+    added to each draw, except for the first, which is the estimate.
     """
     means, error = weighted_mean(weights, columns.values[name][1:]), columns.values[f"{name}_error"][1:]
     noise = np.random.default_rng(seed).normal(size=means.shape) * error.max(

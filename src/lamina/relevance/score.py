@@ -1,9 +1,9 @@
-"""What a sweep says of its units: their ranking by one metric, and the rows of table `relevance` for many.
+"""The ranking of a sweep's units by one metric, and the rows of table `relevance` for several metrics.
 
-A metric is the module of its name. It is the mean of its column over samples, unless the module has another
-`score(columns, weights, context)`, or the `terms(columns, context)` of a ratio of sums. It may also have `undefined`,
-which says when it tells nothing and what to rank by instead, with the `REMEDY` for plans that this ends, and its own
-`interval(columns, context)`, where answers are counted.
+A metric is the module of its name. Its score is the mean of its column over samples, unless the module has another
+`score(columns, weights, context)`, or the `terms(columns, context)` of a ratio of sums. The module may have
+`undefined`, which says when the metric has no score and what ranks the units instead, and a `REMEDY` for plans that end
+there. It may have its own `interval(columns, context)`, for metrics that count answers.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,11 @@ class Ranking:
 
     Attributes
     ----------
-    draws : (1 + draws, units), the first row being the estimate; NaN where the metric is undefined.
-    ranks : (units,) 1 is the least relevant, the first to go; among equals the deeper one. Units that left the sweep
-        early come after those that saw more samples, what is not finite last. None where nothing can be ranked.
-    reason : why the metric is undefined here.
+    draws : (1 + draws, units), whose first row is the estimate; NaN where the metric is undefined.
+    ranks : (units,), where 1 is the least relevant unit, which is removed first, and the deeper one of equals. Units
+        that left the sweep early come after those that saw more samples; scores that are not finite come last. None if
+        nothing can be ranked.
+    reason : why the metric is undefined.
     """
 
     draws: np.ndarray
@@ -37,7 +38,7 @@ class Ranking:
 
 
 def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray | None = None) -> Ranking:
-    """The units ranked by `metric`; `weights` are bootstrap draws, by default only the plain mean."""
+    """The units ranked by `metric`. `weights` are bootstrap draws; the default is the plain mean alone."""
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
     module = load(f"lamina.relevance.{metric}")
@@ -81,8 +82,8 @@ def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np
 def relevance(sweep: pa.Table, metrics: Iterable[str], context: Context, seed: int) -> list[dict[str, Any]]:
     """Rows of table `relevance` without its keys, for every one of `metrics` that the sweep measured.
 
-    A score that is not finite is null with a reason: the removal gave no numbers on so many samples. So is that of a
-    unit that saw the hardest samples alone; what it is at least stands beside.
+    A score that is not finite is null; its reason says on how many samples the removal gave no numbers. The score of a
+    unit that saw only the hardest samples is null too; `at_least` is its lower bound.
     """
     columns = from_table(sweep)
     weights = bootstrap_weights(columns.n_samples, seed)
@@ -117,7 +118,7 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
 def _interval(
     metric: str, columns: Columns, context: Context, ranked: Ranking, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the 95 % intervals, (units,): the metric's own where it has one, else of the bootstrap over samples."""
+    """Ends of the 95 % intervals, (units,): by the metric's own `interval` if it has one, else by a bootstrap."""
     module = load(f"lamina.relevance.{metric}")
     if hasattr(module, "score"):
         draws = np.where(np.isfinite(ranked.draws[1:]), ranked.draws[1:], np.nan)

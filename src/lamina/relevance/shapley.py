@@ -1,7 +1,7 @@
-"""Shapley value of a unit: what it adds to a model of the other ones, on average over all orders of removing them.
+"""Shapley value of a unit: what it adds to models of other units, on average over all orders of removal.
 
-With `local: k` only models that lack at most k units count. That is a semi-value, the mean over j < k of what the unit
-adds to models that lack j other ones: pruning removes few units, and what they add to the ruins of a model is noise.
+With `local: k` only models that lack at most k units count. This is a semi-value: the mean over j < k of what the unit
+adds to models that lack j other units. Pruning removes few units, and the values of ruined models would be noise.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,11 @@ def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int)
     Parameters
     ----------
     floor
-        Mean value at which a model counts as one without units; None if no value does.
+        Mean value up to which a model counts as the model without units; None for no such value.
     options
         An instance of `lamina.config.metrics.Shapley`.
 
-    The error is over pairs of permutations, since the two of a pair depend on each other.
+    The error is over pairs of permutations, since the two permutations of a pair depend on each other.
     """
     sums, counts = marginals(value, orders(n, options.permutations, seed), options.local or n, floor)
     means = sums.sum(axis=0) / counts.sum(axis=0)[:, None]
@@ -50,7 +50,7 @@ def estimate(n: int, value: Value, floor: float | None, options: Any, seed: int)
 
 
 def orders(n: int, permutations: int, seed: int) -> np.ndarray:
-    """Antithetic permutations, (permutations, n): each second one is the reverse of the one before it."""
+    """Antithetic permutations, (permutations, n): every second permutation is the reverse of the previous one."""
     generator = np.random.default_rng(seed)
     drawn = np.array([generator.permutation(n) for _ in range(permutations // 2)])
     return np.stack([drawn, drawn[:, ::-1]], axis=1).reshape(-1, n)
@@ -59,12 +59,13 @@ def orders(n: int, permutations: int, seed: int) -> np.ndarray:
 def marginals(
     value: Value, orders: Sequence[Sequence[int]] | np.ndarray, depth: int, floor: float | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What each unit's removal took, summed per order, (orders, units, samples), and how often, (orders, units).
+    """Losses of value by the removal of each unit, summed per order, (orders, units, samples), and how many, (orders,
+    units).
 
-    Units are removed in the order given, `depth` of them at most: an order is cut into chains of that many, the last
-    one going on from its start, so that units and places are met evenly. Once a model's mean value is at the `floor`,
-    it and what lacks more counts as the model without units, and is not evaluated. So an order that is not cut adds up
-    to the value of the whole model less that of the empty one.
+    Units are removed in the given order, at most `depth` of them. An order is cut into chains of this length, and the
+    last chain continues at the start of the order, so that units and places occur equally often. Once the mean value
+    of a model is at most `floor`, this model and its submodels count as the model without units and are not evaluated.
+    So the losses of an order of one chain add up to the value of the whole model less that of the empty model.
     """
     n, depth = len(orders[0]), min(depth, len(orders[0]))
     places = [[(start + i) % n for i in range(depth)] for start in range(0, n, depth)]

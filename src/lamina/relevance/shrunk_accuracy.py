@@ -1,9 +1,9 @@
-"""Accuracy relevance as small-area estimation: the measured drop where samples tell it, else what sureness predicts.
+"""Accuracy relevance as small-area estimation: the measured drop where samples suffice, else a prediction by sureness.
 
 The drops of accuracy y of all units, as shares of the accuracy above chance, have a sampling covariance D that is taken
-as known. They are Xβ + v + e: a row of X is (1, the drop of the probability of right answers), v ~ N(0, A I) what each
-unit has of its own, e ~ N(0, D). The best linear unbiased prediction is Xβ̂ + A (A I + D)⁻¹ (y - Xβ̂), A where its
-restricted likelihood is greatest [Fay and Herriot 1979, where D is diagonal; here the units answer the same samples].
+as known. The model is y = Xβ + v + e. A row of X is (1, the drop of the probability of right answers), v ~ N(0, A I) is
+the unit's own deviation, and e ~ N(0, D). The best linear unbiased prediction is Xβ̂ + A (A I + D)⁻¹ (y - Xβ̂), where A
+maximises its restricted likelihood [Fay and Herriot 1979, where D is diagonal; here the units answer the same samples].
 This use of it is lamina's own.
 """
 
@@ -45,7 +45,7 @@ def score(columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray
 
 
 def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | None] | None:
-    """As for expected accuracy; and of fewer units than four nothing can be said of how they differ."""
+    """As for expected accuracy. In addition, fewer than four units do not show how units differ."""
     if (reason := expected_accuracy.undefined(columns, context)) is not None:
         return reason
     if columns.has("choice_scores") and len(columns.units) < _FEWEST:
@@ -54,7 +54,7 @@ def undefined(columns: Columns, context: Context) -> tuple[str, np.ndarray | Non
 
 
 def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """95 % posterior interval of the score, (units,), under a flat prior on β and A: A's own error is in it."""
+    """95 % posterior interval of the score, (units,), under a flat prior on β and A. It includes the error of A."""
     weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
     y, x = _drops(columns, weights, context)
     predicted, errors, likelihood = (each[:, 0] for each in _predicted(y, x, _covariance(columns, context)))
@@ -68,7 +68,7 @@ def interval(columns: Columns, context: Context) -> tuple[np.ndarray, np.ndarray
 
 
 def _drops(columns: Columns, weights: np.ndarray, context: Context) -> tuple[np.ndarray, np.ndarray]:
-    """Drops of accuracy as shares of what is above chance, and of the probability of right answers, (draws, units)."""
+    """Drops of accuracy as shares of the accuracy above chance, and drops of the probability, (draws, units) each."""
     right, sure = hits(columns, context.score), probabilities(columns, context.score)
     y, x = (weighted_mean(weights, each[:1] - each[1:]) for each in (right, sure))
     above = np.maximum(weighted_mean(weights, right[:1]) - context.chance, 0)
@@ -77,13 +77,12 @@ def _drops(columns: Columns, weights: np.ndarray, context: Context) -> tuple[np.
 
 
 def _covariance(columns: Columns, context: Context) -> np.ndarray:
-    """Of the sampling errors of all shares, (units, units), since all units answer the same samples.
+    """Covariance of the sampling errors of all shares, (units, units); all units answer the same samples.
 
-    The error of a share y comes from the changed answers and from the accuracy that it is a share of: from sample to
-    sample it varies as change - y (right - chance). Variances are those of answers lost, won or neither with half an
-    answer of each kind added: otherwise a unit without a changed answer would be certain. All pairs of units have one
-    correlation, the mean of theirs: a matrix of as many correlations as samples tell would be mostly noise, which its
-    inverse takes for knowledge.
+    The error of a share y comes from the changed answers and from the accuracy that it is divided by: from sample to
+    sample it varies as change - y (right - chance). Variances are those of answers lost, won or neither, with half an
+    answer of each kind added: otherwise a unit without a changed answer would be certain. All pairs of units get the
+    mean of their correlations, because a matrix of single estimates would be mostly noise, which its inverse amplifies.
     """
     right = hits(columns, context.score)
     changed = right[:1] - right[1:]
@@ -103,7 +102,7 @@ def _covariance(columns: Columns, context: Context) -> np.ndarray:
 def _predicted(y: np.ndarray, x: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every A that is tried: predictions and their errors given A, (A, draws, units), and log-likelihoods.
 
-    β is by generalised least squares; its error is in those of the predictions.
+    β is estimated by generalised least squares; the errors of the predictions include its error.
     """
     predicted, deviations, likelihood = [], [], []
     for a in _TRIED * np.diag(covariance).mean():

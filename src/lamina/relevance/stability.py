@@ -19,9 +19,9 @@ SMALLEST = 32
 
 @dataclass(frozen=True)
 class Stability:
-    """Spearman's correlation over units of the scores by two calibrations of `size` samples each that share none.
+    """Spearman's correlation over units of the scores by two calibrations of `size` samples each, without a common one.
 
-    `median` is that of the drawn pairs; 95 % of them are between `low` and `high`.
+    `median` is the median of the drawn pairs; 95 % of the pairs are between `low` and `high`.
     """
 
     size: int
@@ -31,7 +31,7 @@ class Stability:
 
 
 def sizes(n_samples: int) -> list[int]:
-    """32, 64 … and half of the samples, the most that two calibrations without a common sample can have."""
+    """32, 64 … and half of the samples, the largest size of two calibrations without a common sample."""
     most = n_samples // 2
     doubling = [SMALLEST << power for power in range(20) if SMALLEST << power < most]
     return [*doubling, most] if most >= SMALLEST else []
@@ -39,7 +39,7 @@ def sizes(n_samples: int) -> list[int]:
 
 @lru_cache(maxsize=1)  # all metrics of a calibration ask for the same, and others of its size too
 def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
-    """Weights of the samples in the drawn pairs of each size, (2 * PAIRS, samples): the two of a pair follow."""
+    """Weights of the samples in the drawn pairs of each size, (2 * PAIRS, samples), the two of a pair in turn."""
     generator, drawn = np.random.default_rng(seed), []
     for size in sizes(n_samples):
         weights = np.zeros((2 * PAIRS, n_samples))
@@ -51,9 +51,9 @@ def halves_of(n_samples: int, seed: int) -> list[tuple[int, np.ndarray]]:
 
 
 def stability(columns: Columns, metric: str, context: Context, seed: int = 0) -> Iterator[Stability]:
-    """From the sweep of one unpruned model: nothing where the metric is undefined or samples are too few.
+    """The stability at each size, from the sweep of one unpruned model; none if undefined or with too few samples.
 
-    Pairs are left out in which a half is at chance or scores all units alike.
+    A pair is left out if one of its halves is at chance or gives all units the same score.
     """
     from scipy.stats import rankdata  # which takes a second to import
 

@@ -13,7 +13,7 @@ TAIL = 0.025
 def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarray:
     """Weights of a paired bootstrap over samples, (1 + draws, n_samples); the first row is the plain mean.
 
-    The same row weighs every unit, so that what samples share cancels in differences between units.
+    The same row weighs every unit, so that common effects of the samples cancel in differences between units.
     """
     generator = np.random.default_rng(seed)
     counts = generator.multinomial(n_samples, np.full(n_samples, 1 / n_samples), size=draws)
@@ -21,7 +21,10 @@ def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarr
 
 
 def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
-    """`bootstrap_weights` of samples (samples,) of which some are copies: documents, numbered from 0, are drawn."""
+    """`bootstrap_weights` of samples of which some are copies. `documents` (samples,) numbers their documents from 0.
+
+    The draws are over documents.
+    """
     numbers = np.asarray(documents)
     weights = bootstrap_weights(1 + int(numbers.max()), seed)[:, numbers]
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
@@ -30,7 +33,7 @@ def document_weights(documents: ArrayLike, seed: int) -> np.ndarray:
 def tail(n_samples: int) -> float:
     """Share of bootstrap draws beyond either end of a 95 % interval of a mean of so many samples [Hesterberg 2015].
 
-    Drawn means spread by √((n - 1) / n) too little, and Student's t reaches further than the normal: 0.016 at 20.
+    The spread of drawn means is too small by √((n - 1) / n), and Student's t is wider than the normal: 0.016 at 20.
     """
     if n_samples < 2:
         return 0.0
@@ -38,7 +41,7 @@ def tail(n_samples: int) -> float:
 
 
 def interval(draws: np.ndarray, n_samples: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of the 95 % percentile interval over the first axis, of means of so many samples; NaN for a single one."""
+    """Ends of the 95 % percentile interval over the first axis, of means of `n_samples` samples; NaN for one sample."""
     if n_samples == 1:
         return np.full(draws.shape[1:], np.nan), np.full(draws.shape[1:], np.nan)
     share = 100 * (tail(n_samples) if n_samples else TAIL)
@@ -49,9 +52,9 @@ def interval(draws: np.ndarray, n_samples: int | None = None) -> tuple[np.ndarra
 def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the 95 % bootstrap-t interval, (units,) each [Efron and Tibshirani 1993, ch. 12.5].
 
-    Draws and their standard errors are of shape (1 + draws, units), the first row being the estimate. Unlike a
-    percentile interval it holds the mean of skewed losses. Of fewer than 20 samples, `n_samples` (units,), draws tell
-    little: it is as wide as Student's t at least. NaN for a single sample.
+    Draws and their standard errors have shape (1 + draws, units); the first row is the estimate. Unlike a percentile
+    interval, it contains the mean of skewed losses. For fewer than 20 samples, `n_samples` (units,), draws are not
+    enough, so it is at least as wide as Student's t. NaN for a single sample.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         off = (draws[1:] - draws[0]) / errors[1:]
@@ -66,13 +69,13 @@ def studentised(draws: np.ndarray, errors: np.ndarray, n_samples: np.ndarray) ->
 
 
 def share_interval(right: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """95 % interval of proportions after Jeffreys, wide also for 0 of n and n of n [Brown, Cai and DasGupta 2001]."""
+    """95 % interval of proportions by Jeffreys, also wide for 0 of n and n of n [Brown, Cai and DasGupta 2001]."""
     low, high = (betaincinv(right + 0.5, total - right + 0.5, end) for end in (TAIL, 1 - TAIL))
     return np.where(right <= 0, 0.0, low), np.where(right >= total, 1.0, high)
 
 
 def wilson_interval(right: float, total: int) -> tuple[float, float]:
-    """95 % interval of a proportion, right also near 0 and 1 [Wilson 1927]."""
+    """95 % interval of a proportion, also correct near 0 and 1 [Wilson 1927]."""
     z = 1.959964
     share, shift = right / total, z * z / total
     middle = (share + shift / 2) / (1 + shift)

@@ -1,4 +1,4 @@
-"""How sure scores of choices are of the right one: a softmax, and the temperature at which a model is rightly sure."""
+"""How sure scores are of the right choice: a softmax, and the temperature at which the model is calibrated."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ _STEEPEST, _FLATTEST, _HALVINGS = 14.0, -10.0, 60
 def probability(scores: np.ndarray, tau: float) -> np.ndarray:
     """Softmax over the last axis of scores / τ at its first entry, the gold choice; NaN where there are no scores.
 
-    A choice that is NaN is not there.
+    A score that is NaN means that there is no such choice.
     """
     leads = np.where(np.isnan(scores), -np.inf, scores - scores[..., :1]) / tau
     with np.errstate(over="ignore", invalid="ignore"):
@@ -22,8 +22,7 @@ def temperature(scores: np.ndarray) -> float:
     """The τ under which the right answers are likeliest, from scores (samples, choices), gold first.
 
     The likelihood is concave in 1 / τ, so its slope is bisected: the mean over samples of gold's score less the mean
-    score under the softmax. The other way of fitting, a mean probability that equals accuracy, tells nothing: every τ
-    near 0 does that.
+    score under the softmax. τ cannot be fitted by a mean probability that equals accuracy: every τ near 0 gives that.
     """
     finite = scores[np.isfinite(scores[:, 0])]
     leads = np.where(np.isnan(finite), -np.inf, finite - finite[:, :1])

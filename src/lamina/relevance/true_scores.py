@@ -25,7 +25,7 @@ LEAST = 0.02
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's, over the last axis; NaN where one side is constant."""
+    """Pearson's correlation over the last axis; NaN where one side is constant."""
     one, other = (scores - scores.mean(axis=-1, keepdims=True) for scores in (first, second))
     with np.errstate(divide="ignore", invalid="ignore"):
         coefficient: np.ndarray = (one * other).sum(axis=-1) / np.sqrt((one**2).sum(axis=-1) * (other**2).sum(axis=-1))
@@ -35,12 +35,12 @@ def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, ranked: bool = False) -> Interval | None:
     """Pearson's correlation of the true scores, or Spearman's if `ranked`; None where one side is constant.
 
-    `first` and `second` are paired draws, (1 + draws, pairs), from `n_samples` samples, the first row being the
-    estimate. For each of many correlations, true scores are laid out that have it, with the variances that are left
-    without noise, and otherwise the places of the measured ones. The noise of the draws is added. What is
-    measured stands where it is usual: the estimate is the correlation whose median it is, and the interval holds those
-    of whose draws it is none of the extreme 5 %. Which of two near units truly comes first, no layout knows: so
-    Spearman's leaves out the extreme 2.5 % only.
+    `first` and `second` are paired draws, (1 + draws, pairs), from `n_samples` samples; the first row is the estimate.
+    Many correlations are tried. For each, true scores are constructed that have this correlation and the variances
+    without noise, and are otherwise as close as possible to the measured scores. The noise of the draws is added to
+    them. The estimate is the correlation whose draws have the measured correlation as their median. The interval holds
+    the correlations for which the measured one is not in the extreme 5 % of the draws. The true order of two close
+    units is unknown, so the interval of Spearman's leaves out the extreme 2.5 % only.
     """
     means = [scores[0] - scores[0].mean() for scores in (first, second)]
     # Twelve digits count, as in ranks.
@@ -72,13 +72,14 @@ def true_correlation(first: np.ndarray, second: np.ndarray, n_samples: int, rank
 def true_variance_ratio(
     first: np.ndarray, second: np.ndarray, n_samples: int
 ) -> tuple[Interval | None, np.ndarray, np.ndarray]:
-    """Mean over units of the variance across tasks of standardised true scores, of the first metric by the second's.
+    """Ratio of the variances across tasks of standardised true scores, first metric by second, and both variances.
 
-    Both are draws of shape (tasks, 1 + draws, units), paired. None where a metric does not vary across tasks. With it
-    the variances, unit by unit, of both, (units,), which are 0 where they are all noise.
+    The variances of the ratio are means over units. Both metrics are paired draws of shape (tasks, 1 + draws, units).
+    The ratio is None where a metric does not vary across tasks. The variances by unit, (units,) each, are 0 where they
+    are only noise.
 
-    Of each metric, differences between tasks of many sizes are laid out, and under each draw's noise one size gives the
-    variance that was measured. The true variances of those sizes, draw by draw, are what the ratio may be.
+    For each metric, many sizes of the differences between tasks are tried. Under the noise of each draw, one size gives
+    the measured variance. The true variances of these sizes, draw by draw, give the distribution of the ratio.
     """
     variances = [_variances(scores, np.sqrt(n_samples / max(n_samples - 1, 1))) for scores in (first, second)]
     (own, spread), (others, other_spread) = variances
@@ -91,7 +92,7 @@ def true_variance_ratio(
 def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, np.ndarray]:
     """Logarithms of the share of variance that is within units, one per draw, and the share of each unit, (units,).
 
-    None where units do not vary across tasks but for rounding.
+    The logarithms are None if units vary across tasks only by rounding.
     """
     estimate, noise = scores[:, 0], widening * (scores[:, 1:] - scores[:, :1])
     units = estimate.mean(axis=0)
@@ -121,13 +122,13 @@ def _variances(scores: np.ndarray, widening: float) -> tuple[np.ndarray | None, 
 
 
 def _without_noise(square: float, noise: np.ndarray) -> float:
-    """A sum of squares less what noise adds to it in the mean."""
+    """A sum of squares less the mean sum that noise adds to it."""
     added = ((noise - noise.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1).mean()
     return float(max(square - added, LEAST * square))
 
 
 def _direction(vector: np.ndarray, across: np.ndarray) -> np.ndarray:
-    """Of length 1; where nothing is left of the vector, one that has no part in `across` and no mean."""
+    """The vector at length 1; if it is nearly 0, another vector with mean 0 that is orthogonal to `across`."""
     if np.sqrt((vector**2).sum()) <= 1e-9:
         rising = np.arange(len(vector)) - (len(vector) - 1) / 2
         vector = rising - (rising @ across) / (across @ across) * across
@@ -142,7 +143,7 @@ def _spearman(first: np.ndarray, second: np.ndarray) -> np.ndarray:
 
 
 def ranks(scores: np.ndarray) -> np.ndarray:
-    """Places along the last axis, equals sharing the mean of theirs; twelve digits count."""
+    """Places along the last axis. Equal scores share their mean place; only twelve digits count."""
     order = np.argsort(scores, axis=-1)
     ordered = np.take_along_axis(scores, order, axis=-1).round(12)
     place = np.arange(scores.shape[-1])

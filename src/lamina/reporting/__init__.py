@@ -1,1 +1,1 @@
-"""What people look at: the database, the report and its controls, recommendations, comparisons of runs."""
+"""Everything that readers see: the database, the report and its controls, recommendations, comparisons of runs."""

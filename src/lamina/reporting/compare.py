@@ -2,11 +2,12 @@
 
 `python -m lamina.reporting.compare A B --output results/compare` prints them and writes OUTPUT.csv, OUTPUT.svg and
 OUTPUT.html.
-Benchmarks of the same documents are compared document by document: a, b and their difference are means over documents,
-which for a loss per token is not the value in table `benchmarks`. Everything else is compared by the intervals of both
-numbers as if independent, which is on the safe side where they share samples; speeds by their logarithms, one test for
-each distinct timing. p values are corrected for the number of comparisons of their table by Holm's method, and for the
-number of tables: that anything at all is called moved where nothing has is less likely than 1 in 20.
+Benchmarks of the same documents are compared document by document: a, b and their difference are means over documents.
+For a loss per token these means differ from the values in table `benchmarks`. All other numbers are compared by their
+intervals as if they were independent; this is on the safe side if they share samples. Speeds are compared by their
+logarithms, with one test for each distinct timing. p values are corrected for the number of comparisons of their table
+by Holm's method, and for the number of tables. So if nothing has moved, the chance that any number is called moved is
+less than 1 in 20.
 """
 
 import argparse
@@ -65,12 +66,12 @@ PAIRS = """
 
 
 def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
-    """One row per number that both folders hold with an error, those that moved first; `COLUMNS` are its keys.
+    """One row per number that both folders hold with an error; moved numbers come first. `COLUMNS` are its keys.
 
     Raises
     ------
     LaminaError
-        If a folder holds no tables, or nothing is in both.
+        If a folder holds no tables, or if the folders have no number in common.
     """
     folders = [_tables(Path(folder)) for folder in (a, b)]
     differences: list[dict[str, Any]] = []
@@ -114,7 +115,7 @@ def _numbers(tables: Path, table: str) -> list[dict[str, Any]]:
 
 
 def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """b - a of every document, and the means of both, by number and metric, where both tested the same documents."""
+    """b - a of every document and the means of a and b, by number and metric; only for tests on the same documents."""
     files = [tables / "benchmark_samples.parquet" for tables in (one, other)]
     if not all(file.is_file() for file in files):
         return {}
@@ -142,7 +143,7 @@ def _same_documents(one: Path, other: Path, task: str) -> bool:
 
 
 def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any] | None]) -> dict[str, Any] | None:
-    """A comparison; None where an error is not known."""
+    """A comparison; None if an error is not known."""
     table, one, other, documents = both
     differences: Sequence[float] = documents["differences"] if documents else ()
     place = {
@@ -162,10 +163,10 @@ def _row(both: tuple[str, Mapping[str, Any], Mapping[str, Any], Mapping[str, Any
 
 
 def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, float] | None:
-    """Difference of two independent numbers, its 95 % interval and p, by Welch's t; None where an error is not known.
+    """Difference of two independent numbers, its 95 % interval and p, by Welch's t; None if an error is not known.
 
-    Each interval counts on the side of the other number, so that it may be lopsided [Zou and Donner 2008]. Ratios of
-    `speeds` are compared by their logarithms.
+    Each number contributes the side of its interval that faces the other number, so the interval of the difference may
+    be asymmetric [Zou and Donner 2008]. Ratios of `speeds` are compared by their logarithms.
     """
     first, second = _ends(speeds, one), _ends(speeds, other)
     if first is None or second is None:
@@ -184,8 +185,8 @@ def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dic
 
 
 def _ends(speeds: bool, row: Mapping[str, Any]) -> tuple[float, float, float] | None:
-    """A number, and how far its 95 % interval reaches below and above it; where all samples agree, as if one more might
-    not have.
+    """A number, and how far its 95 % interval reaches below and above it. If all samples agree, the interval is as wide
+    as if one more sample might differ.
     """
     value, count = row["value"], row["n_samples"]
     if value is None or not abs(value) < float("inf") or not count or count < 2:
@@ -202,7 +203,7 @@ def _ends(speeds: bool, row: Mapping[str, Any]) -> tuple[float, float, float] | 
 
 
 def _reach(reaches: tuple[float, float], degrees: Sequence[int]) -> tuple[float, float, float]:
-    """Half the interval of a difference, its standard error, and Welch's degrees of freedom."""
+    """Half the width of a difference's interval, its standard error, and Welch's degrees of freedom."""
     errors = [reach / float(student.ppf(0.975, n)) for reach, n in zip(reaches, degrees, strict=True)]
     square = sum(error**2 for error in errors)
     if not square:
@@ -238,7 +239,7 @@ def line(row: Mapping[str, Any]) -> str:
 
 
 def draw(differences: Sequence[Mapping[str, Any]], most: int = 20) -> Figure:
-    """Differences with 95 % intervals, a panel per table and metric: those that moved, or else the likeliest."""
+    """Differences with 95 % intervals, a panel per table and metric: the moved numbers, or else those with least p."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for row in differences:
         groups.setdefault((row["table"], row["metric"]), []).append(row)

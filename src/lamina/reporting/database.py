@@ -1,7 +1,7 @@
 """The tables of a run in DuckDB: the views of `sql/views.sql` over Parquet files, in memory or as a file.
 
-A file holds views only. Their tables are links under `studies/{study}/{number}/` beside the file: links take no space,
-and nobody writes to these tables again. So a reader keeps what he reads until two more runs have ended. Paths in the
+A file holds only views. Their tables are links under `studies/{study}/{number}/` beside the file: links take no space,
+and nothing writes to these tables again. So a reader can read its tables until two more runs have ended. Paths in the
 file are relative to the folder in which DuckDB is opened. Schema `main` holds the last study. Every study in the folder
 has a schema of its own name, and schema `studies` holds the rows of all studies with a column `study`.
 """
@@ -37,7 +37,7 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
     Raises
     ------
     LaminaError
-        If a file is not named like a table, or is damaged, which DuckDB would not see.
+        If a file is not named like a table, or if it is damaged, which DuckDB does not check.
     """
     paths = [Path(path) for path in tables]
     files = {path.stem: _quoted(path.as_posix()) for path in paths}
@@ -56,11 +56,11 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
 def connect(
     views: str | Path, tables: Iterable[str | Path], computed: Container[str] = ()
 ) -> duckdb.DuckDBPyConnection:
-    """Open the views of these Parquet files in memory, without the dictionary; the `computed` ones as tables, for who
-    asks them again and again.
+    """Open the views of these Parquet files in memory, without comments. The `computed` views become tables, for
+    callers that query them many times.
 
-    No other file is looked at, whatever else is in their folder: a job that reads a table which is not among its inputs
-    would race with the one that writes it. Views that need another table are not there, and a query on one fails.
+    No other file in their folder is read: a job that reads a table that is not among its inputs would race with the job
+    that writes it. Views that need another table are left out, and a query on such a view fails.
     """
     connection = duckdb.connect()
     for statement in statements(views, tables):
@@ -127,13 +127,13 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
 
 
 def _forget(output: Path) -> None:
-    """Remove what a build, also one that was killed, left beside its output."""
+    """Remove the temporary files of this build and of killed builds."""
     for left in output.parent.glob(f".{output.name}.*.tmp*"):
         left.unlink(missing_ok=True)
 
 
 def _keep(files: Iterable[Path], folder: Path) -> None:
-    """Link files, or copy them where the disk has no links, into the folder's next number; two numbers stay."""
+    """Link files into the folder's next number, or copy them if the disk has no links. Two numbers stay."""
     *older, number = [*_numbers(folder), _numbers(folder)[-1] + 1] if _numbers(folder) else [1]
     place = folder / str(number)
     place.mkdir(parents=True)
@@ -151,7 +151,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Path) -> None:
-    """Views of the tables in a folder, but for those that need a table or column that an earlier version left out."""
+    """Create the views of a folder's tables, except views that need a table or column that the folder lacks."""
     files = [file for file in folder.glob("*.parquet") if file.stem in store.TABLES]
     lacking = store.TABLES.keys() - {file.stem for file in files}
     for statement in statements(views, files):
@@ -167,7 +167,7 @@ def _create(connection: duckdb.DuckDBPyConnection, views: str | Path, folder: Pa
 
 
 def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
-    """In schema `studies`, each view of schema `main` over all studies, with its comments."""
+    """Create each view of schema `main` in schema `studies` too, over all studies, with its comments."""
     known = connection.execute(
         "SELECT v.schema_name, v.view_name FROM duckdb_views() AS v WHERE v.database_name = 'output' AND NOT internal"
     ).fetchall()
@@ -219,7 +219,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def _quoted(text: str) -> str:
-    """As a string of SQL."""
+    """The text as a string of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -40,7 +40,7 @@ def lines(results: str | Path = "results", views: str | Path = paths.VIEWS) -> l
 
 
 def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """For some calibrations the layers that can go one at a time, those that matter most, and how sure that is."""
+    """For some calibrations: the layers that can go one at a time, those that matter most, and how sure this is."""
     sure = {(row["model"], row["calibration"]): row["value"] for row in answer(connection, "how_sure_rankings_are")}
     measured = [row for row in glance(answer(connection, "which_layers_matter")) if row["free"] or row["top"]]
     shown = []
@@ -56,7 +56,7 @@ def _maps(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def _some(layers: list[int]) -> str:
-    """The first of some layers, in order."""
+    """The first few layers as text, in order."""
     if not layers:
         return "none"
     return ", ".join(map(str, layers[:SHOWN])) + (f" and {len(layers) - SHOWN} more" if len(layers) > SHOWN else "")

@@ -37,7 +37,7 @@ MEAN_HINTS = {
 
 
 def variants(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
-    """Every variant, the base models among them, with `id`, its row on the page, and `repair`, its two repairs."""
+    """Every variant, including the base models, with `id`, its row on the page, and `repair`, its repairs."""
     rows = answer(connection, QUESTION)
     for number, row in enumerate(rows):
         parts = [row[kind] for kind in ("recovery", "healing") if row[kind] != "none"]
@@ -69,7 +69,7 @@ def points(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[str, Any]]:
-    """Specification of each figure that has data, by name; they lack the rows themselves, of data set `variants`."""
+    """Specification of each figure that has data, by name, without the rows, which are the data set `variants`."""
     pruned = [row for row in drawn if "kept" in row]
     charts = {"curves": curves(pruned, keep)} if pruned else {}
     if any("text" in row for row in pruned):
@@ -78,7 +78,7 @@ def specifications(drawn: list[dict[str, Any]], keep: float) -> dict[str, dict[s
 
 
 def frontier(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
-    """What a variant keeps of its task against what it does to general text."""
+    """The figure of what a variant keeps of its task, against the perplexity of general text."""
     # Most variants stand near 0, and a few at thousands of percent.
     across: dict[str, Any] = {
         "field": "rise",
@@ -121,7 +121,7 @@ def frontier(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
 
 
 def curves(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
-    """What is kept against the number of removed units, a panel per repair, means over the tasks that are shown."""
+    """The figure of what is kept against the number of removed units: a panel per repair, means over shown tasks."""
     across: dict[str, Any] = {"field": "removed", "type": "quantitative", "title": "units removed"}
     across |= {"axis": {"tickMinStep": 1, "format": "d"}, "scale": {"zero": False, "padding": 12}}
     up = {"field": "kept", "type": "quantitative", "title": "kept of the own tasks (%)"}
@@ -192,7 +192,7 @@ def curves(pruned: list[dict[str, Any]], keep: float) -> dict[str, Any]:
 
 
 def base() -> dict[str, Any]:
-    """What the figures share."""
+    """The common part of the figures."""
     return {
         "data": {"name": "variants"},
         "config": {
@@ -206,7 +206,7 @@ def base() -> dict[str, Any]:
 
 
 def asked(keep: float) -> dict[str, Any]:
-    """The line that says what must be kept."""
+    """The line at the share that must be kept."""
     return {
         "data": {"values": [{"asked": 100 * keep}]},
         "mark": {"type": "rule", "strokeDash": [4, 3], "color": NEUTRAL},
@@ -220,24 +220,24 @@ def interval(axis: str, name: str) -> dict[str, Any]:
 
 
 def selectors(pruned: list[dict[str, Any]]) -> list[str]:
-    """In the order that gives them their colours in every figure."""
+    """The selectors, in the order that gives them their colours in every figure."""
     return sorted({row["selector"] for row in pruned}, key=lambda name: (name != "accuracy", name))
 
 
 def repairs(pruned: list[dict[str, Any]]) -> list[str]:
-    """In the order in which the table has them, none first."""
+    """The repairs, in the order of the table: no repair first."""
     return sorted({row["repair"] for row in pruned}, key=lambda name: (name != "no repair", " + " in name, name))
 
 
 def colour(pruned: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a selector."""
+    """The colour encoding of selectors."""
     names = selectors(pruned)
     colours = [COLOURS[place % len(COLOURS)] for place in range(len(names))]
     return {"field": "selector", "type": "nominal", "scale": {"domain": names, "range": colours}}
 
 
 def shape(pruned: list[dict[str, Any]]) -> dict[str, Any]:
-    """Of a repair."""
+    """The shape encoding of repairs."""
     names = repairs(pruned)
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(names))]
     return {"field": "repair", "type": "nominal", "scale": {"domain": names, "range": shapes}}
@@ -267,5 +267,5 @@ def still(specification: dict[str, Any], drawn: list[dict[str, Any]], model: str
 
 @cache
 def scripts() -> str:
-    """Vega-Lite and what draws it, to stand in the page once."""
+    """The script of Vega-Lite and its renderer, which the page holds once."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;").replace("</script", r"<\/script")

@@ -13,11 +13,11 @@ QUESTION = "which_model_to_take"
 def recommendations(
     connection: duckdb.DuckDBPyConnection, keep: float, general_text: float | None, counted_from: str = "zero"
 ) -> list[dict[str, Any]]:
-    """One row per question: the variant to take, or the nearest one where none keeps enough (`kept_enough` false).
+    """One row per question: the variant to take, or the nearest one if none keeps enough (`kept_enough` false).
 
-    `n_tried` counts the variants that answer it, of `n_variants` of the model, `sizes` are theirs, and `bare` says that
-    none of them is repaired. `share` is the one of `kept` and `kept_above_chance` that is held against `keep`, and
-    `certain` says that other test documents would show it too, of all that answer at once; None where that is unknown.
+    `n_tried` counts the variants that answer the question, of the model's `n_variants`; `sizes` are their sizes, and
+    `bare` says that none of them is repaired. `share` is `kept` or `kept_above_chance`, whichever is compared with
+    `keep`. `certain` says that other test documents would show it too, for all these variants at once; None if unknown.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""The report of a run: one HTML file that needs nothing else, every sentence in it computed from the tables.
+"""The report of a run: one HTML file that needs no other file. Every sentence in it is computed from the tables.
 
-Intervals are 95 % throughout, as in the figures: 1.96 standard errors on either side.
+All intervals are 95 % intervals, as in the figures: 1.96 standard errors on either side.
 """
 
 import json
@@ -64,10 +64,10 @@ def render(
     ----------
     connection: views of the run's tables (`lamina.reporting.database.connect`)
     figures: folder of the figures as `{name}.svg`
-    facts: run facts, shown as they are: versions, seed, commit, wall time, machine; may be nested
+    facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.reporting.recommendation`)
-    names: what names of the configuration mean, by section (`lamina.config.glossary`)
-    counted_from: what `keep` is a share of, zero or chance
+    names: the meanings of names of the configuration, by section (`lamina.config.glossary`)
+    counted_from: where the share `keep` starts, at zero or at chance
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template.parent),
@@ -118,7 +118,7 @@ def render(
 
 
 def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
-    """The figures that have data, in the order of the page: SVG and caption; and the rules by which they look so."""
+    """The figures that have data, in the order of the page, as SVG and caption; and the style rules for them."""
     titles, places, questions = (declared("lamina.figures", name) for name in ("TITLE", "PLACE", "QUERIES"))
     shown: list[dict[str, Any]] = []
     looks: dict[str, str] = {}
@@ -133,13 +133,13 @@ def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
 
 
 def as_json(value: Any) -> str:
-    """JSON that no name in it can end the script element of."""
+    """JSON in which no text can end the script element around it."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
 def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
-    """An SVG file as an element of the page: no prologue, no addresses, no groups of nothing in common, and only ids
-    in use, which begin with the prefix. `looks` names the classes of the page, and what is missing there is added."""
+    """An SVG file as an element of the page, without prologue, addresses and useless groups. Only ids in use stay; they
+    begin with the prefix. `looks` has the names of the page's classes by style; new styles are added to it."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
     body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body).replace("xlink:href", "href")
@@ -166,7 +166,7 @@ def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
 
 
 def ungrouped(svg: str) -> str:
-    """Without the groups that say nothing: half of the elements that matplotlib writes."""
+    """The SVG without groups that have no attributes and no title: half of the elements that matplotlib writes."""
     open_groups: list[bool] = []  # whether each stays
 
     def tag(element: re.Match[str]) -> str:
@@ -185,7 +185,7 @@ def metrics(measured: Container[str]) -> dict[str, str]:
 
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Per calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
+    """For each calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
     table = []
     for model, calibration in dict.fromkeys((row["model"], row["calibration"]) for row in layers):
         mine = [row for row in layers if (row["model"], row["calibration"]) == (model, calibration)]
@@ -218,7 +218,7 @@ def flatten(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 
 def decimal(value: float | None, digits: int = 3) -> str:
-    """A number for a table cell; a dash where there is none."""
+    """A number for a table cell; a dash if there is none."""
     return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
@@ -235,7 +235,7 @@ def percent(value: float | None, stderr: float | None) -> str:
 
 
 def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str:
-    """A ratio of times in percent with its 95 % interval, which is not as far up as down."""
+    """A ratio of times in percent with its 95 % interval, which is not symmetric."""
     if ratio is None or stderr is None or repeats is None or repeats < 2:
         return "–" if ratio is None else f"{100 * ratio:.1f}"
     low, high = ratio_interval(ratio, stderr, int(repeats))

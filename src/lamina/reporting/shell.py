@@ -1,6 +1,6 @@
-"""Asking a run: `python -m lamina.reporting.shell` opens a shell on `results/lamina.duckdb`, `… NAME` prints an answer.
+"""Questions to a run: `python -m lamina.reporting.shell` opens a shell on `results/lamina.duckdb`; `… NAME` asks one.
 
-NAME is a file of `sql/queries` (without .sql) or any other. The duckdb command is the shell where it is installed.
+NAME is a file of `sql/queries` (without .sql) or any other file. The shell is the duckdb command if it is installed.
 `python -m lamina.reporting.shell --page results > docs/queries.md` writes all questions with the answers of a run.
 """
 
@@ -33,12 +33,12 @@ by `python -m lamina.reporting.shell --page results`.
 
 
 def connect(file: str | Path = DATABASE) -> duckdb.DuckDBPyConnection:
-    """The database of a run, to read.
+    """The database of a run, opened for reading only.
 
     Raises
     ------
     LaminaError
-        If there is none, or it is damaged.
+        If there is no database, or if it is damaged.
     """
     if not Path(file).is_file():
         raise LaminaError(f"there is no {file} here. Run the study first: make run")
@@ -56,7 +56,7 @@ def query(name: str, folder: Path = QUERIES) -> Path:
     Raises
     ------
     LaminaError
-        If there is none of that name, with the nearest.
+        If there is no question of that name. The message names the nearest one.
     """
     known = sorted(path.stem for path in folder.glob("*.sql"))
     if name in known:
@@ -67,12 +67,12 @@ def query(name: str, folder: Path = QUERIES) -> Path:
 
 
 def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns of an answer and its rows, as text that reads well.
+    """Names of the columns of an answer, and its rows as readable text.
 
     Raises
     ------
     LaminaError
-        With what DuckDB has against the query.
+        If DuckDB refuses the query. The message is that of DuckDB.
     """
     try:
         answer = connection.execute(question)
@@ -100,7 +100,7 @@ def aligned(names: Sequence[str], answer: Sequence[Sequence[str]]) -> str:
 
 
 def answered(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """The answer as text; one without rows with the reason that its question gives."""
+    """The answer as text; if it has no rows, with the reason that its question gives."""
     names, answer = ask(connection, text)
     reason = "" if answer else sql.why_empty(text)
     return "\n".join(filter(None, [aligned(names, answer), reason]))
@@ -178,7 +178,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Open a shell, or answer the questions that are named."""
+    """Open a shell, or answer the named questions."""
     with explained():
         if arguments[:1] == ["--page"]:
             tables = sorted(Path(arguments[1] if arguments[1:] else "results", "tables").glob("*.parquet"))

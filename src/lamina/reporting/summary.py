@@ -45,7 +45,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How many layers each model can lose one at a time without a measurable cost, and where that differs."""
+    """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
     counts = answer(connection, "how_many_layers_can_go_alone")
     sentences = []
     for model in dict.fromkeys(row["model"] for row in counts):
@@ -74,7 +74,7 @@ def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """On how many calibrations accuracy ranks layers surely, and what the least sure one would take."""
+    """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
     reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
     sentences = []
     for model in dict.fromkeys(row["model"] for row in reliabilities):
@@ -96,8 +96,8 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The selector of each recommended recipe against the others with the same repair, and accuracy's (or the first)
-    against the others without one; over own tasks and sizes."""
+    """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
+    one) against the others without repair; over own tasks and sizes."""
     recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
     asked = dict.fromkeys((row["selector"], row["recovery"], row["healing"]) for row in recipes)
     contests = answer(connection, "how_often_each_selector_wins")
@@ -106,7 +106,7 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
 
 
 def contest(contests: Sequence[Mapping[str, Any]], champion: str, recovery: str, healing: str) -> list[str]:
-    """A selector against every other one at equal repair; empty where it was not compared."""
+    """A selector against every other one with the same repair; empty if it was not compared."""
     outcomes = [
         f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
         + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
@@ -141,7 +141,7 @@ def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """What a repair fitted on one task does to texts that are not the calibration's own."""
+    """The effect of a repair, fitted on one task, on texts that are not the calibration's own."""
     changes = answer(connection, "what_repairs_do_to_text")
     return [
         f"On {row['task']}, documents that no repair was fitted on, "
@@ -153,7 +153,7 @@ def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """What is left of right choices, and of right answers to the same questions where the model writes them."""
+    """How many right choices are left, and how many right answers to the same questions if the model writes them."""
     answers = answer(connection, "how_much_of_writing_is_left")
     shares = [
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none') or 'without repair'} "
@@ -189,7 +189,7 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 
 def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
-    """Where a removal gave numbers that are not finite: they count as wrong, and the reader must know."""
+    """Where a removal gave numbers that are not finite: they count as wrong, and readers must know this."""
     units = answer(connection, "where_outputs_were_not_finite")
     if not units:
         return ""
@@ -199,7 +199,7 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
 
 
 def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How much of the calibrations stands in test documents; those that hold a test document itself were refused."""
+    """How many documents of calibrations share passages with test documents. Equal documents were refused before."""
     pairs = answer(connection, "what_calibrations_share_with_tests")
     if not pairs:
         return []

@@ -1,1 +1,1 @@
-"""Budgets and strategies: which units go, asked of measurements."""
+"""Budgets and strategies: they decide from measurements which units are removed."""

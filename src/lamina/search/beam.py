@@ -25,7 +25,8 @@ def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[i
 def within(
     search: Search, units: Sequence[str], sizes: Sequence[int], width: int, donors: Sequence[str] = ()
 ) -> dict[int, Candidate]:
-    """As `find`, with `width` sets kept; with donors, each also competes with itself with one more layer replaced."""
+    """Does the same as `find`, with `width` sets kept. With donors, a set also competes with its own variants that have
+    one more layer replaced."""
     kept, best = [Candidate()], {}
     for size in range(1, max(sizes) + 1):
         # A set of two is reached from either of its units.

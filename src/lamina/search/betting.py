@@ -20,7 +20,7 @@ def log_evidence(values: np.ndarray, count: int, low: float, high: float, mean: 
     The evidence is a capital process: if the population's mean is at most `mean`, the chance that it ever reaches 1/α,
     over all n, is at most α (Ville's inequality). The bets are those of Waudby-Smith and Ramdas, Estimating means of
     bounded random variables by betting (2024), section 5, for sampling without replacement, with a fixed mixture of
-    stakes. It is infinite once the values seen rule the null hypothesis out for certain.
+    stakes. The evidence is infinite if the values make the null hypothesis impossible.
     """
     share = (np.asarray(values, dtype=float) - low) / (high - low)
     null = (mean - low) / (high - low)

@@ -1,4 +1,4 @@
-"""The contiguous run of layers whose two ends are nearest [arXiv 2403.17887, eq. 7]."""
+"""The contiguous run of layers with the smallest distance between its two ends [arXiv 2403.17887, eq. 7]."""
 
 from dataclasses import replace
 
@@ -6,7 +6,7 @@ from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n; among equals the deeper run."""
+    """Layers s … s + n - 1 with the smallest distance between boundaries s and s + n; the deeper of equal runs."""
     n = request.removed
     runs = [start for start in range(request.n_layers - n + 1) if request.protected.isdisjoint(range(start, start + n))]
     start = min(runs, key=lambda s: (step.angles[s, n], -s))

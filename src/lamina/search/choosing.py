@@ -1,4 +1,4 @@
-"""One step of a selector: what is known of the current model, on one calibration or several, and the plan of it."""
+"""One step of a selector: the evidence about the current model, from one calibration or several, and the plan."""
 
 import json
 
@@ -19,7 +19,7 @@ def empty(job: PruneStep, refused: str | None = None) -> Plan:
 
 
 def evidence(job: PruneStep, previous: Plan) -> tuple[str | None, Step]:
-    """Why no plan can be made (None if one can), and what is known of the model as `previous` leaves it."""
+    """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves."""
     refused, step = previous.refused, Step()
     if refused is None and job.sweep:
         own = Beside(calibration=job.calibration, sweep=job.sweep, weight=1.0, score=job.score)
@@ -42,7 +42,7 @@ def evidence(job: PruneStep, previous: Plan) -> tuple[str | None, Step]:
 
 
 def choose(job: PruneStep, n_layers: int, previous: Plan, refused: str | None, step: Step) -> Plan:
-    """The plan of the job's size for a model of `n_layers` layers; an empty one if it is `refused`."""
+    """The plan of the job's size for a model of `n_layers` layers; an empty plan if it is `refused`."""
     if refused:
         return empty(job, refused)
     selector = job.selector

@@ -1,7 +1,8 @@
 """A removal scored on several calibrations at once, such as a task and general text: `also` of a selector.
 
-Every calibration has its own sweep of the same model and its own relevance by the selector's metric, each relative to
-what that model does on it. `mean` is Σ w s / Σ w, `worst` the largest w s; the variant's own calibration has w = 1.
+Every calibration has its own sweep of the same model and its own relevance by the selector's metric, relative to the
+results of that model on the calibration. `mean` is Σ w s / Σ w, and `worst` is the largest w s. The variant's own
+calibration has w = 1.
 """
 
 from collections.abc import Sequence

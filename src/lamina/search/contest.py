@@ -1,4 +1,4 @@
-"""A search beside what greedy and one-shot removal reach with the same objective and samples, all judged on others."""
+"""A search, and greedy and one-shot removal with the same objective and samples as rivals. Other samples judge them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,14 +34,16 @@ def run(
     held_back: np.ndarray,
     lengths: np.ndarray,
 ) -> Result:
-    """Search as `options`, a selector of a searching strategy, say; then its rivals, then the samples held back.
+    """Search, run the rivals, and judge all sets on the samples held back.
 
     Parameters
     ----------
     units
-        Those that may go.
+        The units that may be removed.
+    options
+        A selector with a searching strategy.
     seen, held_back
-        Numbers of the samples that are chosen on, and of those that the ends are measured on, once.
+        Numbers of the samples of the search, and of the samples on which the final sets are measured once.
     lengths
         Tokens of every sample.
     """
@@ -68,6 +70,6 @@ def run(
 
 
 def _one_shot(search: Search, units: Sequence[str], sizes: Sequence[int]) -> dict[int, Candidate]:
-    """The units that are best to lose alone, lost together."""
+    """For each size, the set of the units whose single removals lose least."""
     ranked = search.best([Candidate(frozenset({unit})) for unit in units], max(sizes), 1)
     return {size: Candidate(frozenset().union(*(one.removed for one in ranked[:size]))) for size in sizes}

@@ -6,7 +6,7 @@ from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """Layers L-1-n … L-2, from the deepest up; protected ones are passed over."""
+    """Layers L-1-n … L-2, from the deepest up; protected layers are skipped."""
     layers = [layer for layer in range(request.n_layers - 2, -1, -1) if layer not in request.protected]
     units = [request.name(layer) for layer in layers[: request.removed]]
     return replace(previous, removed=request.removed, units=units)

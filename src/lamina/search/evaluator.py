@@ -1,4 +1,4 @@
-"""The evaluator: per-sample losses of any candidates, asked for as often as one likes, measured once."""
+"""The evaluator: per-sample losses of any candidates. Each is measured once, however often it is asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -14,7 +14,7 @@ from lamina.sweep.scores import Name, Scores
 
 
 class Measuring(Protocol):
-    """What an evaluator measures with: a `Session` of the engine, or one that repairs what it measures."""
+    """The session that an evaluator measures with: a `Session` of the engine, or one that repairs the candidates."""
 
     @property
     def scores(self) -> Scores: ...
@@ -57,7 +57,7 @@ class Evaluator:
     def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
         """Losses on the samples with these numbers, (candidates, samples), never NaN.
 
-        Only what has not been measured before is run; candidates that lack the same samples share a pass.
+        Nothing is measured twice. Candidates that lack the same samples share a pass.
         """
         numbers, scores = list(map(int, numbers)), self.session.scores
         asked = list(dict.fromkeys([*candidates, *self._beside]))
@@ -74,7 +74,7 @@ class Evaluator:
         return np.array([self._loss(places, number) for number in numbers]).reshape(len(numbers), len(places)).T
 
     def rows(self, candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
-        """Rows of table `sweeps` (without its keys): what each candidate did on the samples that it was measured on."""
+        """Rows of table `sweeps` (without its keys): the results of each candidate on its measured samples."""
         return self.session.scores.rows(map(self._name, candidates))
 
     def _name(self, candidate: Candidate) -> Name:

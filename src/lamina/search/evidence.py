@@ -16,10 +16,10 @@ from lamina.tables import store
 
 
 def read_step(sweep: str | Path, metric: str, context: Context, calibration: str) -> tuple[str | None, Step]:
-    """Why no plan can be made (None if one can), and what is known of the current model.
+    """Why no plan can be made (None if one can), and the evidence about the current model.
 
-    Units are ranked by the selector's own metric; the one that a budget settled on comes first. The base model at
-    chance has no accuracy relevance, so a plan made from it would be noise: it is refused.
+    Units are ranked by the selector's own metric; the unit that a budget chose comes first. A base model at chance has
+    no accuracy relevance. A plan made from it would be noise, so it is refused.
     """
     table = store.read(sweep)
     columns = from_table(table) if table.num_rows else None

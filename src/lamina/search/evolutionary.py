@@ -1,9 +1,8 @@
 """Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
 
-A mutation swaps a unit that is gone with one that is there, min(U{1..3}, U{1..3}) times, so that sizes stay. In each
-stage fewer children are compared on more tokens, which are drawn anew and are the same for all of a stage; the parent
-competes in the last stage only. With donors, half of the mutations replace a layer that is there by a donor's, or give
-it back.
+A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times, so that sizes stay the same. Each stage
+compares fewer children on more tokens. Every stage draws new tokens, the same for all its children. The parent competes
+in the last stage only. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
 """
 
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ def generations(options: Any, size: int, units: int) -> int:
 
 
 def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-    """As `beam.tried`; that of its greedy rival included."""
+    """The same count as `beam.tried`, including the sets of the greedy rival."""
     rivals = [options.offspring, *(keep for keep, _ in options.stages)]
     shares = [min(1.0, each / tokens) for _, each in options.stages]
     generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
@@ -67,7 +66,7 @@ def _children(
     generator: np.random.Generator,
     donors: Sequence[str] = (),
 ) -> list[Candidate]:
-    """At most `count` different sets: the parent with some units swapped; without a parent, any."""
+    """At most `count` different sets: the parent with some units swapped, or random sets without a parent."""
     children: dict[Candidate, None] = {}
     for _ in range(TRIES * count):
         if len(children) == count:

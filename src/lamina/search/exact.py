@@ -34,28 +34,28 @@ ROUNDING = 1e-9
 def run(
     evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float
 ) -> Candidate | None:
-    """Measure until only the best of `candidates` (and what ties with it) can be the minimum.
+    """Measure until only the best of `candidates` (and those that tie with it) can be the minimum.
 
     Parameters
     ----------
     evaluator
-        That measures beside each candidate the model which they all lack one unit of.
+        It measures the model before the removal beside the candidates, which all lack one unit of that model.
     budget
         `seed`, which draws the order of the first samples.
     chance
-        Accuracy of guessing. A best candidate that is not above it settles nothing, since accuracy relevance does not
-        tell removals at chance apart; everything is then measured on everything.
+        Accuracy of guessing. Accuracy relevance cannot rank removals at chance. So if the best candidate is not above
+        chance, every candidate is measured on every sample.
 
     Returns
     -------
-    The best candidate. None where losses do not tell (several tie, or are at chance): those that may go have then been
-    measured on everything, as in a full sweep, and the ranking of their scores decides as it does there.
+    The best candidate. None where losses do not decide (several tie, or are at chance). The possible candidates have
+    then been measured on all samples, and the ranking of their scores decides, as in a full sweep.
     """
     count, loss = evaluator.count, evaluator.loss
     values = {candidate: np.full(count, np.nan) for candidate in candidates}
 
     def measure(those: Sequence[Candidate], numbers: list[int]) -> None:
-        """Those who lack a sample share its pass."""
+        """Measure candidates on the samples that they lack; candidates that lack the same samples share a pass."""
         lacking = np.isnan([values[one][numbers] for one in those])
         groups: dict[tuple[bool, ...], list[int]] = {}
         for number, pattern in zip(numbers, lacking.T.tolist(), strict=True):
@@ -95,7 +95,7 @@ def run(
 
 
 def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
-    """Whether losses on the first of `count` samples are as good as the `best` ones on the same, or not much worse."""
+    """Whether losses on some of `count` samples are as good as the `best` losses on the same samples, or almost."""
     if not np.isfinite(losses.sum()):
         return not np.isfinite(best.sum())
     behind, left = losses - best, 1 - len(best) / count
@@ -103,10 +103,10 @@ def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
 
 
 def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
-    """The numbers of all samples, those first on which most is likely to be lost.
+    """The numbers of all samples, those with the largest expected loss first.
 
-    By accuracy these are the ones that the model before the removal answers wrong, or right by the smallest margin; by
-    any other metric those on which the best candidate has the largest of its `losses`.
+    For accuracy, these are the samples that the model before the removal answers wrong, or right by a small margin. For
+    any other metric, these are the samples with the largest `losses` of the best candidate.
     """
     if evaluator.loss.metric == "accuracy":
         current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))

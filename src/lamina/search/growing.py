@@ -19,7 +19,7 @@ HELD = 8 << 30
 
 
 class Growing:
-    """Repairs that `fit` extends. `repairs` is what a `Looped` session is given."""
+    """Repairs that `fit` extends. A `Looped` session gets `repairs`."""
 
     def __init__(
         self,

@@ -6,9 +6,9 @@ from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The plan one unit longer than `previous`; `step` was measured on the model that `previous` leaves.
+    """The plan with one unit more than `previous`; `step` was measured on the model that `previous` leaves.
 
-    Among equals the deeper unit goes (the ranking already says so).
+    Among equals the deeper unit is removed, because the ranking has it first.
     """
     unit, score = next(entry for entry in step.ranked if request.may_go(entry[0]) and entry[0] not in previous.units)
     after = list(previous.accuracy_after)

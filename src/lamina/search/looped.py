@@ -39,12 +39,12 @@ ON_DEVICE = 8 << 30
 
 
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
-    """The fold of every sequence of every source, 0 or 1: halves of each, drawn by document over all together.
+    """The fold of every sequence of every source, 0 or 1: a half of each source, drawn by document over all sources.
 
     Raises
     ------
     LaminaError
-        If a source has fewer than four documents: of each half, some are held out to pick a ridge.
+        If a source has fewer than four documents, because each half holds some out to choose a ridge.
     """
     purpose = (
         "selection with a recovery in the loop (`recovery` of a selector) fits on one half of the documents and scores "
@@ -60,8 +60,8 @@ class Repairs:
     Attributes
     ----------
     fold : of each sample of the calibration.
-    patches : for each fold, those that score it, which were fitted on the other fold. Candidates with the same run
-        share the object, so that their streams stay one.
+    patches : for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
+        run share the patch object, so that they share their stream.
     depth : L.
     """
 
@@ -70,7 +70,7 @@ class Repairs:
     depth: int
 
     def repaired(self, candidate: Candidate, fold: int) -> Candidate:
-        """A candidate with what scores it on a fold."""
+        """A candidate with the patches that score it on a fold."""
         runs = boundaries([candidate], self.depth)
         return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs})
 
@@ -95,18 +95,18 @@ def fitted(
     model
         The unpruned base model, not yet wrapped.
     sources
-        What the recovery is fitted on. Those of weight 0 are drawn into folds only.
+        The samples that the recovery is fitted on. Sources of weight 0 only get folds.
     options
         An instance of the method's class in `lamina.config.recoveries`.
     seed
-        Draws the folds, and what the method holds out of each.
+        Draws the folds, and the documents that the method holds out of each fold.
     scored
-        Which of the sources has the samples that will be scored.
+        Number of the source whose samples will be scored.
 
     Raises
     ------
     LaminaError
-        If there are too few documents for two folds, or the method is no linear map of the stream.
+        If there are too few documents for two folds, or the method is not a linear map of the stream.
     """
     depth, method = len(layers_of(model)), protocol.method(options.method)
     drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
@@ -142,7 +142,7 @@ class Looped:
 
     @property
     def scores(self) -> Scores:
-        """What was measured so far."""
+        """The scores measured so far."""
         return self.session.scores
 
     def measure(
@@ -151,7 +151,7 @@ class Looped:
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
     ) -> None:
-        """As `Session.measure`, every candidate repaired by what the samples' fold did not see."""
+        """Does the same as `Session.measure`, but repairs every candidate by patches fitted on the other fold."""
         numbers, repaired = list(numbers), self.repairs.repaired
         for fold in (0, 1):
             here = [number for number in numbers if self.repairs.fold[number] == fold]

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Loss:
-    """Loss of a metric: at most `largest` (None if it has no bound), infinite if not a number; never below 0, except
-    for a signed metric.
+    """Loss of a metric, at most `largest` (None if it has no bound), and never below 0 except for a signed metric.
 
-    The candidate with the smallest mean loss is the metric's best one. `field` is its column in table `sweeps`.
+    A loss that is not a number counts as infinite. The candidate with the smallest mean loss is the metric's best one.
+    `field` is its column in table `sweeps`.
     """
 
     metric: str
@@ -46,7 +46,7 @@ class Ledger:
     def __init__(
         self, evaluator: "Evaluator", candidates: Sequence[Candidate], seed: int, first: int, growth: int
     ) -> None:
-        """Looks are `first` samples apart, later a share 1 / `growth` of those seen."""
+        """Between two comparisons there are `first` samples, later a share 1 / `growth` of the samples seen."""
         self.evaluator, self.count = evaluator, evaluator.count
         self.order = np.random.default_rng(seed).permutation(self.count)
         self.values = {candidate: np.full(self.count, np.nan) for candidate in candidates}
@@ -75,5 +75,5 @@ class Ledger:
         return float(np.nanmean(self.values[candidate]))
 
     def best(self, candidates: Sequence[Candidate]) -> Candidate:
-        """The candidate with the smallest mean loss; among equals the last one given, which lacks the deepest unit."""
+        """The candidate with the smallest mean loss; the last of equal ones, because it lacks the deepest unit."""
         return min(candidates, key=lambda candidate: (self.mean(candidate), -self._place[candidate]))

@@ -6,7 +6,7 @@ from lamina.search.plans import Plan, Request, Step
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
-    """The `request.removed` least relevant units of the base model. Only the first accuracies are measured ones."""
+    """The `request.removed` least relevant units of the base model. Only the accuracies of the first are measured."""
     chosen = [entry for entry in step.ranked if request.may_go(entry[0])][: request.removed]
     rest: list[float | None] = [None] * (len(chosen) - 1)
     return replace(

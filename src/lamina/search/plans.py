@@ -14,8 +14,8 @@ class Plan:
     """The units that a selector removes at one size, in order of removal, base numbering.
 
     `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
-    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `donors` says which. `refused`
-    says why there is no plan, and what to do; it then has no units.
+    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `donors` says which. A refused
+    plan has no units; `refused` says why, and what to do.
     """
 
     model: str
@@ -35,11 +35,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What is known of the current model when a strategy decides.
+    """The evidence about the current model when a strategy decides.
 
-    `ranked` lists the units still there with their scores, least relevant first; `current_accuracy` and `accuracies`
-    are right answers on the calibration, before and after each unit's removal; `angles[start, span]` is the angular
-    distance between boundaries of the base model.
+    `ranked` lists the present units with their scores, least relevant first. `current_accuracy` and `accuracies` are
+    accuracies on the calibration, before and after each unit's removal. `angles[start, span]` is the angular distance
+    between boundaries of the base model.
     """
 
     ranked: Sequence[tuple[str, float | None]] = ()
@@ -50,7 +50,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Request:
-    """One size of one selector: `removed` units of `kind`, none of the `protected` layers, of a model of `n_layers`."""
+    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`."""
 
     removed: int
     kind: str
@@ -78,12 +78,12 @@ def write(path: str | Path, plan: Plan) -> None:
 
 
 def read(path: str | Path) -> Plan:
-    """Read what `write` wrote.
+    """Read a plan that `write` wrote.
 
     Raises
     ------
     LaminaError
-        If it is damaged.
+        If the file is damaged.
     """
     written = seal.read_json(path)
     if stray := {field.name for field in fields(Plan)} ^ written.keys():

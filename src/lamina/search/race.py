@@ -1,19 +1,19 @@
 """Budget `race`: a least relevant unit within `tolerance` of the true one, with `confidence`, from fewer samples.
 
-Samples come in a seeded random order; all units still in the race see the same ones, so they are compared in pairs. A
-unit leaves once a sequential test is sure that it is not better than the current leader by more than the tolerance. The
-test (`betting`) may be looked at any time, so nothing is lost by stopping when it is sure.
+Samples come in a seeded random order. All units in the race see the same samples, so their losses are compared in
+pairs. A unit leaves once a sequential test is sure that it is not better than the current leader by more than the
+tolerance. The test (`betting`) is valid at any time, so the race may stop as soon as the test is sure.
 
-How often is the answer wrong? Let b be the true minimum on the calibration. The chosen unit is more than the tolerance
-worse than b only if b was sent off by a unit that is, and b meets at most U - 1 others. Each test therefore gets the
+How often is the answer wrong? Let b be the true minimum on the calibration. The chosen unit can be worse than b by more
+than the tolerance only if such a unit wrongly beat b, and b meets at most U - 1 others. Each test therefore gets the
 error α = (1 - confidence) / (k (k + 1) (U - 1)) at step k of a plan, and the errors of all steps of a plan of any
 length add up to at most 1 - confidence.
 
-No test is needed where the leader itself loses no more than the tolerance: losses are never below 0, so nothing can be
-better by more. A leader that has lost so little until now is measured to the end, alone, to see that.
+No test is needed if the leader's mean loss is within the tolerance: losses are never below 0, so no unit can be better
+by more. If the leader has lost so little until now, it is measured alone on all samples to check this.
 
-The order stays random. Hard samples first, as in `exact`, would tell nothing of means; and to draw the hard ones more
-often makes the few easy ones so heavy that a test needs more samples, not fewer (benchmarks/README.md).
+The order stays random. Hard samples first, as in `exact`, would give no estimate of means. If hard samples were drawn
+more often, the few easy ones would get so much weight that a test needs more samples, not fewer (benchmarks/README.md).
 """
 
 from collections.abc import Sequence
@@ -33,12 +33,12 @@ PART = 64
 
 
 def evidence_needed(confidence: float, step: int, others: int) -> float:
-    """Logarithm of the evidence that lets one test be sure; see above. `step` counts from 1."""
+    """Logarithm of the evidence that one test needs, as derived above. `step` counts from 1."""
     return float(-np.log((1 - confidence) / (step * (step + 1) * max(1, others))))
 
 
 def _harmless(evaluator: Evaluator, leader: Candidate, numbers: np.ndarray, most: float) -> bool:
-    """Whether the leader loses at most `most` on all samples; it is not measured further once it does not."""
+    """Whether the leader loses at most `most` on all samples; the measurement stops once it loses more."""
     lost = 0.0
     for start in range(0, len(numbers), PART):
         lost += float(evaluator.losses([leader], numbers[start : start + PART]).sum())
@@ -48,19 +48,19 @@ def _harmless(evaluator: Evaluator, leader: Candidate, numbers: np.ndarray, most
 
 
 def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float) -> Candidate:
-    """Measure until one of `candidates` has sent all others off, and return it.
+    """Measure until one of `candidates` has beaten all others, and return it.
 
-    It need not be the one with the smallest mean loss: who was sent off may have been lucky on fewer samples.
+    It need not have the smallest mean loss: a beaten candidate may have been lucky on fewer samples.
 
     Parameters
     ----------
     evaluator
-        With a loss that has a bound.
+        Its loss must have a bound.
     budget
         `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of the samples for accuracy), and `step`,
         the place of this removal in its plan, from 1.
     chance
-        Not used here; part of the face that budgets share.
+        Not used here; part of the interface that budgets share.
     """
     largest = evaluator.loss.largest
     assert largest is not None

@@ -1,4 +1,4 @@
-"""A seeded draw, the baseline that any selector has to beat."""
+"""A seeded random choice, the baseline for every selector."""
 
 from dataclasses import replace
 from random import Random

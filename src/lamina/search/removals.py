@@ -1,4 +1,4 @@
-"""One block of a sweep: what the removal of each of its units changes, by the pass that the job names."""
+"""One block of a sweep: the effect of the removal of each of its units, measured by the pass that the job names."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -42,13 +42,13 @@ def rows(
     Parameters
     ----------
     model, manifest
-        The base model and what is known of it.
+        The base model and its manifest.
     read
-        The calibrations that the job names: the one that is scored, and what a repair in the loop is fitted on.
+        The calibrations that the job names: the one that is scored, and those that fit a repair in the loop.
     units, removed
-        Those of the block, and those that are gone before the sweep.
+        The units of the block, and the units that were removed before the sweep.
     progress
-        Where a sweep of all units on all samples keeps what it has measured so far.
+        The file in which a sweep of all units on all samples keeps its results so far.
     """
     calibration = read[job.keys["calibration"]]
     tokens = room.tokens(job.tokens, model, calibration.samples, len(units) + 2)
@@ -73,10 +73,9 @@ def _evaluated(
     removed: Sequence[str],
     tokens: int,
 ) -> list[dict[str, Any]]:
-    """Rows of a sweep that units leave early, with a repair in place, or with donors; layers that must stay are not
-    measured.
+    """Rows of a sweep with a budget, a repair in the loop or donors. Protected layers are not measured.
 
-    `chosen` says on which unit a budget settled.
+    With a budget, `chosen` marks the unit that the budget chose.
     """
     calibration, loop, options = read[job.keys["calibration"]], job.loop, job.budget
     protect = options["protect"] if options else (loop or job.donors).protect  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""What donors add to an iterative step: layers that stay may be replaced by siblings', beside the one that goes."""
+"""Iterative steps with donors: a step removes one layer, and may replace another layer by that of a sibling model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,7 +13,7 @@ KEPT = ("source", "revision", "path", "weights_sha256", "trust_remote_code")  # 
 
 
 def read(files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What donors are, by name: of a sibling what its manifest, a file, says of it; of a merged one as it is given."""
+    """Records of donors, by name. That of a sibling is read from its manifest file; that of a merged donor is given."""
 
     def sibling(file: str) -> dict[str, Any]:
         manifest = seal.read_json(file)
@@ -23,7 +23,7 @@ def read(files: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def units(plain: Sequence[str], removed: Sequence[str], donors: Sequence[str]) -> list[str]:
-    """The units of a step: those that may be dropped, and each replaced by each donor that is not there yet."""
+    """The units of a step: the units that may be removed, and the replacements of each unit by each donor."""
     swaps = [f"{unit}.{DONOR}{donor}" for unit in plain for donor in donors]
     return [*plain, *(swap for swap in swaps if swap not in removed)]
 
@@ -31,8 +31,8 @@ def units(plain: Sequence[str], removed: Sequence[str], donors: Sequence[str]) -
 def choose(request: Request, step: Step, previous: Plan) -> Plan:
     """The plan with one layer less than `previous`, and at most one more replaced.
 
-    The layer that goes is the least relevant one. Of the others, the one with the best replacement is replaced if the
-    model that `previous` leaves is better with it, which is measured with nothing else changed.
+    The least relevant layer is removed. The best replacement of another layer is made if it improves the model that
+    `previous` leaves. This is measured with no other change.
     """
     plain = [entry for entry in step.ranked if not _donor(entry[0])]
     plan = iterative.choose(request, replace(step, ranked=plain), previous)
@@ -57,7 +57,7 @@ def choose(request: Request, step: Step, previous: Plan) -> Plan:
 
 
 def with_records(plan: Plan, records: Mapping[str, Mapping[str, Any]]) -> Plan:
-    """The plan with what its donors are, the siblings of merged ones included."""
+    """The plan with the records of its donors, including the siblings of merged donors."""
     names = {_donor(unit) for unit in plan.units if _donor(unit)}
     names |= {sibling for name in names for sibling in records[name].get("of", ())}
     return replace(plan, donors={name: dict(records[name]) for name in sorted(names)})
@@ -68,12 +68,12 @@ def _layer(unit: str) -> int:
 
 
 def _donor(unit: str) -> str:
-    """The name of the donor of a unit; empty for one that is dropped."""
+    """The name of the donor of a unit; empty for a unit that is removed."""
     return unit.partition(f".{DONOR}")[2]
 
 
 def _without(plan: Plan, units: Sequence[str]) -> Plan:
-    """The plan less what became of some units."""
+    """The plan without some units and their scores."""
 
     def left(values: list[Any]) -> list[Any]:
         return [value for value, unit in zip(values, plan.units, strict=True) if unit not in units]

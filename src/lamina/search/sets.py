@@ -1,4 +1,4 @@
-"""The search of one selector for whole sets of units, at every size that a study asks for."""
+"""The search of one selector for whole sets of units, at every size in a study."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,11 @@ def searched(
     Parameters
     ----------
     model, manifest
-        The base model and what is known of it.
+        The base model and its manifest.
     read
-        The calibrations that the job names: the one that sets are compared on, and what a repair in the loop adds.
+        The calibrations that the job names: the one that compares sets, and those that fit a repair in the loop.
     log
-        What was measured so far: a killed search goes on from there.
+        The file of the losses so far. A search that was killed goes on from it.
     """
     selector, calibration = job.selector, read[job.keys["calibration"]]
     metric = selector.metric or ""
@@ -109,7 +109,7 @@ def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
 
 
 def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session) -> str | None:
-    """Why no plan can be made: the unpruned model at chance tells no removal from another."""
+    """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
     session.measure(range(len(calibration.samples)), {engine.CURRENT: Candidate()})
     rows = store.from_rows("sweeps", session.scores.rows([engine.CURRENT]), removed=0, **job.keys)
     undefined = getattr(load(f"lamina.relevance.{job.selector.metric}"), "undefined", lambda *_: None)
@@ -119,7 +119,7 @@ def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session
 
 
 def _origin(job: SearchPlans) -> str:
-    """What a log must come from to be gone on with."""
+    """The origin that a log must have, so that this job may go on from it."""
     files = [job.manifest, job.calibration, *job.data.values()]
     content = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
     return hashlib.sha256(repr([job.provenance, content]).encode()).hexdigest()

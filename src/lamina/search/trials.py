@@ -1,7 +1,7 @@
-"""What searches over whole sets share: candidates compared on samples, measured once, counted, and written down.
+"""The code that searches for whole sets share: it compares candidates, measures each once, counts and logs the work.
 
-`beam` and `evolutionary` ask `Search.best` which of some sets lose least, and know nothing of models. Behind it
-`Trials` remembers every loss, so that a set that comes back costs nothing and a killed job goes on where it was.
+`beam` and `evolutionary` ask `Search.best` which of some sets lose least, and know nothing of models. `Trials` keeps
+every loss, so that a set that is compared again costs nothing, and a job that was killed goes on where it was.
 """
 
 import json
@@ -25,7 +25,7 @@ WINNER, HELD_BACK = "winner", "held back"
 
 
 class Asked(Protocol):
-    """What measures: an `Evaluator`, or in tests a function of sets."""
+    """The source of losses: an `Evaluator`, or a function of sets in tests."""
 
     def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray: ...
 
@@ -33,8 +33,8 @@ class Asked(Protocol):
 class Trials:
     """Losses of candidates by sample, measured once for all searches of a job.
 
-    With a `log`, every answer is appended to that file. A job that was killed asks the same questions in the same
-    order, since all that is random has a seed, and finds their answers there; so it ends with the same numbers.
+    With a `log`, every answer is appended to that file. All random choices have a seed, so a job that was killed asks
+    the same questions in the same order, finds their answers in the log, and ends with the same numbers.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Trials:
     ) -> None:
         """Samples have the numbers 0 … count - 1.
 
-        `origin` says what a log belongs to: that of another search is thrown away. `spent` counts the layer-tokens run
-        so far. `prepare` is told the candidates before they are measured, also where the log knows the answer, so that
-        what it does is the same after a kill.
+        `origin` identifies a log; the log of another search is deleted. `spent` counts the layer-tokens so far.
+        `prepare` is called with the candidates before they are measured. It is also called if the log has the answer,
+        so that it does the same work in a job that was killed before.
         """
         self.count, self._asked, self._spent, self._prepare = count, asked, spent, prepare
         self._values: dict[Candidate, np.ndarray] = {}
@@ -59,7 +59,7 @@ class Trials:
     def losses(self, candidates: Sequence[Candidate], numbers: np.ndarray) -> tuple[np.ndarray, list[float]]:
         """Losses on these samples, (candidates, samples), and the layer-tokens that each candidate cost just now.
 
-        What is not a number is an infinite loss. Candidates that lack the same samples share a pass, and its cost.
+        A loss that is not a number counts as infinite. Candidates that lack the same samples share a pass and its cost.
         """
         lacking: dict[tuple[int, ...], list[Candidate]] = {}
         for candidate in dict.fromkeys(candidates):
@@ -92,7 +92,7 @@ class Trials:
 
 
 def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
-    """What a log holds of the search with this origin, up to a damaged line; the file is left with that alone."""
+    """The entries of a log with this origin, up to a damaged line. All other lines are removed from the file."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1] if log.exists() else []
     header = json.dumps({"origin": origin})
     if lines[:1] != [header]:
@@ -107,12 +107,12 @@ def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
 
 
 class Search:
-    """One strategy's way through the trials.
+    """The comparisons that one strategy asks of the trials.
 
     Attributes
     ----------
-    numbers : the samples that it may choose on, ascending.
-    rows : of table `searches`, without model, calibration and selector, in the order in which it asked.
+    numbers : numbers of the samples that may decide the search, ascending.
+    rows : of table `searches`, without model, calibration and selector, in the order of the comparisons.
     """
 
     def __init__(self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray) -> None:
@@ -131,7 +131,7 @@ class Search:
     ) -> list[Candidate]:
         """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
 
-        They are compared on the samples with these numbers, by default on all that the search may choose on.
+        They are compared on the samples with these `numbers`, by default on all samples of the search.
         """
         numbers = self.numbers if numbers is None else numbers
         losses, cost = self.trials.losses(candidates, numbers)
@@ -160,12 +160,12 @@ class Search:
         return [candidates[number] for number in order]
 
     def draw(self, tokens: int, generator: np.random.Generator) -> np.ndarray:
-        """Samples that hold at least so many tokens together, drawn at random; all if there are no more tokens."""
+        """Random samples that have at least `tokens` tokens together; all samples if these have fewer."""
         order = generator.permutation(self.numbers)
         return np.sort(order[: np.searchsorted(np.cumsum(self._lengths[order]), tokens) + 1])
 
     def judge(self, winner: Candidate, rival: Candidate | None, step: int, numbers: np.ndarray) -> None:
-        """Measure `winner` on samples that no search has seen, and by how much it is worse there than `rival`."""
+        """Measure `winner` on samples that no search has seen, and its difference from `rival` on them."""
         self.best([winner], 1, step, HELD_BACK, numbers)
         losses, _ = self.trials.losses([winner, rival or winner], numbers)
         self.rows[-1]["loss_stderr"] = _mean(losses[0])[1]
@@ -176,7 +176,7 @@ class Search:
 
 
 def _mean(values: np.ndarray) -> tuple[float | None, float | None]:
-    """Mean and its standard error, None where they are no finite numbers."""
+    """Mean and its standard error; None where they are not finite."""
     if not np.isfinite(values).all():
         return None, None
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
@@ -184,7 +184,7 @@ def _mean(values: np.ndarray) -> tuple[float | None, float | None]:
 
 
 def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the samples that a search sees and of those held back from it: a seeded share of the documents.
+    """Numbers of the samples that a search sees and of those held back, a seeded share of the documents.
 
     Raises
     ------
@@ -197,7 +197,7 @@ def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[
 
 
 def without(added: Sequence[Sequence[int]], held_back: Sequence[Sequence[int]]) -> list[Sequence[int]]:
-    """Samples of another calibration that are no copies of what a search holds back, at whatever length."""
+    """Samples of another calibration whose documents are not among those that a search holds back, at any length."""
     mine, theirs = documents([added, held_back])
     judging = set(theirs)
     return [sequence for sequence, document in zip(added, mine, strict=True) if document not in judging]

@@ -1,4 +1,4 @@
-"""Answers of DuckDB, as rows that Python reads: to the questions of `sql/queries`, and to others."""
+"""Answers of DuckDB as rows of Python, to the questions of `sql/queries` and to other queries."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,13 +11,13 @@ from lamina import sql
 
 
 def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
-    """Answer to a question of `sql/queries`. It says which variables it has, and what they are where none is given."""
+    """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
     with _given(connection, variables):
         return rows(connection, sql.query_text(question))
 
 
 def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> pa.Table:
-    """The same as a table, for what is long."""
+    """The same answer as a table, for long answers."""
     with _given(connection, variables):
         return connection.sql(sql.query_text(question)).to_arrow_table()
 

@@ -1,4 +1,4 @@
-"""Table `diagnoses`, from measurements that remove nothing."""
+"""Table `diagnoses`, from measurements on complete models."""
 
 from lamina.tables.columns import CALIBRATION, FLOAT, INT, STRING, Columns
 

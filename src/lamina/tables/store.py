@@ -1,7 +1,7 @@
-"""The only code that writes Parquet and reads what lamina wrote, and the schemas of the tables.
+"""The only code that writes and reads the Parquet files of lamina; and the schemas of the tables.
 
-A table's grain and columns are the contract between the stages that measure and everything that reads: SQL views,
-figures, the report. Each table is a module beside this one: a new one is found without being named here.
+A table's grain and columns are the contract between the stages that measure and all readers: SQL views, figures, the
+report. Each table is a module in this folder; a new module is found without a list of names.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ def schema(table: str) -> pa.Schema:
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.Table:
-    """Build `table` from row mappings; `keys` are put into every row, columns left out become null."""
+    """Build `table` from row mappings; every row gets the `keys`, and missing columns become null."""
     wanted = schema(table)
     full = [{**keys, **row} for row in rows]
     unknown = {name for row in full for name in row} - set(wanted.names)
@@ -70,9 +70,9 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
 
 
 def provenance(options: Mapping[str, Any]) -> dict[str, str]:
-    """What a job's file says of its origin: the digest of its code, a hash of its settings, its seed where it has one.
+    """The origin that a job's file records: the digest of its code, a hash of its settings, and its seed if it has one.
 
-    `options` are the script's. Where it writes to does not count, nor which block of a sweep it measures.
+    `options` are the script's. The hash covers neither the output paths nor the block of a sweep.
     """
     aside = {"code", "output", "samples", "table", "block"}
     settings = sorted((name, str(value)) for name, value in options.items() if name not in aside)
@@ -81,12 +81,12 @@ def provenance(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def metadata(path: str | Path) -> dict[str, str]:
-    """What `write` put into a file's metadata, without `lamina.` before the names.
+    """The metadata that `write` put into a file; the names have no prefix `lamina.`.
 
     Raises
     ------
     LaminaError
-        If it is damaged.
+        If the file is damaged.
     """
     with reading(path):
         written = pq.read_schema(path).metadata or {}
@@ -105,7 +105,7 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     Raises
     ------
     LaminaError
-        If it is damaged.
+        If the file is damaged.
     """
     with reading(path):
         return pq.read_table(path, columns=columns, partitioning=None)
@@ -113,12 +113,12 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
 
 @contextmanager
 def reading(path: str | Path) -> Iterator[None]:
-    """Around what reads a file that lamina wrote: that it is cut off or damaged is said with its name and the remedy.
+    """A context for reading a file of lamina. If the file is incomplete or damaged, the error names it and the remedy.
 
     Raises
     ------
     LaminaError
-        If it is not what was written, or cannot be read as what it should be.
+        If the file was changed after it was written, or cannot be read in its format.
     """
     seal.check(path)
     try:
@@ -148,7 +148,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
 
 
 def tensors_metadata(handle: Any) -> dict[str, str]:
-    """What `write_tensors` was told of the tensors in an open file."""
+    """The metadata that `write_tensors` put into a file, from the file's open handle."""
     header = handle.metadata() or {}
     return dict(json.loads(header["lamina"])) if "lamina" in header else header
 
@@ -156,12 +156,12 @@ def tensors_metadata(handle: Any) -> dict[str, str]:
 def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
     """Concatenate files of one table, in the order given; no files give a table with zero rows.
 
-    Columns that a file lacks are null: what was measured before a column was thought of need not be measured again.
+    Columns that a file lacks become null, so that a new column of a table does not make old measurements useless.
 
     Raises
     ------
     LaminaError
-        If a file has columns that the table lacks, or of another type: another version of lamina wrote it.
+        If a file has columns that the table lacks, or columns of another type: another version of lamina wrote it.
     """
     wanted = schema(table)
     parts = [wanted.empty_table()]
@@ -188,7 +188,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A name to write to, which takes the place of `path` once all went well: that never holds half a file."""
+    """A temporary path to write to; if all goes well, it replaces `path`. So `path` never holds an incomplete file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
