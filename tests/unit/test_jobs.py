@@ -230,9 +230,12 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert file not in parts(mended, "activations")
 
 
-def test_another_recovery_is_no_reason_to_repeat_the_pass_that_recoveries_share(
-    config: Configuration, mended: Configuration
-) -> None:
+def test_another_recovery_is_no_reason_to_repeat_the_pass_that_recoveries_share(raw: Raw, tmp_path: Path) -> None:
+    root = workplace(tmp_path)
+    config = load(raw, root)
+    raw["recoveries"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
+    raw["studies"]["prune"]["recoveries"] = ["none", "ghost", "general"]
+    mended = load(raw, root)
     few, more = (FitRuns.of(each, wildcards()) for each in (config, mended))
     assert [job.name for job in few.jobs] == ["ghost"] and [job.name for job in more.jobs] == ["general", "ghost"]
     assert few.told() != more.told() and few.followed() == more.followed()
