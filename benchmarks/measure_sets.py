@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from metric_power import METRICS, sweeps
+from metric_power import METRICS, only, sweeps
 
 from lamina import paths, seal
 from lamina.data import calibrations
@@ -48,16 +48,13 @@ def sets(columns: Columns, context: Context, size: int) -> Iterator[dict[str, An
     generator = np.random.default_rng([SEED, size])
     for count, draws in DRAWS.items():
         for draw in range(draws):
-            weights = np.zeros((1, columns.n_samples))
-            weights[0, np.random.default_rng([SEED, count, draw]).permutation(ours)[:count]] = 1 / count
+            part = only(columns, np.random.default_rng([SEED, count, draw]).permutation(ours)[:count])
             for metric in METRICS:
-                ranks = ranking(columns, metric, context, weights).ranks
+                ranks = ranking(part, metric, context).ranks
                 if ranks is not None:
                     least = [unit for unit, rank in zip(columns.units, ranks, strict=True) if rank <= size]
                     yield {"by": metric, "questions": count, "draw": draw, "units": _ordered(least)}
-    weights = np.zeros((1, columns.n_samples))
-    weights[0, ours] = 1 / len(ours)
-    ranks = ranking(columns, "perplexity", context, weights).ranks or []
+    ranks = ranking(only(columns, ours), "perplexity", context).ranks or []
     cheap = [unit for unit, rank in zip(columns.units, ranks, strict=True) if rank <= AMONG]
     for draw in range(DRAWN):
         units = _ordered(generator.choice(cheap, size, replace=False).tolist())

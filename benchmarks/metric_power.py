@@ -13,6 +13,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,17 @@ def power(
         # Two disjoint draws of `size`, and the rest in two halves.
         middle = 2 * size + (total - 2 * size) // 2
         parts = np.split(orders, [size, 2 * size, middle], axis=1)
-        one, other, half, rest = (_weights(part, total) for part in parts)
+        half, rest = (_weights(part, total) for part in parts[2:])
         truth = _weights(np.concatenate(parts[2:], axis=1), total) @ lost.T
         halves = _spearman(half @ lost.T, rest @ lost.T)
         reliable = _mean(halves) * 2 / (1 + _mean(halves))
         for metric in metrics:
             if not was_measured(columns, metric, context):
                 continue
-            found = [ranking(columns, metric, context, weights).draws for weights in (one, other)]
+            found = [
+                np.concatenate([ranking(only(columns, numbers), metric, context).draws for numbers in part])
+                for part in parts[:2]
+            ]
             kept = np.isfinite(np.stack(found)).all(axis=(0, 2))
             if not kept.any():
                 continue
@@ -73,6 +77,11 @@ def power(
                 low, high = np.nanpercentile(values, [2.5, 97.5])
                 row |= {name: _mean(values), f"{name}_low": low, f"{name}_high": high}
             yield row | {"disattenuated": min(_mean(spearman) / noise, 1.0) if noise > 0 else None}
+
+
+def only(columns: Columns, numbers: np.ndarray) -> Columns:
+    """The sweep of these questions alone: some metrics fit a number on all that they are given."""
+    return replace(columns, values={name: values[:, numbers] for name, values in columns.values.items()})
 
 
 def _weights(numbers: np.ndarray, total: int) -> np.ndarray:
