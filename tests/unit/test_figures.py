@@ -16,6 +16,7 @@ import pytest
 
 from lamina.figures import relevance_agreement, style
 from lamina.figures.drawing import Drawing, drawn
+from lamina.relevance.statistics import Z95
 from lamina.reporting import database, explorer, report
 from lamina.tables import answers
 from tests.unit.figures import FIGURES
@@ -150,7 +151,7 @@ def test_the_hints_of_curves_stand_on_their_points(small):
         """SELECT selector, value, stderr, n_samples FROM scores
         WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"""
     ).fetchall():
-        text = f"{selector}, 1 removed: {value:.3f} ± {style.Z95 * stderr:.3f} acc_norm, n = {n}"
+        text = f"{selector}, 1 removed: {value:.3f} ± {Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
     drawing = draw("pruning_curves", small)
     marks = np.array(re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', drawing), float)

@@ -16,11 +16,11 @@ import numpy as np
 from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
+from lamina.relevance.statistics import Z95
 from lamina.tables.answers import rows
 
 # From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
 MANY, DRAWS = 50, 9999
-Z95 = 1.959964
 ALL = "all"
 
 # What the tests are about: each document's value, higher being better, in the main metric of an own task.

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
+from lamina.relevance.statistics import Z95
 
 TITLE = "Which runs of layers barely turn the stream"
 PLACE = 30
@@ -47,7 +48,7 @@ def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
             if not np.isfinite(angle[span - 1]).any():
                 continue
             start = int(np.nanargmin(angle[span - 1]))
-            reach = style.Z95 * np.hypot(error[span - 1], error[span - 1, start])
+            reach = Z95 * np.hypot(error[span - 1], error[span - 1, start])
             for other in np.flatnonzero(angle[span - 1] - angle[span - 1, start] <= reach) if small else ():
                 if other != start:
                     axes.plot(
@@ -101,7 +102,7 @@ def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:
     texts = []
     for span in spans:
         start = int(np.nanargmin(angle[span - 1]))
-        texts.append(f"{angle[span - 1, start]:.3f} ± {style.Z95 * error[span - 1, start]:.3f}")
+        texts.append(f"{angle[span - 1, start]:.3f} ± {Z95 * error[span - 1, start]:.3f}")
     right = axes.secondary_yaxis("right")
     right.set_yticks(spans, texts, fontsize=6)
     right.tick_params(length=0)

@@ -13,6 +13,7 @@ from lamina.cost.tokens import Tokens
 from lamina.cost.work import sweep_work
 from lamina.figures import style
 from lamina.relevance.passes import DRAWN, carried
+from lamina.relevance.statistics import Z95
 
 TITLE = "What a metric costs"
 PLACE = 27
@@ -72,7 +73,7 @@ def label(pass_: str, chosen: list[dict[str, Any]]) -> str:
 def seconds(axes: Axes, place: int, values: list[float]) -> None:
     """Draw the mean over calibrations and its 95 % interval, and every calibration as a dot."""
     mean = statistics.mean(values)
-    reach = style.Z95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
+    reach = Z95 * statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0
     axes.plot(values, [place + 0.22] * len(values), ".", color="#999999", markersize=4)
     axes.errorbar(mean, place, xerr=reach, fmt="o", color=style.COLOURS[0], capsize=2.5)
     axes.annotate(f"{mean:.0f} s", (mean, place), (0, 6), textcoords="offset points", ha="center", fontsize=7)

@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from lamina.figures import style
+from lamina.relevance.statistics import Z95
 
 TITLE = "Which calibration can stand in for which"
 PLACE = 61
@@ -63,7 +64,7 @@ def graph(axes: Axes, data: list[dict[str, Any]], names: list[str]) -> None:
         axes.add_patch(arrow)
         if len(names) <= 8:
             error = row["kept_of_own_stderr"]
-            reach = "" if error is None else f" ± {100 * style.Z95 * error:.0f}"
+            reach = "" if error is None else f" ± {100 * Z95 * error:.0f}"
             axes.text(
                 *beside(*ends),
                 f"{100 * row['kept_of_own']:.0f}{reach} %".replace("-", "−"),

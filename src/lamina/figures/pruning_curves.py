@@ -9,6 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from lamina.figures import style
+from lamina.relevance.statistics import Z95
 
 TITLE = "What pruning costs"
 PLACE = 40
@@ -70,7 +71,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
 
 def reading(row: dict[str, Any], reach: float | None) -> str:
     """A row's number and the reach of its interval, as they are said under the pointer."""
-    stderr = None if reach is None or not isfinite(reach) else reach / style.Z95
+    stderr = None if reach is None or not isfinite(reach) else reach / Z95
     return f"{style.interval(row['value'], stderr)} {row['metric']}, n = {row['n_samples']}"
 
 

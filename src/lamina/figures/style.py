@@ -18,6 +18,7 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lamina.relevance.statistics import Z95
 from lamina.tables.answers import rows
 
 matplotlib.use("svg")
@@ -51,7 +52,6 @@ HINT = "hint:"  # begins the id of what says something under the pointer
 # Of the letters of a figure, which are laid out for the first; the second has the same widths, and others are narrower.
 FONTS = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 HINTS: WeakKeyDictionary[Axes, list[tuple[float, float, str, float]]] = WeakKeyDictionary()  # x, y, text, width
-Z95 = 1.959964  # standard errors on either side of a 95 % interval
 
 # Okabe and Ito's colours without the yellow, which vanishes on white; markers and dashes tell the same without colour.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")

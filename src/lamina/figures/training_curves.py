@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.figures import style
+from lamina.relevance.statistics import Z95
 
 TITLE = "How healing went"
 PLACE = 80
@@ -67,9 +68,7 @@ def panel(axes: Axes, data: list[dict[str, Any]], styles: dict[str, dict[str, An
         losses = [np.array([trained[place]["loss"] for place in part]) for part in parts]
         x = [float(np.mean([trained[place]["step"] for place in part])) for part in parts]
         mean = np.array([part.mean() for part in losses])
-        reach = np.array(
-            [style.Z95 * part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else 0.0 for part in losses]
-        )
+        reach = np.array([Z95 * part.std(ddof=1) / np.sqrt(len(part)) if len(part) > 1 else 0.0 for part in losses])
         axes.plot(x, mean, linestyle=dash(recovery), linewidth=1.2, **look)
         axes.fill_between(x, mean - reach, mean + reach, alpha=0.18, linewidth=0, **look)
         checked = [row for row in curve if row["validation_loss"] is not None]

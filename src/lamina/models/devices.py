@@ -27,11 +27,11 @@ _logger = logging.getLogger(__name__)
 def visible() -> list[tuple[torch.device, int]]:
     """The devices of this job, each with the bytes of weights that it has room for; a CPU has room for all."""
     gigabytes = os.environ.get(LIMIT)
-    limit = int(float(gigabytes) * 1e9) if gigabytes else None
+    limit = int(float(gigabytes) * 1e9) if gigabytes else 1 << 62
     if not torch.cuda.is_available():
-        return [(torch.device("cpu"), 1 << 62 if limit is None else limit)]
+        return [(torch.device("cpu"), limit)]
     gpus = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
-    return [(gpu, min(limit or 1 << 62, int(SHARE * torch.cuda.mem_get_info(gpu)[0]))) for gpu in gpus]
+    return [(gpu, min(limit, int(SHARE * torch.cuda.mem_get_info(gpu)[0]))) for gpu in gpus]
 
 
 def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) -> PreTrainedModel:

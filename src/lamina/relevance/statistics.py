@@ -6,8 +6,8 @@ from scipy.special import betaincinv, ndtr, stdtrit
 
 # 1,000 draws put the ends of a 95 % interval at the 25th and 975th value, enough for two digits.
 DRAWS = 1000
-# Left out at either end of a 95 % interval.
-TAIL = 0.025
+# What is left out at either end of a 95 % interval, and the standard errors on either side of it.
+TAIL, Z95 = 0.025, 1.959964
 
 
 def bootstrap_weights(n_samples: int, seed: int, draws: int = DRAWS) -> np.ndarray:
@@ -76,7 +76,7 @@ def share_interval(right: np.ndarray, total: np.ndarray) -> tuple[np.ndarray, np
 
 def wilson_interval(right: float, total: int) -> tuple[float, float]:
     """95 % interval of a proportion, also correct near 0 and 1 [Wilson 1927]."""
-    z = 1.959964
+    z = Z95
     share, shift = right / total, z * z / total
     middle = (share + shift / 2) / (1 + shift)
     half = z * np.sqrt(share * (1 - share) / total + shift / (4 * total)) / (1 + shift)

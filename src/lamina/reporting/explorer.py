@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import vl_convert
 
-from lamina.figures.style import COLOURS, NEUTRAL, Z95
+from lamina.figures.style import COLOURS, NEUTRAL
+from lamina.relevance.statistics import Z95
 from lamina.tables.answers import answer
 
 QUESTION = "which_variants_there_are"

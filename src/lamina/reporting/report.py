@@ -16,7 +16,7 @@ from markupsafe import Markup
 from lamina.config.metrics import METRICS
 from lamina.declared import declared
 from lamina.evaluation.paired_tests import ratio_interval
-from lamina.figures.style import Z95
+from lamina.relevance.statistics import Z95
 from lamina.reporting import explorer, recommendation, summary
 from lamina.tables.answers import answer
 

@@ -4,7 +4,6 @@ A table's grain and columns are the contract between the stages that measure and
 report. Each table is a module in this folder; a new module is found without a list of names.
 """
 
-import hashlib
 import importlib
 import json
 import os
@@ -67,17 +66,6 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
             writer.write_table(data)
             writer.add_key_value_metadata(seal.blank())
         seal.put(temporary)
-
-
-def provenance(options: Mapping[str, Any]) -> dict[str, str]:
-    """The origin that a job's file records: the digest of its code, a hash of its settings, and its seed if it has one.
-
-    `options` are the script's. The hash covers neither the output paths nor the block of a sweep.
-    """
-    aside = {"code", "output", "samples", "table", "block"}
-    settings = sorted((name, str(value)) for name, value in options.items() if name not in aside)
-    origin = {"code": str(options["code"]), "params": hashlib.sha256(repr(settings).encode()).hexdigest()}
-    return origin | ({"seed": str(options["seed"])} if "seed" in options else {})
 
 
 def metadata(path: str | Path) -> dict[str, str]:
