@@ -48,7 +48,7 @@ class Measured:
             raise LaminaError(f"{folder} holds no round. Run measure_sets.py first.")
         table = pa.concat_tables([store.read(file).replace_schema_metadata(None) for file in files])
         self.sets: list[dict[str, Any]] = told["sets"]
-        names = [CURRENT, *sorted({" ".join(each["units"]) for each in self.sets})]
+        names = [CURRENT, *sorted(set(table["unit"].to_pylist()) - {CURRENT})]
         place = {name: number for number, name in enumerate(names)}
         samples, column = np.unique(table["sample"].to_numpy(), return_inverse=True)
         row = np.array([place[unit] for unit in table["unit"].to_pylist()])
