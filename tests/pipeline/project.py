@@ -81,7 +81,8 @@ class Project:
         Without the one that counts what the run costs: whatever changes the work of a run changes its cost.
         """
         project = self if config is None else Project(self.folder, config)
-        return [job for job in parse_jobs(project.run("-n").stdout) if job.rule != "estimate_cost"]
+        jobs = [job for job in parse_jobs(project.run("-n").stdout) if job.rule != "estimate_cost"]
+        return jobs if {job.rule for job in jobs} != {"all"} else []
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         """Rows of a query over the tables of the run, by their names."""
