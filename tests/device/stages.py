@@ -29,7 +29,7 @@ from lamina.models import donors, export
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.passes import coalitions, residuals, weights
-from lamina.recovery import check, fit_rows, patch, protocol, refit, weighing
+from lamina.recovery import check, fit_rows, patch, protocol, refit, shared, weighing
 from lamina.recovery.protocol import Fitted, Source
 from lamina.resume import Progress
 from lamina.search import contest, exact, looped, race
@@ -187,6 +187,14 @@ def fit_patch(world: World, name: str) -> Any:
     patch.save(file, REPAIRS[name]["method"], tensors, {})
     variant = materialise(model, PLAN, patch.load(file, 3))
     return [facts, _nll(variant, world)]
+
+
+@stage()
+def fit_runs(world: World) -> Any:
+    """All recoveries that can share a pass."""
+    options = {name: recoveries.read(settings) for name, settings in REPAIRS.items()}
+    asked = {name: shared.Wanted(each, frozenset(RUNS)) for name, each in options.items() if each.one_pass}
+    return [[*key, facts] for *key, _, facts in shared.fitted(world.model(), [Source(world.texts)], asked, 0)]
 
 
 @stage()

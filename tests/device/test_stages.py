@@ -42,6 +42,7 @@ PLANTED = {
     "sweep_looped": "lamina.streams.taps:padded",
     "sweep_donors": "lamina.models.donors:_loaded",
     "search_plans": "lamina.streams.moments:empty",
+    "fit_runs": "lamina.streams.moments:empty",
     "fit_patch[ghost]": "lamina.streams.moments:empty",
     "fit_patch[linearpatch]": "lamina.recovery.linearpatch:_empty",
     "fit_patch[linearpatch_diag]": "lamina.recovery.linearpatch:_empty",

@@ -129,7 +129,7 @@ def _group(
 
     over.run(model, sources, places, add, seed, min(TOKENS, BATCH // channels), outputs)
     samples = over.counted(sources)
-    made: list[tuple[str, Boundary, Fit]] = []
+    made: list[tuple[str, Boundary, Fit, dict[str, Any]]] = []
     for boundary in group:
         statistics = {
             name: each.taken(boundary, samples) for name, each in collectors.items() if boundary in boundaries[name]
@@ -137,13 +137,14 @@ def _group(
         for name, one in asked.items():
             collected = one.method.collected(one.options)
             if boundary in one.boundaries and collected in statistics:
-                made.append((name, boundary, _on_host(one.method.fit(statistics[collected], one.options))))
-    maps = [asked[name].method.as_patch(fit.validated) for name, _, fit in made]
-    linear = [(boundary, each) for (_, boundary, _), each in zip(made, maps, strict=True) if each is not None]
+                fit = one.method.fit(statistics[collected], one.options)
+                # The spectrum is computed where the fit was, and only then leaves the device.
+                made.append((name, boundary, _on_host(fit), fit_rows.facts(one.method, fit, {})))
+    maps = [asked[name].method.as_patch(fit.validated) for name, _, fit, _ in made]
+    linear = [(boundary, each) for (_, boundary, *_), each in zip(made, maps, strict=True) if each is not None]
     checked = iter(check.measure_all(model, sources, linear, seed) if linear else [])
-    for (name, boundary, fit), each in zip(made, maps, strict=True):
-        more = {} if each is None else next(checked)
-        yield name, boundary, fit, fit_rows.facts(asked[name].method, fit, more)
+    for (name, boundary, fit, facts), each in zip(made, maps, strict=True):
+        yield name, boundary, fit, facts if each is None else facts | next(checked)
 
 
 def _on_host(fit: Fit) -> Fit:
