@@ -3,6 +3,10 @@
 import logging
 import re
 import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SECONDS = 60.0  # between two lines of a job
 SAID = re.compile(r"^(\d+) %(?:, about ([\d.]+) (s|min|h) left)?$", re.MULTILINE)
@@ -26,6 +30,14 @@ class TimeLeft:
             self._said = now
             left = (now - self._begun) * (self.total - self._done) / (self._done - self._before)
             _logger.info("%d %%, about %s left", 100 * self._done / self.total, spoken(left))
+
+
+def told(items: Iterable[T], count: int) -> Iterator[T]:
+    """The `count` items one after the other; each is done when the next one is asked for."""
+    left = TimeLeft(count)
+    for item in items:
+        yield item
+        left.step(1)
 
 
 def said(log: str) -> tuple[float, float | None] | None:
