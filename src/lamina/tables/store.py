@@ -128,8 +128,9 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
     """Write torch tensors as safetensors, as `replacing` does."""
     from safetensors.torch import save_file
 
-    # Of several keys, safetensors would write one or the other first.
-    header = {"lamina": json.dumps({**seal.blank(), **metadata}, sort_keys=True)}
+    # Of several keys, safetensors would write one or the other first. The blank comes before metadata of any size,
+    # because it is looked for at the beginning of the file.
+    header = {"lamina": json.dumps({**dict(sorted(seal.blank().items())), **dict(sorted(metadata.items()))})}
     with replacing(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
         seal.put(temporary)
