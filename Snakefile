@@ -6,8 +6,7 @@
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
 #   fits/{key}  patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
-#   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}
-#   exports/{key}/removed={n}/{recovery}/{healing}
+#   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}  exports/{key}/removed={n}/{recovery}/{healing}
 import os
 
 from snakemake.utils import min_version

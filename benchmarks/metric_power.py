@@ -43,9 +43,9 @@ def power(
         # Two disjoint draws of `size`, and the rest in two halves.
         middle = 2 * size + (total - 2 * size) // 2
         parts = np.split(orders, [size, 2 * size, middle], axis=1)
-        half, rest = (_weights(part, total) for part in parts[2:])
-        truth = _weights(np.concatenate(parts[2:], axis=1), total) @ lost.T
-        halves = _spearman(half @ lost.T, rest @ lost.T)
+        half, rest = (averaging(part, total) for part in parts[2:])
+        truth = averaging(np.concatenate(parts[2:], axis=1), total) @ lost.T
+        halves = correlations(half @ lost.T, rest @ lost.T)
         reliable = _mean(halves) * 2 / (1 + _mean(halves))
         for metric in metrics:
             if not was_measured(columns, metric, context):
@@ -59,7 +59,7 @@ def power(
                 continue
             # The deepest first, which goes among equals.
             scores, again, true = (each[kept][:, ::-1] for each in (*found, truth))
-            spearman, itself = _spearman(scores, true), _mean(_spearman(scores, again))
+            spearman, itself = correlations(scores, true), _mean(correlations(scores, again))
             noise = np.sqrt(max(itself, 0) * max(reliable, 0))
             picked = np.take_along_axis(true, scores.argmin(axis=1)[:, None], axis=1)[:, 0]
             quarter = max(1, round(true.shape[1] / 4))
@@ -84,14 +84,14 @@ def only(columns: Columns, numbers: np.ndarray) -> Columns:
     return replace(columns, values={name: values[:, numbers] for name, values in columns.values.items()})
 
 
-def _weights(numbers: np.ndarray, total: int) -> np.ndarray:
+def averaging(numbers: np.ndarray, total: int) -> np.ndarray:
     """Rows that average the samples with these numbers, (draws, samples)."""
     weights = np.zeros((len(numbers), total))
     np.put_along_axis(weights, numbers, 1 / numbers.shape[1], axis=1)
     return weights
 
 
-def _spearman(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def correlations(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Row by row; NaN where a row has one value only."""
     ranks = [rankdata(each.round(12), axis=1) for each in (one, other)]
     ranks = [each - each.mean(axis=1, keepdims=True) for each in ranks]

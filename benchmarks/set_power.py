@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from measure_sets import DRAWS, SEED, questions
-from metric_power import METRICS, _spearman, sweeps
+from metric_power import METRICS, averaging, correlations, only, sweeps
 
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Columns, Context
@@ -104,23 +104,26 @@ def predictors(
     """Rows of table `predictors`."""
     ours, _ = questions(columns.n_samples)
     generator = np.random.default_rng(SEED)
+    said = {}
+    for count in DRAWS:
+        orders = [generator.permutation(ours)[:count] for _ in range(DRAWN)]
+        for metric in (metric for metric in METRICS if was_measured(columns, metric, context)):
+            draws = np.concatenate([ranking(only(columns, order), metric, context).draws for order in orders])
+            # A draw in which the metric is undefined says nothing.
+            said[count, metric] = draws[np.isfinite(draws).all(axis=1)]
     for size in sizes:
         sets = measured.of_size(size)
         rows = [measured.row[name] for name in sets]
         inside = np.array([[unit in name.split() for unit in columns.units] for name in sets], dtype=float)
         for count in DRAWS:
-            orders = [generator.permutation(ours)[:count] for _ in range(DRAWN)]
-            weights = np.zeros((DRAWN, columns.n_samples))
-            np.put_along_axis(weights, np.array(orders), 1 / count, axis=1)
-            truth = np.tile(measured.lost[rows].mean(axis=1), (DRAWN, 1))
-            for metric in METRICS:
-                if was_measured(columns, metric, context):
-                    scores = ranking(columns, metric, context, weights).draws @ inside.T
-                    yield {"size": size, "score": f"sum of {metric}", "questions": count} | _spread(scores, truth)
+            for metric in (metric for metric in METRICS if (count, metric) in said and len(said[count, metric])):
+                scores = said[count, metric] @ inside.T
+                truth = np.tile(measured.lost[rows].mean(axis=1), (len(scores), 1))
+                yield {"size": size, "score": f"sum of {metric}", "questions": count} | _spread(scores, truth)
             if 2 * count > measured.count:
                 continue
             halves = np.array([generator.permutation(measured.count) for _ in range(DRAWN)])
-            few, rest = (_rows(part, measured.count) for part in np.split(halves, [count], axis=1))
+            few, rest = (averaging(part, measured.count) for part in np.split(halves, [count], axis=1))
             truth = rest @ measured.lost[rows].T
             for metric, column in OWN.items():
                 sign = 1.0 if column == "nll" else -1.0
@@ -137,7 +140,7 @@ def winner(measured: Measured, sizes: Iterable[int]) -> Iterator[dict[str, Any]]
             if 2 * count > measured.count:
                 continue
             orders = np.array([generator.permutation(measured.count) for _ in range(DRAWN)])
-            few, rest = (_rows(part, measured.count) for part in np.split(orders, [count], axis=1))
+            few, rest = (averaging(part, measured.count) for part in np.split(orders, [count], axis=1))
             seems, costs = few @ measured.lost[rows].T, rest @ measured.lost[rows].T
             for metric, column in OWN.items():
                 sign = 1.0 if column == "nll" else -1.0
@@ -150,16 +153,16 @@ def winner(measured: Measured, sizes: Iterable[int]) -> Iterator[dict[str, Any]]
                 yield row | {"best_possible": float(costs.min(axis=1).mean())}
 
 
-def _rows(numbers: np.ndarray, total: int) -> np.ndarray:
-    weights = np.zeros((len(numbers), total))
-    np.put_along_axis(weights, numbers, 1 / numbers.shape[1], axis=1)
-    return weights
-
-
 def _spread(scores: np.ndarray, truth: np.ndarray) -> dict[str, float]:
-    found = _spearman(scores, truth)
+    found = correlations(scores, truth)
     low, high = np.nanpercentile(found, [2.5, 97.5])
-    return {"sets": scores.shape[1], "spearman": float(np.nanmean(found)), "low": float(low), "high": float(high)}
+    return {
+        "sets": scores.shape[1],
+        "draws": len(scores),
+        "spearman": float(np.nanmean(found)),
+        "low": float(low),
+        "high": float(high),
+    }
 
 
 def _write(name: str, rows: Iterable[dict[str, Any]]) -> None:

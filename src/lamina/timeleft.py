@@ -32,7 +32,7 @@ class TimeLeft:
             _logger.info("%d %%, about %s left", 100 * self._done / self.total, spoken(left))
 
 
-def told(items: Iterable[T], count: int) -> Iterator[T]:
+def tracked(items: Iterable[T], count: int) -> Iterator[T]:
     """The `count` items one after the other; each is done when the next one is asked for."""
     left = TimeLeft(count)
     for item in items:

@@ -216,11 +216,11 @@ def test_a_job_says_how_far_it_is_once_a_minute(
     assert timeleft.said("no more than 60 % of it") is None
 
 
-def test_items_are_told_as_they_are_done(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_items_are_tracked_as_they_are_done(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
     with caplog.at_level("INFO", "lamina"):
-        for item in timeleft.told("abcd", 4):
+        for item in timeleft.tracked("abcd", 4):
             now += 70.0 if item == "a" else 20.0
     # 1 of 4 in 70 s, and no line in the minute after it.
     assert [record.getMessage() for record in caplog.records] == ["25 %, about 4 min left"]

@@ -6,7 +6,7 @@ from lamina.evaluation import assembly, efficiency
 from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
 from lamina.models.load import load_model
 from lamina.tables import store
-from lamina.timeleft import told
+from lamina.timeleft import tracked
 from lamina.variant import Variant
 
 if __name__ == "__main__":
@@ -21,5 +21,5 @@ if __name__ == "__main__":
                 (variant.row() | {"runs": chosen[variant], "timed": str(variant)}, model)
                 for variant, model in assembly.in_turn(base, list(chosen))
             )
-            rows = efficiency.measure(base, told(pairs, len(chosen)), job.efficiency)
+            rows = efficiency.measure(base, tracked(pairs, len(chosen)), job.efficiency)
         store.write(job.output, store.from_rows("efficiency", rows), job.provenance)

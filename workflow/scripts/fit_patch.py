@@ -13,7 +13,7 @@ if __name__ == "__main__":
         job = FitPatch.read()
         manifest = seal.read_json(job.manifest)
         ask = fitting.asked(job, map(seal.read_json, job.plans), manifest["n_layers"])
-        groups = fitting.taken(job, ask, job.heard) if ask.plans else []
+        groups = fitting.taken(job, ask) if ask.plans else []
         if groups is None:
             files = {job.own: job.calibration} | job.data
             read = {name: calibrations.read(file) for name, file in files.items()}

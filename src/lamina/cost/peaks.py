@@ -9,7 +9,6 @@ from lamina.cost.tokens import Tokens
 from lamina.streams import footprint
 from lamina.streams.batches import TOKENS, logit_positions
 from lamina.streams.footprint import HOST, Shape
-from lamina.variant import Variant
 from lamina.workflow import studies
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
@@ -36,10 +35,17 @@ def peaks(
         streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
         scored = -(-tokens.scored // tokens.samples)
         at_least("sweep", footprint.sweep(shape, int(budget), _lengths(tokens), tokens.samples, scored, streams))
-    for variant in studies.variants(config):
+    variants = studies.variants(config)
+    kinds: dict[tuple[str, str, str], set[str]] = {}  # of matrices that one pass collects: one for each method
+    for variant in (variant for variant in variants if variant.recovery != "none"):
+        entry = config.recoveries[variant.recovery]
+        if entry.MATRICES and entry.shares(variant.calibration):
+            kinds.setdefault((variant.model, variant.calibration, variant.selector), set()).add(entry.method)
+    for variant in variants:
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.recovery != "none":
-            runs = variant.removed * _matrices(config, variant)
+            sharing = kinds.get((variant.model, variant.calibration, variant.selector), ())
+            runs = variant.removed * max(1, len(sharing))
             at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
@@ -52,13 +58,6 @@ def peaks(
         lines = min(every, BENCHMARKED, fitting)
         at_least("benchmark", footprint.benchmark(shapes[model], tokens.longest, lines, every))
     return largest
-
-
-def _matrices(config: Configuration, variant: Variant) -> int:
-    """Kinds of matrices that one pass collects for the runs of a variant: one for each method that shares the pass."""
-    place = {"model": variant.model, "calibration": variant.calibration, "selector": variant.selector}
-    sharing = [config.recoveries[name] for name in studies.fitted_together(config, place)]
-    return max(1, len({entry.method for entry in sharing if entry.MATRICES}))
 
 
 def _lengths(tokens: Tokens) -> range:

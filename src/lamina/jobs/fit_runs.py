@@ -16,7 +16,8 @@ class FitRuns(OnModel):
     """The fits of runs of removed layers, for the jobs of `fit_patch` that take them from here.
 
     `fits` is what each of these jobs is told. It is no reason to run again: a job that does not find its fit makes it
-    itself. So another recovery, or other options of one, rerun the fit of no other.
+    itself. A recovery that adds a calibration or a plan to what is read does run the pass again. No change of one
+    recovery makes the patch of another stale.
     """
 
     OUTPUTS = {"output": paths.fits(paths.KEY)}

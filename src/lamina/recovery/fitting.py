@@ -60,9 +60,9 @@ def asked(job: FitPatch, plans: Iterable[Mapping[str, Any]], depth: int) -> Aske
     return Asked(left, wanted, rows, reasons)
 
 
-def taken(job: FitPatch, ask: Asked, told: str) -> list[Group] | None:
-    """The fits that a pass for several recoveries has made for the job, which was `told` so; None without them."""
-    made = fits.load(job.fits, fits.key(told)) if job.fits else None
+def taken(job: FitPatch, ask: Asked) -> list[Group] | None:
+    """The fits that a pass for several recoveries has made for the job; None without them."""
+    made = fits.load(job.fits, fits.key(job.heard)) if job.fits else None
     if made is None or not made.keys() >= set(ask.boundaries):
         return None
     tensors, facts = ({at: both[0] for at, both in made.items()}, {at: both[1] for at, both in made.items()})

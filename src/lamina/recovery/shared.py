@@ -68,6 +68,11 @@ class Wanted:
         """The module of its method."""
         return protocol.method(self.options.method)
 
+    @property
+    def collected(self) -> str:
+        """The name of what it collects."""
+        return self.method.collected(self.options)
+
 
 def fitted(
     model: PreTrainedModel, sources: Sequence[Source], asked: Mapping[str, Wanted], seed: int, memory: int = MEMORY
@@ -81,7 +86,7 @@ def fitted(
     sizes = {}
     for one in asked.values():
         if (empty := _collector(model, one, [])) is not None:
-            sizes[one.method.collected(one.options)] = empty.size(channels)
+            sizes[one.collected] = empty.size(channels)
     wanted = sorted({boundary for one in asked.values() for boundary in one.boundaries})
     per_pass = max(1, memory // max(1, sum(sizes.values())))
     for first in range(0, len(wanted), per_pass):
@@ -108,13 +113,12 @@ def _group(
     collectors: dict[str, Collector] = {}
     boundaries: dict[str, list[Boundary]] = {}
     for one in asked.values():
-        boundaries.setdefault(one.method.collected(one.options), []).extend(one.boundaries.intersection(group))
+        boundaries.setdefault(one.collected, []).extend(one.boundaries.intersection(group))
     for one in asked.values():
-        name = one.method.collected(one.options)
-        if name not in collectors and boundaries[name]:
-            collector = _collector(model, one, sorted(set(boundaries[name])))
+        if one.collected not in collectors and boundaries[one.collected]:
+            collector = _collector(model, one, sorted(set(boundaries[one.collected])))
             if collector is not None:
-                collectors[name] = collector
+                collectors[one.collected] = collector
     if not collectors:
         return
     outputs = list(dict.fromkeys(module for each in collectors.values() for module in each.outputs))
@@ -135,9 +139,8 @@ def _group(
             name: each.taken(boundary, samples) for name, each in collectors.items() if boundary in boundaries[name]
         }
         for name, one in asked.items():
-            collected = one.method.collected(one.options)
-            if boundary in one.boundaries and collected in statistics:
-                fit = one.method.fit(statistics[collected], one.options)
+            if boundary in one.boundaries and one.collected in statistics:
+                fit = one.method.fit(statistics[one.collected], one.options)
                 # The spectrum is computed where the fit was, and only then leaves the device.
                 made.append((name, boundary, _on_host(fit), fit_rows.facts(one.method, fit, {})))
     maps = [asked[name].method.as_patch(fit.validated) for name, _, fit, _ in made]
