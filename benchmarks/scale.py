@@ -66,6 +66,9 @@ PRESETS = {
     "0.3B": Preset(24, 1024, 2816, 16, 4, 32000, (5, 220), (2, (120, 220)), 4096),
     # As deep and wide with few tokens, for pretended devices.
     "24x1024": Preset(24, 1024, 2816, 16, 4, 32000, (5, 64), (1, (40, 60)), 1024),
+    # Small models of large vocabularies: the shapes of SmolLM2-135M and of Gemma 3 270M.
+    "vocabulary-49k": Preset(30, 576, 1536, 9, 3, 49152, (4, 128), (2, (60, 120)), 4096),
+    "vocabulary-262k": Preset(18, 640, 2048, 4, 1, 262144, (4, 128), (2, (60, 120)), 4096),
     "1.1B": Preset(22, 2048, 5632, 32, 4, 32000, (4, 220), (2, (120, 220)), 4096),
     "8B": Preset(*_8B, (64, 512), (64, (120, 220)), 32768),
     "8B-long": Preset(*_8B, (16, 4096), (16, (3000, 3900)), 32768),

@@ -198,6 +198,19 @@ def test_jobs_take_as_long_as_their_counted_arithmetic_says(tmp_path: Path) -> N
     assert known and left == pytest.approx(1050, rel=0.03)
 
 
+def test_jobs_that_only_start_slowly_do_not_say_that_a_sweep_is_slow(tmp_path: Path) -> None:
+    """Five gatherings took ten times what is usual: a sweep that was not timed is still taken at its arithmetic."""
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"jobs": {"5": 2e13}}))
+    progress = progress_of({"gather_table": 5, "sweep_units": 1}, cost, cores=1)
+    for job in range(5):
+        progress.start(job, "gather_table", 7 * job)
+        progress.finish(job, 7 * job + 7)
+    left, _ = progress.left(35) or (0.0, False)
+    # One core is kept almost busy.
+    assert left == pytest.approx(1 + 2e13 / 2e10, rel=0.1)
+
+
 def test_a_running_job_that_says_what_it_has_left_is_believed(tmp_path: Path) -> None:
     """Also where an earlier process did most of it, and no job of its rule has ended."""
     log = tmp_path / "log"

@@ -266,9 +266,11 @@ def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) ->
         )
         for half in halves(layers_of(model)[layer])[part]
     ]
-    logits(model, ids, 1)
-    for handle in handles:
-        handle.remove()
+    try:
+        logits(model, ids, 1)
+    finally:
+        for handle in handles:
+            handle.remove()
     return any(bool(output.any()) for output in given)
 
 

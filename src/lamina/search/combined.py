@@ -27,7 +27,7 @@ def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step
     total = sum(weight for _, weight in telling)
 
     def score(unit: str) -> float | None:
-        weighted = [weight * value for step_scores, weight in telling if (value := step_scores[unit]) is not None]
+        weighted = [weight * value for step_scores, weight in telling if (value := step_scores.get(unit)) is not None]
         if len(weighted) < len(telling):
             return None
         return max(weighted) if combine == "worst" else sum(weighted) / total

@@ -80,32 +80,42 @@ class Expected:
 
     def predicted(self, job: Waiting) -> float:
         """Seconds of a job by its arithmetic, before any correction."""
-        flops = max((self._flops.get(output, 0.0) for output in job.outputs), default=0.0)
-        return BESIDE.get(job.rule, USUAL) + flops / RATE
+        return BESIDE.get(job.rule, USUAL) + self._arithmetic(job) / RATE
+
+    def _arithmetic(self, job: Waiting) -> float:
+        return max((self._flops.get(output, 0.0) for output in job.outputs), default=0.0)
 
     def corrected(self, jobs: Iterable[Waiting], timed: Iterable[tuple[Waiting, float]]) -> dict[Waiting, float]:
         """Seconds of each of `jobs`, given those of other jobs that were timed.
 
         Jobs of a rule take as much longer than predicted as its timed jobs took. Those of a rule of which none was
-        timed follow all timed jobs together, and these also count as a quarter of a job of each rule.
+        timed follow all timed jobs of their kind together, and these also count as a quarter of a job of each rule. The
+        kinds are jobs that compute, and those that only start, read and write: neither tells how slow the other is.
         """
         taken: dict[str, float] = {}
         foreseen: dict[str, float] = {}
         count: dict[str, int] = {}
+        computing: set[str] = set()
         for job, seconds in timed:
+            if self._arithmetic(job):
+                computing.add(job.rule)
             taken[job.rule] = taken.get(job.rule, 0.0) + seconds
             foreseen[job.rule] = foreseen.get(job.rule, 0.0) + self.predicted(job)
             count[job.rule] = count.get(job.rule, 0) + 1
         ratios = {rule: math.log(seconds / foreseen[rule]) for rule, seconds in taken.items() if seconds > 0}
-        every = math.exp(_mean(ratios, foreseen))
+        every = {
+            kind: math.exp(_mean({rule: ratios[rule] for rule in ratios if (rule in computing) == kind}, foreseen))
+            for kind in (True, False)
+        }
 
-        def factor(rule: str) -> float:
+        def factor(job: Waiting) -> float:
+            rule = job.rule
             if rule not in taken:
-                return every
+                return every[bool(self._arithmetic(job))]
             one = foreseen[rule] / count[rule]
-            return (taken[rule] + one * every / 4) / (foreseen[rule] + one / 4)
+            return (taken[rule] + one * every[rule in computing] / 4) / (foreseen[rule] + one / 4)
 
-        return {job: self.predicted(job) * factor(job.rule) for job in set(jobs)}
+        return {job: self.predicted(job) * factor(job) for job in set(jobs)}
 
 
 def _mean(values: Mapping[str, float], weights: Mapping[str, float]) -> float:

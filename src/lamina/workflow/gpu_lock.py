@@ -35,11 +35,10 @@ def installed() -> list[str]:
     gpus: list[list[str]] = []
     for line in listing.splitlines():
         if identifier := re.search(r"\(UUID: ([^)]+)\)", line):
-            if line.startswith("GPU"):
-                gpus.append([identifier[1]])
-            else:
-                gpus[-1].append(identifier[1])
-    return [device for whole, *parts in gpus for device in parts or [whole]]
+            if line.startswith("GPU") or not gpus:
+                gpus.append([])
+            gpus[-1].append(identifier[1])
+    return [device for listed in gpus for device in listed[1:] or listed]
 
 
 def memory_gb(environment: Mapping[str, str]) -> float:
