@@ -25,6 +25,7 @@ ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
 COARSE = 0.1
 
 _SHORT, _LONG = 16, 64  # tokens
+_COMPARED = 1 << 21  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
 # Numbers of logits computed at a time: 256 MiB in bfloat16.
 _CHUNK = 1 << 27
 
@@ -60,6 +61,11 @@ def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
     """The sequence on which a model is checked: the shortest one that is long enough, else the longest, cut off."""
     order = sorted(sequences, key=len)
     return next((ids for ids in order if len(ids) >= _SHORT), order[-1])[:_LONG]
+
+
+def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
+    """Last positions of a row whose logits are compared: half of it, up to 64, and fewer with a large vocabulary."""
+    return max(1, min(_LONG, len(ids) // 2, _COMPARED // text_config(model).vocab_size))
 
 
 @torch.inference_mode()
@@ -163,7 +169,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     what = f"{_WHOLE}, in rows of {len(longest)} tokens"
     if proven.found(model, what):
         return
-    name, most, last = text_config(model).model_type, tolerance(model), max(1, min(_LONG, len(longest) // 2))
+    name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
     before = logits(model, longest[:-last] or ids, last)
     far = distance(before, logits(model, longest, last + len(before))[: len(before)], model.dtype)
     if far > most:
@@ -204,7 +210,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     what = f"cut by {list(gone)}, in a row of {len(ids)} tokens"
     if not gone or proven.found(model, what):
         return
-    last, most = min(_LONG, len(ids) // 2), tolerance(model)
+    last, most = places(model, ids), tolerance(model)
     named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
     named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
     cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"

@@ -4,7 +4,7 @@ A map is found by what it does: its output is the output of the sub-layer, and t
 stream.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,30 +36,31 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     return _writer(model, layer, "mlp")
 
 
-def writers(model: PreTrainedModel, before: int) -> list[nn.Module]:
-    """Everything that adds to the stream entering layer `before`: embeddings, and both sub-layers of each layer so far.
-
-    A number that multiplies all their weights and biases multiplies that stream, up to the epsilon of the norms.
+def writers(model: PreTrainedModel, layers: Iterable[int]) -> list[nn.Module]:
+    """The maps of both sub-layers of these layers.
 
     Raises
     ------
     LaminaError
-        If the family has a norm that undoes such a factor, or an embedding that is the head as well, or a part whose
-        linear map is unknown.
+        If a sub-layer has none, or something stands between it and the stream.
     """
-    family, config = family_of(model), text_config(model)
-    if before:
-        _writer(model, 0, "mlp")
+    return [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
+
+
+def embeddings(model: PreTrainedModel) -> list[nn.Module] | None:
+    """The embeddings of tokens and learned positions, which begin the stream; None where they cannot be scaled.
+
+    That is where an embedding is the head as well, or where a norm behind it undoes a factor.
+    """
+    family = family_of(model)
     container = model.get_submodule(family.layers.rpartition(".")[0])
     final = str(family.final_norm).rpartition(".")[2]
     if any("norm" in name and name != final for name, _ in container.named_children()):
-        raise _unfoldable(model, "has a norm behind the embedding, which undoes what is folded into it")
+        return None
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if config.tie_word_embeddings or (head is not None and head.weight is embedding.weight):
-        raise _unfoldable(model, "ties the embedding here to the output projection, and one cannot be scaled alone")
-    # Learned positions are the embeddings beside that of the tokens.
-    embeddings = [module for module in container.modules() if isinstance(module, nn.Embedding)]
-    return [*embeddings, *(_writer(model, n, part) for n in range(before) for part in ("attention", "mlp"))]
+    if text_config(model).tie_word_embeddings or (head is not None and head.weight is embedding.weight):
+        return None
+    return [module for module in container.modules() if isinstance(module, nn.Embedding)]
 
 
 def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:

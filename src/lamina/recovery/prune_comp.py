@@ -3,6 +3,10 @@
 The number is the mean over samples of the mean over channels of mean_t |h_end| / mean_t |h_start|. It multiplies the
 embedding, learned positions, and the output projections of attention and MLP of every layer before the boundary, with
 their biases (arXiv 2507.18212). The numbers of several runs multiply. Nothing is added to the model.
+
+Where the embedding cannot be scaled, because it is the output projection as well or a norm follows it, the output
+projections behind the boundary are divided by the number instead. The whole stream is then smaller by it, and the norms
+through which it is read undo that: up to their epsilon it is the same model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +17,7 @@ from transformers import PreTrainedModel
 from lamina.config.recoveries import LinearPatch, PruneComp
 from lamina.models.boundary import Boundary, Patch, Place, own
 from lamina.models.structure import layers_of
-from lamina.models.writing import writers
+from lamina.models.writing import embeddings, writers
 from lamina.recovery import linearpatch
 from lamina.recovery.linearpatch import Channels
 from lamina.recovery.protocol import Fit, Tensors
@@ -35,7 +39,7 @@ def collect(
     LaminaError
         If the family has no weights into which the number could be folded.
     """
-    writers(model, len(layers_of(model)))
+    writers(model, range(len(layers_of(model))))
     return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
 
 
@@ -46,7 +50,7 @@ def collected(options: PruneComp) -> str:
 
 def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: PruneComp) -> linearpatch.Collector:
     """What collects its sums in a pass that several recoveries share; it raises what `collect` raises."""
-    writers(model, len(layers_of(model)))
+    writers(model, range(len(layers_of(model))))
     return linearpatch.Collector(model, boundaries, "diag")
 
 
@@ -63,12 +67,16 @@ def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
 
 @torch.no_grad()
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Multiply the weights of all modules that add to the stream before the boundary."""
-    scale = float(tensors["scale"][0])
-    for module in writers(variant, place.position):
+    """Multiply the weights of all that adds to the stream before the boundary, or divide those of all behind it."""
+    factor, began = float(tensors["scale"][0]), embeddings(variant)
+    if began is None:
+        factor, modules = 1 / factor, writers(variant, range(place.position, len(layers_of(variant))))
+    else:
+        modules = [*began, *writers(variant, range(place.position))]
+    for module in modules:
         for name in ("weight", "bias"):
             if getattr(module, name, None) is not None:
-                own(module, name).mul_(scale)
+                own(module, name).mul_(factor)
 
 
 def as_patch(tensors: Tensors) -> Patch:

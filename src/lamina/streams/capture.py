@@ -71,7 +71,7 @@ def _check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[
     if len(ids) == len(longest) or proven.found(model, claim):
         return
     rows, real = padded([longest, ids], model.device)
-    last = max(1, len(ids) // 2)
+    last = proof.places(model, ids)
     with proof.scored(model, slice(len(ids) - last, len(ids))):
         logits = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
     far = proof.distance(logits, proof.logits(model, ids, last), model.dtype)
