@@ -1,0 +1,82 @@
+"""What the variants of a study are worth, each beside the unpruned model and beside the same plan without a repair.
+
+    PYTHONPATH=src python benchmarks/plan_tables.py RESULTS [MORE …] [--metric acc_norm]
+
+RESULTS is the folder of a finished run; further ones add variants that were measured on the same test documents. CSV with
+a row for each task, plan, recovery and healing: its accuracy, what that is less the unpruned model's and less that of the
+same plan bare, and the perplexity of each text. 95 % intervals of 1,000 bootstraps over the documents, which are the same
+ones for both sides of a difference. Plans of replicates (`random`) are rows of their own.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lamina.errors import LaminaError, explained
+from lamina.relevance.statistics import bootstrap_weights, interval
+from lamina.tables import store
+
+KEY = ("calibration", "selector", "removed", "recovery", "healing")
+Variant = tuple[Any, ...]
+
+
+class Values:
+    """Values of variants by document: (documents,), by task and variant."""
+
+    def __init__(self, folders: Sequence[Path], metric: str) -> None:
+        self.by_task: dict[str, dict[Variant, np.ndarray]] = {}
+        self.texts: dict[str, dict[Variant, np.ndarray]] = {}
+        for folder in folders:
+            table = store.read(folder / "tables" / "benchmark_samples.parquet")
+            grouped: dict[tuple[str, str, Variant], list[tuple[int, float]]] = {}
+            for row in table.to_pylist():
+                if row["metric"] in (metric, "nll"):
+                    key = (row["metric"], row["task"], tuple(row[name] for name in KEY))
+                    grouped.setdefault(key, []).append((row["sample"], row["value"]))
+            for (measured, task, variant), pairs in grouped.items():
+                of = self.texts if measured == "nll" else self.by_task
+                of.setdefault(task, {})[variant] = np.array([value for _, value in sorted(pairs)])
+        if not self.by_task:
+            raise LaminaError(f"no variant has {metric}. Write the --metric that the tasks measure.")
+
+
+def rows(values: Values) -> Iterator[dict[str, Any]]:
+    """The rows of the table, task by task."""
+    for task, variants in sorted(values.by_task.items()):
+        base = next(each for variant, each in variants.items() if variant[2] == 0)
+        for variant, right in sorted(variants.items(), key=lambda pair: str(pair[0])):
+            if variant[2] == 0 and variant[0] is not None:
+                continue
+            weights = bootstrap_weights(len(right), 0)
+            row: dict[str, Any] = {"task": task, **dict(zip(KEY, variant, strict=True)), "n": len(right)}
+            row |= _told("accuracy", weights @ right, len(right)) | _told("lost", weights @ (base - right), len(right))
+            bare = variants.get((*variant[:3], "none", "none"))
+            if bare is not None and variant[3:] != ("none", "none"):
+                row |= _told("regained", weights @ (right - bare), len(right))
+            for text, of in sorted(values.texts.items()):
+                if variant in of:
+                    row |= _told(f"nll_{text}", bootstrap_weights(len(of[variant]), 0) @ of[variant])
+            yield row
+
+
+def _told(name: str, draws: np.ndarray, count: int) -> dict[str, float]:
+    low, high = interval(draws[1:], count)
+    return {name: round(float(draws[0]), 4), f"{name}_low": round(float(low), 4), f"{name}_high": round(float(high), 4)}
+
+
+if __name__ == "__main__":
+    with explained():
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument("results", nargs="+", type=Path)
+        parser.add_argument("--metric", default="acc_norm")
+        args = parser.parse_args()
+        made = list(rows(Values(args.results, args.metric)))
+        names = list(dict.fromkeys(name for row in made for name in row))
+        writer = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(made)
