@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/plan_tables.py RESULTS [MORE …] [--metric acc_norm]
 
-RESULTS is the folder of a finished run; further ones add variants that were measured on the same test documents. CSV with
-a row for each task, plan, recovery and healing: its accuracy, what that is less the unpruned model's and less that of the
-same plan bare, and the perplexity of each text. 95 % intervals of 1,000 bootstraps over the documents, which are the same
-ones for both sides of a difference. Plans of replicates (`random`) are rows of their own.
+RESULTS is the folder of a finished run. Further ones add variants measured on the same test documents. CSV with a row
+for each task, plan, recovery and healing: its accuracy, the unpruned model's less that, that less the accuracy of the
+same plan bare, and the mean loss of a document of each text. Intervals are of 95 %, from 1,000 bootstraps over the
+documents, which are the same ones for both sides of a difference. Plans of replicates (`random`) are rows of their own.
 """
 
 import argparse

@@ -14,6 +14,7 @@ rule capture_activations:
         "logs/capture_activations/{model}/{calibration}.log",
     benchmark:
         "results/jobs/capture_activations/{model}/{calibration}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())

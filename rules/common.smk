@@ -35,6 +35,9 @@ from lamina.declared import declared
 from lamina.paths import KEY, any_of
 from lamina.workflow.resources import devices, threads
 
+# Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
+CHOOSING, REPAIRING = 20, 10
+
 # The graph of jobs is large and holds no garbage: the search for it takes a third of the start and end of a large run.
 gc.disable()
 atexit.register(gc.freeze)

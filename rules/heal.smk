@@ -16,6 +16,7 @@ rule heal_variant:
         "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
     benchmark:
         "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
+    priority: REPAIRING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())

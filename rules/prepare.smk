@@ -29,6 +29,7 @@ rule dequantise_model:
         "logs/dequantise_model/{model}.log",
     benchmark:
         "results/jobs/dequantise_model/{model}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:
@@ -51,6 +52,7 @@ rule prepare_model:
         "logs/prepare_model/{model}.log",
     benchmark:
         "results/jobs/prepare_model/{model}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:
@@ -71,6 +73,7 @@ rule prepare_calibration:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
         "results/jobs/prepare_calibration/{model}/{calibration}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:
@@ -91,6 +94,7 @@ rule prepare_task:
         "logs/prepare_task/{task}.log",
     benchmark:
         "results/jobs/prepare_task/{task}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:

@@ -21,6 +21,7 @@ rule prune_step:
     wildcard_constraints:
         # The others are searched (search.smk).
         selector=any_of(CONFIG.selectors.keys() - set(studies.searching(CONFIG))),
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:

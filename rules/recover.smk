@@ -18,6 +18,7 @@ rule fit_runs:
         "logs/fit_runs/{model}/{calibration}/{selector}.log",
     benchmark:
         "results/jobs/fit_runs/{model}/{calibration}/{selector}.jsonl"
+    priority: REPAIRING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
@@ -47,6 +48,7 @@ rule fit_patch:
         "logs/fit_patch/{model}/{calibration}/{selector}/{recovery}.log",
     benchmark:
         "results/jobs/fit_patch/{model}/{calibration}/{selector}/{recovery}.jsonl"
+    priority: REPAIRING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())

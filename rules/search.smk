@@ -24,6 +24,7 @@ rule search_plans:
         "results/jobs/search_plans/{model}/{calibration}/{selector}.jsonl"
     wildcard_constraints:
         selector=any_of(studies.searching(CONFIG)),
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
@@ -49,6 +50,7 @@ rule pick_plan:
         "logs/pick_plan/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
         selector=any_of(studies.searching(CONFIG)),
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:

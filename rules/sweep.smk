@@ -22,6 +22,7 @@ rule sweep_units:
         "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
     benchmark:
         "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     threads: lambda _: threads(cores())
@@ -45,6 +46,7 @@ rule gather_sweep:
         GatherSweep.OUTPUTS["output"],
     log:
         "logs/gather_sweep/{model}/{calibration}/{selector}/removed={removed}.log",
+    priority: CHOOSING
     conda:
         "../envs/lamina.yaml"
     params:

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 from lamina.timeleft import spoken
 from lamina.workflow.expected import Expected, Waiting
 from lamina.workflow.progress import LogHandler, Progress, Running
+from lamina.workflow.schedule import Left, lasts
 
 
 class Terminal(io.StringIO):
@@ -231,6 +233,30 @@ def test_no_time_left_is_shorter_than_the_longest_job_alone(tmp_path: Path) -> N
     progress.start(0, "sweep_units", 0)
     progress.finish(0, 100)
     assert (progress.left(100) or (0.0, True))[0] == pytest.approx(100)
+
+
+def test_jobs_that_wait_for_each_other_are_played_through() -> None:
+    """Two cores: a chain of 30 s, beside it four jobs of 10 s. Begun first, the chain hides them; last, it does not."""
+    chain = {1: Left(10, 1, 5), 2: Left(10, 1, 5, (1,)), 3: Left(10, 1, 5, (2, 99))}
+    beside = {number: Left(10) for number in range(4, 8)}
+    assert lasts(chain | beside, 2) == 40
+    late = {number: job._replace(priority=-5) for number, job in chain.items()}
+    assert lasts(late | beside, 2) == 50
+    # A cluster has room for all; a job that runs has begun, whatever it waited for; one of all threads runs alone.
+    assert lasts(chain | beside, None) == 30
+    assert lasts({2: Left(4, 1, 0, (1,), True), 3: Left(10, 1, 0, (2,))}, 1) == 14
+    assert lasts({1: Left(10, 8), 2: Left(5), 3: Left(5)}, 2) == 15
+    assert lasts({}, 2) == 0
+
+
+def test_the_line_knows_that_a_chain_cannot_be_shared(tmp_path: Path) -> None:
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"jobs": {str(number): 1e12 for number in range(4)}}))
+    progress = progress_of({"sweep_units": 4}, cost, cores=2)
+    progress.waiting = {number: replace(job, after=(number - 1,)) for number, job in progress.waiting.items()}
+    progress.start(0, "sweep_units", 0)
+    progress.finish(0, 100)
+    assert (progress.left(100) or (0.0, True))[0] == pytest.approx(300, rel=0.03)
 
 
 def test_a_kind_of_job_that_was_not_timed_yet_makes_it_at_least(tmp_path: Path) -> None:

@@ -33,16 +33,29 @@ RATE = 2e10
 
 @dataclass(frozen=True)
 class Waiting:
-    """A job that the run has to do: its rule, the files that it writes, and its threads."""
+    """A job that the run has to do: its rule, the files that it writes, its threads, and the jobs before it."""
 
     rule: str
     outputs: tuple[str, ...] = ()
     threads: int = 1
+    priority: int = 0
+    after: tuple[int, ...] = ()
 
 
-def of_graph(jobs: Iterable[Any]) -> dict[int, Waiting]:
-    """Snakemake's jobs, by their numbers."""
-    return {job.jobid: Waiting(job.rule.name, tuple(map(str, job.output)), _threads(job)) for job in jobs}
+def of_graph(graph: Any) -> dict[int, Waiting]:
+    """The jobs of Snakemake's graph that have to run, by their numbers."""
+    # A copy at once: messages are handled beside the thread that works on the graph.
+    jobs = list(graph.needrun_jobs(exclude_finished=False))
+    return {
+        job.jobid: Waiting(
+            job.rule.name,
+            tuple(map(str, job.output)),
+            _threads(job),
+            int(job.rule.priority),
+            tuple(before.jobid for before in list(graph.dependencies[job])),
+        )
+        for job in jobs
+    }
 
 
 def _threads(job: Any) -> int:

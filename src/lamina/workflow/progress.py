@@ -22,6 +22,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from lamina.timeleft import SECONDS, said, spoken
 from lamina.workflow.expected import Expected, Waiting, of_graph
+from lamina.workflow.schedule import Left, lasts
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_STARTED, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
@@ -127,7 +128,8 @@ class Progress:
         """Seconds to the end, and whether every job that is left was counted or its kind timed; None before any was.
 
         A running job takes what its log says, and one whose log says nothing what is expected of it. The threads of all
-        that is left are shared by as many as the run has kept busy so far, and no job takes less than it takes alone.
+        that is left are shared by as many as the run has kept busy so far. Jobs that wait for each other are played
+        through one after the other, and the run takes no less than they do.
         """
         self.shares(now)
         passed = now - self.begun
@@ -140,18 +142,19 @@ class Progress:
             return None
         running = {job: one.job for job, one in self.running.items()}
         seconds = self.expected.corrected([*self.waiting.values(), *running.values()], timed)
-        rest = [(one, seconds[one]) for one in self.waiting.values()]
+        rest = {job: Left(seconds[one], one.threads, one.priority, one.after) for job, one in self.waiting.items()}
         for job, one in running.items():
-            rest.append((one, ending.get(job, max(0.0, seconds[one] - (now - self.running[job].begun)))))
+            last = ending.get(job, max(0.0, seconds[one] - (now - self.running[job].begun)))
+            rest[job] = Left(last, one.threads, running=True)
         spent = sum(taken * one.threads for one, taken in self.timed)
         spent += sum((now - one.begun) * one.job.threads for one in self.running.values())
         abreast = max(1.0, spent / passed)
         if self.cores:
             abreast = (spent + _BUSY * self.cores * _SHOWN) / (passed + _SHOWN)
-        shared = sum(taken * one.threads for one, taken in rest) / abreast
+        shared = sum(one.seconds * one.threads for one in rest.values()) / abreast
         kinds = {one.rule for one, _ in timed}
-        known = self.expected.counted or {one.rule for one, _ in rest} <= kinds
-        return max([shared, *(taken for _, taken in rest)]), known
+        known = self.expected.counted or {one.rule for one in [*self.waiting.values(), *running.values()]} <= kinds
+        return max(shared, lasts(rest, self.cores)), known
 
     def line(self, now: float) -> str:
         """`120 of 400 jobs (30 %), sweep_units 34 of 80 (running: 38 %, 61 %), about 4 min left`."""
@@ -275,7 +278,4 @@ def _planned() -> tuple[dict[int, Waiting], int | None]:
     if not _drivers:
         return {}, None
     (workflow,) = _drivers
-    # A copy at once: messages are handled beside the thread that works on the graph.
-    return of_graph(
-        list(workflow.dag.needrun_jobs(exclude_finished=False))
-    ), None if workflow.remote_exec else workflow.cores
+    return of_graph(workflow.dag), None if workflow.remote_exec else workflow.cores
