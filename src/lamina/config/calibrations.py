@@ -43,7 +43,8 @@ def split_option() -> Any:
 
 def limit_option() -> Any:
     """The key `limit`."""
-    return option("Number of samples drawn; `null` takes all. A few hundred rank layers well.", None, ge=1)
+    about = "Number of samples drawn; `null` takes all. How many a metric needs: docs/metrics.md."
+    return option(about, None, ge=1)
 
 
 def num_fewshot_option() -> Any:
