@@ -25,6 +25,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2.yaml": lambda raw, folder: raw,
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
+    "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
             put(raw, "models.stories.source", str(folder / "m5")),
