@@ -25,8 +25,12 @@ from lamina.tables import store
 
 
 def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:
-    """Tokens of a benchmark task: its samples are as long as those of the calibrations drawn from it, or of all."""
-    same = [c for c, entry in config.calibrations.items() if c in known and entry.drawn == [tested.stem]]
+    """Tokens of a benchmark task: its samples are as long as those of the calibrations of it, or of all.
+
+    Questions of the user's own have the same name as calibration and as benchmark.
+    """
+    task = tested.stem
+    same = [c for c, entry in config.calibrations.items() if c in known and (entry.drawn == [task] or c == task)]
     own = known[same[0]] if same else total
     return own.scaled(store.read(tested).num_rows)
 

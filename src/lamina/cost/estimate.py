@@ -122,7 +122,7 @@ def works(
         tokens = tasks[model, task]
         lacking: dict[bool, list[int]] = {True: [], False: []}
         for variant in studies.block_variants(config, model, calibration, task, block):
-            lacking[_is_candidate(config, variant)].append(variant.removed)
+            lacking[is_candidate(config, variant)].append(variant.removed)
         work, naive = benchmark_work(tokens, depth[model], lacking[True], lacking[False])
         written = [paths.benchmark(model, calibration, task, block)]
         yield Counted("benchmark", written, work, naive, flops(model, tokens))
@@ -194,7 +194,7 @@ def _healing(
     return sum(work.values()), arithmetic / sum(work.values())
 
 
-def _is_candidate(config: Configuration, variant: Variant) -> bool:
+def is_candidate(config: Configuration, variant: Variant) -> bool:
     """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
     entry = None if variant.recovery == "none" else config.recoveries[variant.recovery]
     linear = entry is None or (entry.LINEAR and not entry.FOLDED)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
+from lamina.cost.estimate import is_candidate
 from lamina.cost.forecast import STAGES
 from lamina.cost.tokens import Tokens
 from lamina.streams import footprint
@@ -52,12 +53,26 @@ def peaks(
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"
             activations = footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST)
             at_least("heal", activations + (footprint.full(shape, left) if settings.method == "full" else 0))
-    for (model, _), tokens in tasks.items():
-        every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
-        fitting = max(1, logit_positions(shapes[model].vocabulary) // max(1, tokens.longest))
-        lines = min(every, BENCHMARKED, fitting)
-        at_least("benchmark", footprint.benchmark(shapes[model], tokens.longest, lines, every))
+    for model, calibration, task, block in studies.benchmark_blocks(config):
+        tokens, shape = tasks[model, task], shapes[model]
+        candidates = [is_candidate(config, v) for v in studies.block_variants(config, model, calibration, task, block)]
+        at_least("benchmark", _together(shape, tokens, sum(candidates)))
+        if not all(candidates):
+            every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
+            lines = min(every, BENCHMARKED, max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest)))
+            at_least("benchmark", footprint.benchmark(shape, tokens.longest, lines, every))
     return largest
+
+
+def _together(shape: Shape, tokens: Tokens, streams: int) -> float:
+    """Bytes of a pass of the engine over a task for so many variants, which `evaluation.together` keeps below HOST."""
+    scored = -(-tokens.scored // tokens.samples)
+
+    def predicted(budget: int) -> int:
+        return footprint.sweep(shape, budget, _lengths(tokens), max(tokens.samples, budget), scored, max(1, streams))
+
+    budget = min(TOKENS, footprint.budget(HOST, predicted))
+    return footprint.sweep(shape, budget, _lengths(tokens), tokens.samples, scored, max(1, streams))
 
 
 def _lengths(tokens: Tokens) -> range:

@@ -22,8 +22,11 @@ def by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def logit_positions(vocabulary: int) -> int:
-    """Positions whose logits, and the logarithms of as many probabilities, stay below 4 GiB, at least one."""
-    return max(1, (4 << 30) // (8 * vocabulary))
+    """Positions whose logits, as many logarithms of probabilities, and those of the batch before stay below 2 GiB.
+
+    That is what a job asks for beside the libraries and the weights. It is at least one.
+    """
+    return max(1, (2 << 30) // (3 * 4 * vocabulary))
 
 
 def padded(sequences: Sequence[Sequence[int]], device: torch.device | str) -> tuple[torch.Tensor, torch.Tensor]:
