@@ -190,7 +190,7 @@ def test_jobs_that_are_left_take_what_their_rules_jobs_took_as_many_abreast_as_b
 def test_jobs_take_as_long_as_their_counted_arithmetic_says(tmp_path: Path) -> None:
     """Two sweeps of 1e12 operations took 100 s each: those of half of it and of ten times it take in proportion."""
     cost = tmp_path / "cost.json"
-    cost.write_text(json.dumps({"jobs": {"0": 1e12, "1": 1e12, "2": 0.5e12, "3": 1e13}}))
+    cost.write_text(json.dumps({"width": 64, "jobs": {"0": 1e12, "1": 1e12, "2": 0.5e12, "3": 1e13}}))
     progress = progress_of({"sweep_units": 4}, cost, cores=1)
     for job in (0, 1):
         progress.start(job, "sweep_units", 100 * job)
@@ -203,7 +203,7 @@ def test_jobs_take_as_long_as_their_counted_arithmetic_says(tmp_path: Path) -> N
 def test_jobs_that_only_start_slowly_do_not_say_that_a_sweep_is_slow(tmp_path: Path) -> None:
     """Five gatherings took ten times what is usual: a sweep that was not timed is still taken at its arithmetic."""
     cost = tmp_path / "cost.json"
-    cost.write_text(json.dumps({"jobs": {"5": 2e13}}))
+    cost.write_text(json.dumps({"width": 64, "jobs": {"5": 2e13}}))
     progress = progress_of({"gather_table": 5, "sweep_units": 1}, cost, cores=1)
     for job in range(5):
         progress.start(job, "gather_table", 7 * job)
@@ -228,7 +228,7 @@ def test_a_running_job_that_says_what_it_has_left_is_believed(tmp_path: Path) ->
 
 def test_no_time_left_is_shorter_than_the_longest_job_alone(tmp_path: Path) -> None:
     cost = tmp_path / "cost.json"
-    cost.write_text(json.dumps({"jobs": {"0": 1e12, "1": 1e12}}))
+    cost.write_text(json.dumps({"width": 64, "jobs": {"0": 1e12, "1": 1e12}}))
     progress = progress_of({"sweep_units": 2}, cost, cores=8)
     progress.start(0, "sweep_units", 0)
     progress.finish(0, 100)
@@ -251,7 +251,7 @@ def test_jobs_that_wait_for_each_other_are_played_through() -> None:
 
 def test_the_line_knows_that_a_chain_cannot_be_shared(tmp_path: Path) -> None:
     cost = tmp_path / "cost.json"
-    cost.write_text(json.dumps({"jobs": {str(number): 1e12 for number in range(4)}}))
+    cost.write_text(json.dumps({"width": 64, "jobs": {str(number): 1e12 for number in range(4)}}))
     progress = progress_of({"sweep_units": 4}, cost, cores=2)
     progress.waiting = {number: replace(job, after=(number - 1,)) for number, job in progress.waiting.items()}
     progress.start(0, "sweep_units", 0)

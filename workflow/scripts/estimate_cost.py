@@ -78,6 +78,7 @@ if __name__ == "__main__":
         written = {
             "stages": {name: asdict(stage) for name, stage in sums.items()},
             "jobs": {output: work.flops for work in jobs for output in work.outputs},
+            "width": max(shape.channels for shape in shapes.values()),
             "notes": notes if early else [],
         }
         store.write_json(job.output, written)

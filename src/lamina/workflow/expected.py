@@ -27,8 +27,9 @@ BESIDE = {
     "render_report": 5.0,
 }
 USUAL = 1.0
-# FLOP/s of a job before any was timed. A healing computes at about half the pace of a sweep, whose batches are larger.
-RATE = 2e10
+# FLOP/s of a job before any was timed, on a thread of a CPU: half of FASTEST where streams have HALF channels. So it is
+# 2e10 for the embedded model (64 channels) and 7e10 for SmolLM2-135M (576), as seen. Healings compute at half the pace.
+FASTEST, HALF = 1e11, 256
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Expected:
 
     cost: Path = COST
     _flops: Mapping[str, float] = field(default_factory=dict)
+    _rate: float = 2e10
     _read: int = 0  # when that file was written, as last read
 
     @property
@@ -87,13 +89,15 @@ class Expected:
         try:
             written = self.cost.stat().st_mtime_ns
             if written != self._read:
-                self._read, self._flops = written, json.loads(self.cost.read_text(encoding="utf-8")).get("jobs", {})
-        except (OSError, ValueError):
+                told = json.loads(self.cost.read_text(encoding="utf-8"))
+                self._read, self._flops = written, told["jobs"]
+                self._rate = FASTEST * told["width"] / (told["width"] + HALF)
+        except (OSError, ValueError, KeyError):
             pass
 
     def predicted(self, job: Waiting) -> float:
         """Seconds of a job by its arithmetic, before any correction."""
-        return BESIDE.get(job.rule, USUAL) + self._arithmetic(job) / RATE
+        return BESIDE.get(job.rule, USUAL) + self._arithmetic(job) / self._rate
 
     def _arithmetic(self, job: Waiting) -> float:
         return max((self._flops.get(output, 0.0) for output in job.outputs), default=0.0)
