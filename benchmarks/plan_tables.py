@@ -50,8 +50,6 @@ def rows(values: Values) -> Iterator[dict[str, Any]]:
     for task, variants in sorted(values.by_task.items()):
         base = next(each for variant, each in variants.items() if variant[2] == 0)
         for variant, right in sorted(variants.items(), key=lambda pair: str(pair[0])):
-            if variant[2] == 0 and variant[0] is not None:
-                continue
             weights = bootstrap_weights(len(right), 0)
             row: dict[str, Any] = {"task": task, **dict(zip(KEY, variant, strict=True)), "n": len(right)}
             row |= _told("accuracy", weights @ right, len(right)) | _told("lost", weights @ (base - right), len(right))
@@ -60,7 +58,8 @@ def rows(values: Values) -> Iterator[dict[str, Any]]:
                 row |= _told("regained", weights @ (right - bare), len(right))
             for text, of in sorted(values.texts.items()):
                 if variant in of:
-                    row |= _told(f"nll_{text}", bootstrap_weights(len(of[variant]), 0) @ of[variant])
+                    losses = of[variant]
+                    row |= _told(f"nll_{text}", bootstrap_weights(len(losses), 0) @ losses, len(losses))
             yield row
 
 
