@@ -63,6 +63,9 @@ def test_what_tells_nothing_has_no_say_and_what_gives_no_numbers_goes_last() -> 
     assert combined.mixed([alone, step(own)], [1, 5], "mean") is alone
     broken = combined.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
     assert broken.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
+    # A unit that the other one did not score.
+    missing = combined.mixed([step(own), step({"0": 0.5, "2": 0.5})], [1, 1], "worst")
+    assert missing.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
 
 
 @pytest.mark.parametrize("fitted_on", [0.0, 0.5])

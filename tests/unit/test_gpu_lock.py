@@ -112,6 +112,12 @@ def test_the_driver_lists_devices_and_the_parts_of_divided_ones(place: Path) -> 
     assert gpu_lock.devices({}) == ["GPU-aa", "MIG-b1", "MIG-b2", "GPU-cc"]
 
 
+def test_parts_that_are_listed_without_their_device_are_devices(place: Path) -> None:
+    """So a container sees parts of a GPU that it was given, and some drivers do not show the GPU."""
+    driver(place, "  MIG 1g.10gb     Device  0: (UUID: MIG-b1)")
+    assert gpu_lock.devices({}) == ["MIG-b1"]
+
+
 def test_numbers_and_identifiers_of_one_device_are_one_lock(place: Path) -> None:
     driver(place, "GPU 0: NVIDIA L4 (UUID: GPU-aa)\nGPU 1: NVIDIA L4 (UUID: GPU-bb)")
     assert gpu_lock.devices({"CUDA_VISIBLE_DEVICES": "1"}) == gpu_lock.devices({"CUDA_VISIBLE_DEVICES": "GPU-bb"})
