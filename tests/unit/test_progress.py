@@ -222,6 +222,17 @@ def test_one_long_job_that_was_not_counted_makes_no_other_rule_long(tmp_path: Pa
     assert left <= 20 * 4 * 1.7 / 0.9
 
 
+def test_one_long_job_that_was_not_counted_makes_no_other_rule_long(tmp_path: Path) -> None:
+    """A fit that reads another job's sums is quick; one that had none made a pass of its own, which nobody counted."""
+    cost = tmp_path / "cost.json"
+    cost.write_text(json.dumps({"width": 64, "jobs": {"99": 1e12}}))
+    progress = progress_of({"fit_patch": 1, "plot_figure": 20}, cost, cores=1)
+    progress.start(0, "fit_patch", 0)
+    progress.finish(0, 150)
+    left, _ = progress.left(150) or (0.0, False)
+    assert left <= 20 * 4 * 1.7 / 0.9
+
+
 def test_a_running_job_that_says_what_it_has_left_is_believed(tmp_path: Path) -> None:
     """Also where an earlier process did most of it, and no job of its rule has ended."""
     log = tmp_path / "log"

@@ -30,7 +30,8 @@ USUAL = 1.0
 # FLOP/s of a job before any was timed, on a thread of a CPU: half of FASTEST where streams have HALF channels. So it is
 # 2e10 for the embedded model (64 channels) and 7e10 for SmolLM2-135M (576), as seen. Healings compute at half the pace.
 FASTEST, HALF = 1e11, 256
-# A machine starts, reads and writes at most so many times slower than usual. A job that took longer did other work.
+# A machine starts, reads and writes at most so many times slower than usual. Once arithmetic is counted, a job without
+# any that took longer has done other work.
 SLOWEST = 4.0
 
 
@@ -126,7 +127,8 @@ class Expected:
             kind: math.exp(_mean({rule: ratios[rule] for rule in ratios if (rule in computing) == kind}, foreseen))
             for kind in (True, False)
         }
-        every[False] = min(every[False], SLOWEST)
+        if self.counted:
+            every[False] = min(every[False], SLOWEST)
 
         def factor(job: Waiting) -> float:
             rule = job.rule
