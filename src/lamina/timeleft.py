@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -13,6 +14,17 @@ SAID = re.compile(r"^(\d+) %(?:, about ([\d.]+) (s|min|h) left)?$", re.MULTILINE
 UNITS = {"s": 1, "min": 60, "h": 3600}
 
 _logger = logging.getLogger(__name__)
+_spans = [(0.0, 1.0)]  # the shares of the job where the work at hand begins and ends; the last one holds
+
+
+@contextmanager
+def span(begin: float, end: float) -> Iterator[None]:
+    """While open, work that says how far it is is the part of the job between these shares."""
+    _spans.append((begin, end))
+    try:
+        yield
+    finally:
+        _spans.pop()
 
 
 class TimeLeft:
@@ -29,7 +41,11 @@ class TimeLeft:
         if now - self._said >= SECONDS and self._before < self._done < self.total:
             self._said = now
             left = (now - self._begun) * (self.total - self._done) / (self._done - self._before)
-            _logger.info("%d %%, about %s left", 100 * self._done / self.total, spoken(left))
+            begin, end = _spans[-1]
+            share = begin + (end - begin) * self._done / self.total
+            # What comes behind this part takes as long for its share as the rest of this part.
+            left *= (1 - share) / (end - share)
+            _logger.info("%d %%, about %s left", 100 * share, spoken(left))
 
 
 def tracked(items: Iterable[T], count: int) -> Iterator[T]:

@@ -216,6 +216,24 @@ def test_a_job_says_how_far_it_is_once_a_minute(
     assert timeleft.said("no more than 60 % of it") is None
 
 
+def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of a pass, which is two thirds of a job, took 100 s: 100 s more for it, and 100 s for what is behind it."""
+    now = 0.0
+    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
+    caplog.set_level("INFO")
+    with timeleft.span(0, 2 / 3):
+        left = TimeLeft(10)
+        now = 100.0
+        left.step(5)
+    assert caplog.messages == ["33 %, about 3 min left"]
+    left.step(1)
+    now = 200.0
+    left.step(1)
+    assert caplog.messages[1:] == ["70 %, about 86 s left"]
+
+
 def test_items_are_tracked_as_they_are_done(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
     monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
