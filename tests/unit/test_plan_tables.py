@@ -34,3 +34,6 @@ def test_variants_are_compared_document_by_document(tmp_path: Path, monkeypatch:
     assert (repaired["lost"], repaired["regained"]) == (0.1, 0.2) and "regained" not in bare
     # Paired: 20 of 100 documents differ.
     assert repaired["regained_high"] - repaired["regained_low"] == pytest.approx(2 * 1.96 * 0.04, rel=0.15)
+    means = {row["what"]: row for row in plan_tables.pooled(values)}
+    assert means["recovery regains"]["points"] == 0.2 and means["selector loses"]["points"] == 0.3
+    assert means["recovery regains"]["points_low"] == repaired["regained_low"]
