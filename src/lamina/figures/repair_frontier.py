@@ -1,6 +1,6 @@
 """A smaller model's accuracy on its own task against its perplexity of general text, by selector and repair."""
 
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -19,6 +19,8 @@ ABOUT = (
 
 QUERIES = ("which_pairs_nothing_beats",)
 
+FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis says no more
+
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """One panel per model and size; colours are selectors, markers are repairs, hollow markers mean no repair."""
@@ -32,8 +34,10 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.set_title(theme.title(model, f"{removed} removed"))
         if place % 3 == 0:
             axes.set_ylabel("own tasks (share correct)")
-    shown = [name for name in lines if any(row["selector"] == name for row in data)]
-    handles = [Line2D([], [], color=lines[name]["color"], linewidth=4) for name in shown]
+    used = {row["selector"] for row in data}
+    # Replicates look alike, and the first one stands for them.
+    shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
+    handles = [Line2D([], [], color=lines[name]["color"], linestyle=_bar(lines, name), linewidth=3) for name in shown]
     handles += [Line2D([], [], linestyle="", markersize=6, **marker(place, "black")) for place in range(len(repairs))]
     handles += [Line2D([], [], color=style.NEUTRAL, linewidth=0.9), Line2D([], [], color="#999999", linestyle="--")]
     names = [" + ".join(name for name in pair if name != "none") or "no repair" for pair in repairs]
@@ -53,27 +57,34 @@ def marker(place: int, colour: str) -> dict[str, Any]:
 def panel(
     axes: Axes, data: list[dict[str, Any]], lines: dict[str, dict[str, Any]], repairs: list[tuple[str, str]]
 ) -> None:
-    """Points with both intervals, the base model's two numbers, and the frontier."""
+    """Points with both intervals, the base model's two numbers, and the frontier.
+
+    A point further out than FAR stands at the edge, with an arrow.
+    """
+    edge = FAR * data[0]["perplexity_base"]
     for row in data:
-        colour = lines[row["selector"]]["color"]
-        axes.errorbar(
-            row["perplexity"],
+        colour, inside = lines[row["selector"]]["color"], row["perplexity"] < edge
+        drawn = axes.errorbar(
+            row["perplexity"] if inside else edge,
             row["accuracy"],
             style.reach(row["accuracy_stderr"]),
-            style.reach(row["perplexity_stderr"]),
+            style.reach(row["perplexity_stderr"]) if inside else [[0], [0.25 * edge]],
+            xlolims=not inside,
             color=colour,
             markersize=5.5,
             elinewidth=0.8,
             alpha=0.9,
             **marker(repairs.index((row["recovery"], row["healing"])), colour),
         )
+        for bars in drawn[2]:
+            bars.set_linestyle(_bar(lines, row["selector"]))
         repair = " + ".join(part for part in (row["recovery"], row["healing"]) if part != "none") or "no repair"
         accuracy = style.interval(row["accuracy"], row["accuracy_stderr"])
         perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
         text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
-        style.hints(axes, [(row["perplexity"], row["accuracy"], text)])
-    best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"])
-    axes.plot(*zip(*best, strict=True), color=style.NEUTRAL, linewidth=0.9, zorder=1)
+        style.hints(axes, [(min(row["perplexity"], edge), row["accuracy"], text)])
+    best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"] and row["perplexity"] < edge)
+    axes.plot([x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1)
     base = data[0]
     axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
     axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
@@ -84,6 +95,12 @@ def panel(
     axes.set_xlabel("perplexity of general text")
 
 
+def _bar(lines: dict[str, dict[str, Any]], selector: str) -> Literal["-", "--"]:
+    """Intervals of selectors are dashed where an earlier one has the colour."""
+    same = [name for name in lines if lines[name]["color"] == lines[selector]["color"]]
+    return "-" if lines[same[0]] is lines[selector] else "--"
+
+
 def caption(data: style.Rows) -> str:
     """The caption: what the figure shows, and the number of samples."""
     return (
@@ -91,5 +108,6 @@ def caption(data: style.Rows) -> str:
         f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "
         f"calibrations with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
         "point). Up and to the left is better: the line joins the pairs that no other beats in both. Dashed: the base "
-        "model. The intervals hold for these calibration samples; other draws of them may choose other layers."
+        f"model; an arrow: beyond {FAR} times its perplexity. The intervals hold for these calibration samples; other "
+        "draws of them may choose other layers."
     )

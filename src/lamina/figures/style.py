@@ -72,11 +72,11 @@ class Theme:
 
     @cached_property
     def selectors(self) -> dict[str, dict[str, Any]]:
-        """Line style of each selector and each group of replicates; `accuracy` comes first, the others by name."""
-        named = "SELECT DISTINCT unnest([selector, coalesce(replicate_of, selector)]) AS name FROM plans ORDER BY name"
-        names = [row["name"] for row in rows(self._connection, named)]
-        names.sort(key=lambda name: (name != "accuracy", name))
-        return {
+        """Line style of each selector and each group of replicates, which look alike; `accuracy` comes first."""
+        named = "SELECT DISTINCT selector, coalesce(replicate_of, selector) AS group_name FROM plans ORDER BY ALL"
+        groups = {row["selector"]: row["group_name"] for row in rows(self._connection, named)}
+        names = sorted({*groups.values()}, key=lambda name: (name != "accuracy", name))
+        styles = {
             name: {
                 "color": COLOURS[place % len(COLOURS)],
                 "marker": MARKERS[(place + 3 * (place // len(MARKERS))) % len(MARKERS)],
@@ -84,6 +84,7 @@ class Theme:
             }
             for place, name in enumerate(names)
         }
+        return styles | {name: styles[group] for name, group in groups.items()}
 
     @cached_property
     def several_models(self) -> bool:
