@@ -291,17 +291,14 @@ def test_replaceme_is_refused_where_a_norm_stands_on_the_stream_and_where_no_mlp
         fits(quantised, ReplaceMe(), [(2, 4)])
 
 
-# Models that tie their embeddings by default, and what they hold beside it.
-UNTIED = {family: {"tie_word_embeddings": False} for family in ("gpt2", "opt", "falcon")}
-# The module whose output attention adds to the stream, and the embeddings.
-SCALED = {
-    "gpt2": ("attn.c_proj", ("transformer.wte", "transformer.wpe")),
-    "opt": ("self_attn.out_proj", ("model.decoder.embed_tokens", "model.decoder.embed_positions")),
-    "falcon": ("self_attention.dense", ("transformer.word_embeddings",)),
-    "gpt_neox": ("attention.dense", ("gpt_neox.embed_in",)),
-    **dict.fromkeys(
-        ("bitnet", "llama", "mistral", "phi3", "qwen2", "qwen3"), ("self_attn.o_proj", ("model.embed_tokens",))
-    ),
+# The module whose output attention adds to the stream.
+ATTENTION = {
+    "gpt2": "attn.c_proj",
+    "opt": "self_attn.out_proj",
+    "falcon": "self_attention.dense",
+    "gpt_neox": "attention.dense",
+    "bloom": "self_attention.dense",
+    **dict.fromkeys(("bitnet", "llama", "mistral", "phi3", "qwen2", "qwen3"), "self_attn.o_proj"),
 }
 
 
@@ -321,23 +318,38 @@ def test_prune_comp_is_the_mean_growth_of_the_stream() -> None:
     assert fit.facts["parameters"] == 0
 
 
-@pytest.mark.parametrize("family", sorted(SCALED))
-def test_prune_comp_folds_into_all_that_writes_to_the_stream_before_each_run(family: str, tmp_path: Path) -> None:
-    model, runs = tiny.model(family, **UNTIED.get(family, {})), [(1, 2), (3, 5)]
-    before, variant = logits(model), repaired(model, ["1", "3", "4"], PruneComp(), runs)
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("family", sorted(ATTENTION))
+def test_prune_comp_folds_into_all_that_writes_to_the_stream_behind_each_run(
+    family: str, tied: bool, tmp_path: Path
+) -> None:
+    model, runs = tiny.model(family, tie_word_embeddings=tied), [(1, 2), (3, 4)]
+    before, variant = logits(model), repaired(model, ["1", "3"], PruneComp(), runs)
     assert torch.equal(logits(model), before)
     found = {start: float(fit.tensors["scale"][0]) for (start, _), fit in fits(model, PruneComp(), runs).items()}
-    attention, embeddings = SCALED[family]
-    # What comes before both runs is multiplied twice.
-    factors = {model.get_submodule(path): found[1] * found[3] for path in embeddings}
-    for number, factor in ((0, found[1] * found[3]), (2, found[3])):
+    # What comes behind both runs is divided twice.
+    factors = {}
+    for number, factor in ((2, found[1]), (4, found[1] * found[3])):
         layer = layers_of(model)[number]
-        factors |= {layer.get_submodule(path): factor for path in (attention, DOWN[family])}
-    changes = {module: lambda output, factor=factor: output * factor for module, factor in factors.items()}
-    expected = hooked(model, {1: same, 3: same, 4: same}, changes)
+        factors |= {layer.get_submodule(path): factor for path in (ATTENTION[family], DOWN[family])}
+    changes = {module: lambda output, factor=factor: output / factor for module, factor in factors.items()}
+    expected = hooked(model, {1: same, 3: same}, changes)
     torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
-    assert not torch.allclose(logits(materialise(model, {"units": ["1", "3", "4"]})), expected, atol=1e-2)
+    assert not torch.allclose(logits(materialise(model, {"units": ["1", "3"]})), expected, atol=1e-2)
     stock(variant, tmp_path / "export")
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "llama", "phi3", "qwen3"])
+def test_prune_comp_is_the_model_whose_stream_is_multiplied_before_the_run_as_published(family: str) -> None:
+    """The embeddings and all maps before the run are multiplied, up to the epsilon of the norms."""
+    model = tiny.model(family, **(SMALL if family != "gpt_neox" else {"layer_norm_eps": 1e-12}))
+    fit = fits(model, PruneComp(), [(2, 4)])[2, 4]
+    variant = materialise(model, {"units": ["2", "3"]}, {(2, 4): Fitted("prune_comp", fit.tensors)})
+    written = [layers_of(model)[n].get_submodule(path) for n in (0, 1) for path in (ATTENTION[family], DOWN[family])]
+    scale = float(fit.tensors["scale"][0])
+    changes = dict.fromkeys([model.get_input_embeddings(), *written], lambda output: output * scale)
+    expected = hooked(model, {2: same, 3: same}, changes)
+    torch.testing.assert_close(logits(variant), expected, atol=1e-4, rtol=1e-4)
 
 
 SMALL = {"rms_norm_eps": 1e-12}
@@ -357,10 +369,7 @@ LAYER_NORM = {"layer_norm_epsilon": 1e-12}
 def test_prune_comp_is_a_multiple_of_the_stream_inside_a_pass(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Norms divide it out again, but for their epsilon, which is small beside a stream of ordinary size.
-
-    Where the embedding is the head as well, or a norm follows it, all that comes after is made smaller instead.
-    """
+    """Norms divide it out again, but for their epsilon, which is small beside a stream of ordinary size."""
     model, runs = tiny.model(family, **changes), [(1, 2), (3, 4)]
     plan, made = {"units": ["1", "3"]}, fits(model, PruneComp(), runs)
     folded, patched = (
@@ -391,4 +400,5 @@ def test_prune_comp_needs_no_layer_before_the_run() -> None:
     variant = materialise(model, {"units": ["0", "1"]}, {(0, 2): Fitted("prune_comp", fit.tensors)})
     held = {parameter.data_ptr() for parameter in model.parameters()}
     fresh = [name for name, parameter in variant.named_parameters() if parameter.data_ptr() not in held]
-    assert fresh == ["model.embed_tokens.weight"]
+    ends = ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+    assert fresh == [f"model.layers.{layer}.{end}" for layer in range(3) for end in ends]

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from lamina.errors import LaminaError
-from lamina.models.structure import Half, family_of, halves, layers_of, text_config
+from lamina.models.structure import Half, family_of, final_norm_of, halves, layers_of, text_config
 
 _CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
@@ -42,25 +42,13 @@ def writers(model: PreTrainedModel, layers: Iterable[int]) -> list[nn.Module]:
     Raises
     ------
     LaminaError
-        If a sub-layer has none, or something stands between it and the stream.
+        If a sub-layer has none, or something stands between it and the stream; or if the model has no final norm, which
+        would undo a number that all of them are divided by.
     """
-    return [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
-
-
-def embeddings(model: PreTrainedModel) -> list[nn.Module] | None:
-    """The embeddings of tokens and learned positions, which begin the stream; None where they cannot be scaled.
-
-    That is where an embedding is the head as well, or where a norm behind it undoes a factor.
-    """
-    family = family_of(model)
-    container = model.get_submodule(family.layers.rpartition(".")[0])
-    final = str(family.final_norm).rpartition(".")[2]
-    if any("norm" in name and name != final for name, _ in container.named_children()):
-        return None
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    if text_config(model).tie_word_embeddings or (head is not None and head.weight is embedding.weight):
-        return None
-    return [module for module in container.modules() if isinstance(module, nn.Embedding)]
+    maps = [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
+    if final_norm_of(model) is None:
+        raise _unfoldable(model, "has no norm behind its layers, which would undo what is folded into weights")
+    return maps
 
 
 def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:

@@ -1,12 +1,11 @@
 """PruneComp: restore the size of the stream behind a removed run by one number that is folded into the weights.
 
-The number is the mean over samples of the mean over channels of mean_t |h_end| / mean_t |h_start|. It multiplies the
-embedding, learned positions, and the output projections of attention and MLP of every layer before the boundary, with
-their biases (arXiv 2507.18212). The numbers of several runs multiply. Nothing is added to the model.
-
-Where the embedding cannot be scaled, because it is the output projection as well or a norm follows it, the output
-projections behind the boundary are divided by the number instead. The whole stream is then smaller by it, and the norms
-through which it is read undo that: up to their epsilon it is the same model.
+The number is the mean over samples of the mean over channels of mean_t |h_end| / mean_t |h_start|. arXiv 2507.18212
+multiplies the embeddings and the output projections of attention and MLP before the boundary by it. Here those behind
+the boundary, with their biases, are divided by it: the whole stream is smaller by the number, and the norms through
+which it is read undo that. Up to their epsilon it is the same model, and it also exists where an embedding cannot be
+scaled, because it is the output projection as well or a norm follows it. The numbers of several runs multiply. Nothing
+is added to the model.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel
 from lamina.config.recoveries import LinearPatch, PruneComp
 from lamina.models.boundary import Boundary, Patch, Place, own
 from lamina.models.structure import layers_of
-from lamina.models.writing import embeddings, writers
+from lamina.models.writing import writers
 from lamina.recovery import linearpatch
 from lamina.recovery.linearpatch import Channels
 from lamina.recovery.protocol import Fit, Tensors
@@ -67,16 +66,12 @@ def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
 
 @torch.no_grad()
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
-    """Multiply the weights of all that adds to the stream before the boundary, or divide those of all behind it."""
-    factor, began = float(tensors["scale"][0]), embeddings(variant)
-    if began is None:
-        factor, modules = 1 / factor, writers(variant, range(place.position, len(layers_of(variant))))
-    else:
-        modules = [*began, *writers(variant, range(place.position))]
-    for module in modules:
+    """Divide the weights of all modules that add to the stream behind the boundary."""
+    scale = float(tensors["scale"][0])
+    for module in writers(variant, range(place.position, len(layers_of(variant)))):
         for name in ("weight", "bias"):
             if getattr(module, name, None) is not None:
-                own(module, name).mul_(factor)
+                own(module, name).div_(scale)
 
 
 def as_patch(tensors: Tensors) -> Patch:
