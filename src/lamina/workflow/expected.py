@@ -79,7 +79,7 @@ class Expected:
 
     cost: Path = COST
     _flops: Mapping[str, float] = field(default_factory=dict)
-    _rate: float = 2e10
+    _rate: float = FASTEST
     _read: int = 0  # when that file was written, as last read
 
     @property

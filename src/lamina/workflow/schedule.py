@@ -18,9 +18,9 @@ class Left(NamedTuple):
 def lasts(jobs: Mapping[int, Left], cores: int | None) -> float:
     """Seconds until all `jobs` have ended.
 
-    A job begins once the jobs before it have ended and its threads are free, those of the highest priority first, as
-    Snakemake's greedy scheduler does. Without `cores` there is room for any number. Jobs before one that are not in
-    `jobs` have ended.
+    A job begins once the jobs before it have ended and its threads are free, those of the highest priority first. One
+    whose threads are not free holds up those behind it. Without `cores` there is room for any number. Jobs before one
+    that are not in `jobs` have ended.
     """
     followers: dict[int, list[int]] = {}
     open_: dict[int, int] = {}
@@ -35,18 +35,14 @@ def lasts(jobs: Mapping[int, Left], cores: int | None) -> float:
     ends: list[tuple[float, int, float]] = []
     now = 0.0
     while ready or ends:
-        held = []
-        while ready and free > 0:
-            first = heapq.heappop(ready)
-            job = jobs[first[2]]
-            threads = min(float(job.threads), cores or float("inf"))
-            if threads > free and not job.running:
-                held.append(first)
-                continue
+        while ready:
+            _, _, number = ready[0]
+            threads = min(float(jobs[number].threads), cores or float("inf"))
+            if threads > free and not jobs[number].running:
+                break
+            heapq.heappop(ready)
             free -= threads
-            heapq.heappush(ends, (now + job.seconds, first[2], threads))
-        for first in held:
-            heapq.heappush(ready, first)
+            heapq.heappush(ends, (now + jobs[number].seconds, number, threads))
         now, number, threads = heapq.heappop(ends)
         free += threads
         for follower in followers.get(number, ()):
