@@ -237,7 +237,7 @@ def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
     LaminaError
         The message says which of the two, and by how much.
     """
-    depth, last, dtype, most = len(layers_of(model)), len(ids) // 2, model.dtype, tolerance(model)
+    depth, last, dtype, most = len(layers_of(model)), places(model, ids), model.dtype, tolerance(model)
     tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
     changed = [*ids[:-last][::-1], *ids[-last:]]
     far = distance(logits(tokenwise, changed, last), logits(tokenwise, ids, last), dtype)
