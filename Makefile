@@ -78,7 +78,7 @@ test-faults: .venv/installed
 
 # Every type of transformers at tiny size, of which test-unit has a sample: right or refused, as docs/families.md says.
 test-families: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=30 tests/families
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=30 tests/families tests/unit/test_families.py
 
 # Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
 check-gpu: .venv/installed

@@ -276,7 +276,13 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return cells
 
 
-every_cell = pytest.mark.parametrize("cell", CELLS, ids="-".join)
+# Families whose layers are built as llama's are: `make test-families` has them, `make test-unit` the others.
+ALIKE = ("gemma3_text", "mistral", "olmo2", "phi3", "qwen2", "qwen3")
+every_cell = pytest.mark.parametrize(
+    "cell",
+    [pytest.param(cell, marks=[pytest.mark.every_type] if cell[0] in ALIKE else []) for cell in CELLS],
+    ids="-".join,
+)
 
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, relative: float) -> None:
