@@ -39,7 +39,7 @@ def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
     assert loaded["studies"]["maps"]["units"] == "layer"
     assert loaded["benchmarks"]["efficiency"] is None
     assert loaded["benchmarks"]["perplexity"]["corpus_test"]["stride"] == 64
-    assert loaded["sweep"] == {"blocks": 1, "tokens": 16384}
+    assert loaded["sweep"] == {"blocks": "auto", "tokens": 16384}
 
 
 def test_loading_twice_changes_nothing(root: Path) -> None:

@@ -14,6 +14,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
 from lamina.preflight import load as configuration
 from lamina.relevance.passes import carried, metric_pass, passes
+from lamina.sweep.engine import all_units, share_by_cost
 from lamina.variant import Variant
 from lamina.workflow import studies
 
@@ -345,9 +346,23 @@ def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Pat
     raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
     config = configuration.load(raw, root)
-    found = {name: studies.sweep_blocks(config, name) for name in ("accuracy", "cosine", "early", "taylor")}
+    found = {name: studies.sweep_blocks(config, "small", name) for name in ("accuracy", "cosine", "early", "taylor")}
     assert found == {"accuracy": 3, "cosine": 3, "early": 1, "taylor": 1}
-    assert studies.sweep_blocks(config, "base/weights/layer") == 1
+    assert studies.sweep_blocks(config, "small", "base/weights/layer") == 1
+
+
+def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> None:
+    depths = {1: 1, 12: 1, 18: 1, 19: 2, 30: 2, 32: 2, 80: 5}
+    raw["models"] |= {f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths}
+    raw["models"]["of_unknown"] = {"source": "org/m", "revision": "main"}
+    config = configuration.load(raw, root)
+    jobs = {depth: studies.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
+    assert jobs == depths
+    assert studies.sweep_blocks(config, "of_unknown", "accuracy") == 1
+    for depth, blocks in jobs.items():
+        shares = [share_by_cost(all_units(depth, "layer"), depth, block, blocks) for block in range(blocks)]
+        layers = [depth + sum(depth - 1 - int(unit) for unit in share) for share in shares]
+        assert sum(layers) <= 1.1 * depth * (depth + 1) / 2
 
 
 def test_without_the_section_no_efficiency_is_measured(raw: Raw, root: Path) -> None:

@@ -10,7 +10,13 @@ from lamina.config.entry import Entry, option
 class Sweep(Entry):
     """How a sweep is cut into jobs and batches."""
 
-    blocks: int = option("Jobs per sweep. With one GPU, 1; with several, as many as there are GPUs.", 1, ge=1)
+    blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
+        "Jobs per sweep, of equal cost. Each job carries the whole model too, so a sweep of L layers in two jobs costs "
+        "2 / (L + 1) more than in one. `auto` takes as many jobs as cost at most a tenth more (2 from 19 layers on, 5 "
+        "for 80). With one GPU, 1 is cheapest; with many, write their number.",
+        "auto",
+        allowed="a whole number of at least 1, or auto",
+    )
     tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = option(
         "Tokens in one batch, over all streams of the sweep. Bounds the memory; `auto` is as many as fit into half of "
         "the free memory of the GPU, or 2 GB on a CPU.",

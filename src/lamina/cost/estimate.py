@@ -83,7 +83,7 @@ def works(
     for model, calibration, selector, removed in studies.sweeps(config, carried=True):
         tokens = calibrations[model, calibration]
         work, naive = _sweep(config, calibrations, depth[model], (model, calibration, selector, removed))
-        blocks = range(studies.sweep_blocks(config, selector))
+        blocks = range(studies.sweep_blocks(config, model, selector))
         written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
         yield Counted("sweep", written, work, naive, flops(model, tokens))
     for (model, calibration, selector), sizes in studies.searches(config).items():

@@ -20,7 +20,7 @@ class GatherSweep(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        numbers = range(studies.sweep_blocks(config, w.selector))
+        numbers = range(studies.sweep_blocks(config, w.model, w.selector))
         key = paths.KEY.format(**w)
         blocks = [paths.sweep_block(key, w.removed, block) for block in numbers]
         # The blocks are temporary, so the whole sweep follows what they were told.

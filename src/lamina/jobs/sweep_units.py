@@ -65,7 +65,7 @@ class SweepUnits(OnModel):
             loop=loop(config, w),
             donors=donors(config, w),
             block=int(w.block),
-            blocks=studies.sweep_blocks(config, w.selector),
+            blocks=studies.sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
             keys=keys(w),
             follows=family(config, w.model) | entries(metric=metric),

@@ -16,6 +16,9 @@ from lamina.relevance.passes import CARRIED, metric_pass, passes
 from lamina.variant import Variant
 
 _SWEEPING = ("iterative", "one_shot")
+# How much more may be computed so that jobs of a sweep run side by side. Each job more costs 2 / (L + 1) of a sweep: it
+# carries the model before the removals through L layers, and a sweep in one job runs L (L + 1) / 2 layers.
+SHARING = 0.1
 
 
 def variants(config: Configuration) -> list[Variant]:
@@ -181,10 +184,16 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
     return step_pass(config, selector) or "removal", entry.units, entry.budget
 
 
-def sweep_blocks(config: Configuration, selector: str) -> int:
-    """Jobs of a sweep. Budgets and drawn models compare all units, and passes over weights are not worth sharing."""
+def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
+    """Jobs of a sweep. Budgets and drawn models compare all units, and passes over weights are not worth sharing.
+
+    `auto` depends on the model's depth alone, so that neither the machine nor other studies make a sweep stale.
+    """
     pass_, _, budget = sweep_settings(config, selector)
-    return 1 if budget != "full" or pass_ in MODULES else config.sweep.blocks
+    if budget != "full" or pass_ in MODULES:
+        return 1
+    asked = config.sweep.blocks
+    return asked if asked != "auto" else 1 + int(SHARING * ((config.models[model].layers or 0) + 1) / 2)
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:
