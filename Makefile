@@ -86,7 +86,7 @@ check-gpu: .venv/installed
 
 test-slurm: .venv/installed
 	tests/slurm/cluster.sh install
-	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest tests/slurm $(or $(PYTEST),-m 'not faults')
+	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest --durations=30 tests/slurm $(or $(PYTEST),-m 'not faults')
 
 unlock: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.runs $(if $(FORCE),--force)

@@ -135,24 +135,27 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
             materialise(base, {"units": units}, patches, tmp_path)
 
 
-def test_training_beside_weights_in_4_bits_is_near_that_beside_whole_ones(tmp_path: Path) -> None:
+def test_training_beside_weights_in_4_bits_is_training_beside_what_they_stand_for(tmp_path: Path) -> None:
     """QLoRA, as config/papers/deeper-layers.yaml has it, in small and with the real library."""
-    pytest.importorskip("bitsandbytes")
-    tiny.model().save_pretrained(tmp_path / "model")
+    dequantised = pytest.importorskip("bitsandbytes.functional").dequantize_4bit
+    plain = tiny.model(hidden_size=64, intermediate_size=160)  # whole blocks, but for the second map of the MLP
+    plain.save_pretrained(tmp_path / "model")
     manifest = {"path": str(tmp_path / "model"), "source": "x", "dtype": "float32", "trust_remote_code": False}
+    small = load_quantised(manifest, "4bit")
+    assert {str(weight.dtype) for weight in small.parameters()} == {"torch.float32", "torch.uint8"}
+    for name, module in small.named_modules():
+        if type(module).__name__ == "Linear4bit":
+            plain.get_submodule(name).weight.data = dequantised(module.weight.data, module.weight.quant_state)
     plan, losses = {"units": ["2"]}, {}
-    for quantise in ("none", "4bit"):
-        base, options = load_quantised(manifest, quantise), Lora(**{**FAST, "quantise": quantise})
-        healed, rows = lora.heal(base, plan, None, [Source(samples())], options)
+    for quantise, base in (("none", plain), ("4bit", small)):
+        healed, rows = lora.heal(base, plan, None, [Source(samples())], Lora(**{**FAST, "quantise": quantise}))
         lora.save(healed, tmp_path / quantise)
         losses[quantise] = [row["validation_loss"] for row in rows if row.get("validation_loss") is not None]
-        merged = materialise(tiny.model(), plan, None, tmp_path / quantise)
-        _, held = training.split([Source(samples())], options.seed)
+        merged = materialise(plain, plan, None, tmp_path / quantise)
+        _, held = training.split([Source(samples())], 0)
         losses[quantise].append(training.validate(Objective("lm", merged, merged), held, 1000))
-    assert {str(weight.dtype) for weight in base.parameters()} == {"torch.float32", "torch.uint8"}
     assert min(losses["4bit"][:-1]) < 0.95 * losses["4bit"][0], "it learns"
-    for quantised, whole in zip(losses["4bit"], losses["none"], strict=True):
-        assert quantised == pytest.approx(whole, rel=0.15)
+    assert losses["4bit"] == pytest.approx(losses["none"], rel=0.03)
 
 
 def test_a_mixture_draws_scored_tokens_by_their_weight() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -27,6 +28,7 @@ from lamina.models import devices, proven, unchanged
 transformers_logging.disable_progress_bar()
 
 _TEMPLATE_SECONDS = 20
+BLOCK = 64  # 4-bit weights in a row that share a scale, as bitsandbytes has it by default
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
@@ -127,7 +129,12 @@ def load_folder(
         if classes is not None:
             options["config"] = classes[0].from_pretrained(folder, local_files_only=True)
         local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
-        kind: Any = classes[1] if classes else auto_class(AutoConfig.from_pretrained(folder, **local))
+        config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
+        kind: Any = classes[1] if classes else auto_class(config)
+        if "quantization_config" in options and device().type == "cpu":
+            with torch.device("meta"):
+                skeleton = kind(config) if classes else kind.from_config(config, trust_remote_code=trust_remote_code)
+            options["quantization_config"].llm_int8_skip_modules = _part_blocks(skeleton)
         model, loading_info = kind.from_pretrained(
             folder,
             output_loading_info=True,
@@ -143,8 +150,23 @@ def load_folder(
     except Exception as error:  # a folder can make transformers raise anything
         raise _unloaded(name or str(folder), folder, error) from error
     _check_whole(name or str(folder), loading_info)
+    for module in model.modules():
+        # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
     loaded: PreTrainedModel = model.eval()
     return loaded
+
+
+def _part_blocks(model: PreTrainedModel) -> list[str]:
+    """Names of the linear maps that a processor cannot read in 4 bits, and of the output embedding, which stays whole.
+
+    Some processors are given wrong weights by bitsandbytes, or none, where a row ends within a block. So such maps are
+    left whole on all processors.
+    """
+    head = model.get_output_embeddings()
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    return [name for name, module in linear.items() if module is head or module.in_features % BLOCK]
 
 
 def _unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
@@ -190,7 +212,9 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
         from transformers import BitsAndBytesConfig
 
         compute = getattr(torch, dtype) if dtype in DTYPES[1:] else torch.bfloat16
-        options["quantization_config"] = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=compute)
+        options["quantization_config"] = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_compute_dtype=compute, bnb_4bit_quant_type="nf4"
+        )
         options.setdefault("device_map", {"": device()})
     return options
 

@@ -171,8 +171,12 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
         return
     name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
     before = logits(model, longest[:-last] or ids, last)
-    far = distance(before, logits(model, longest, last + len(before))[: len(before)], model.dtype)
+    again = logits(model, longest, last + len(before))[: len(before)]
+    far = distance(before, again, model.dtype)
     if far > most:
+        # Which logits damaged weights make NaN may depend on the length of a row.
+        if before.isnan().any() or again.isnan().any():
+            raise not_numbers(model)
         ahead = _looks_ahead(model, ids)
         if ahead > most:
             raise LaminaError(
@@ -189,6 +193,15 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     if depth >= 3:
         check_cut(model, [depth // 3, depth - 1], longest)
     proven.note(model, what, True)
+
+
+def not_numbers(model: PreTrainedModel) -> LaminaError:
+    """What to say of a model whose logits are NaN before anything is removed."""
+    return LaminaError(
+        f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers (NaN) on this "
+        "calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its models entry; if that "
+        "does not help, its weights are damaged."
+    )
 
 
 def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:

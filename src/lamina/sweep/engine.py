@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.errors import LaminaError
 from lamina.models.boundary import check_patches
+from lamina.models.proof import not_numbers
 from lamina.models.structure import family_of, layers_of, text_config
 from lamina.models.surgery import check, parse
 from lamina.resume import Progress
@@ -234,11 +234,7 @@ class Session:
                 names = group if number else [*once, *group]
                 self._pass(batch, *_part(names, wanted, observed, number == 0))
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
-            raise LaminaError(
-                f"{type(self.model).__name__} ({self.model.config.name_or_path}) yields logits that are not numbers "
-                "(NaN) on this calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its "
-                "models entry; if that does not help, its weights are damaged."
-            )
+            raise not_numbers(self.model)
 
     def _check(self, candidate: Candidate) -> None:
         """Refuse a candidate that could not be materialised."""
