@@ -31,6 +31,7 @@ from lamina.figures.style import Z95
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
+from lamina.models.units import all_units
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table
@@ -58,7 +59,7 @@ def next_unit(
     """The layer that an iterative selector removes next."""
     current, depth = Candidate(frozenset(removed)), engine.layer_count(model)
     wanted = {engine.CURRENT: current}
-    wanted |= {unit: current.without(unit) for unit in engine.all_units(depth, "layer", removed)}
+    wanted |= {unit: current.without(unit) for unit in all_units(depth, "layer", removed)}
     with engine.opened(model, samples) as session:
         measuring = looped.Looped(session, repairs) if repairs else session
         measuring.measure(range(len(samples)), wanted)

@@ -34,6 +34,7 @@ from lamina.config.metrics import METRICS
 from lamina.data.calibrations import chance_accuracy
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
+from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import block, exact, looped
@@ -100,7 +101,7 @@ class Selection:
     def _next(self, removed: Sequence[str], metric: str, repairs: Repairs | None) -> str:
         """The unit that an iterative selector removes next."""
         case, current = self.case, Candidate(frozenset(removed))
-        units = engine.all_units(case.depth, "layer", removed)
+        units = all_units(case.depth, "layer", removed)
         chance = chance_accuracy(case.calibration, case.model.config.vocab_size)
         chosen = None
         pass_ = METRICS[metric].pass_

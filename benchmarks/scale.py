@@ -36,6 +36,7 @@ from lamina.evaluation.tasks import VariantLM
 from lamina.healing import lora, training
 from lamina.models.load import device
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.recovery import check, ghost
 from lamina.streams import footprint, taps
 from lamina.streams.batches import TOKENS
@@ -127,7 +128,7 @@ class Stages:
         self.sequences = [tuple(draw.randrange(4, preset.vocabulary) for _ in range(size)) for size in lengths]
         self.documents = random_documents(preset.documents[0], preset.documents[1], 4, (1, 4))
         self.shape = Shape.of(self.model.config, self.model.dtype.itemsize)
-        self.units = engine.all_units(preset.layers, "layer")
+        self.units = all_units(preset.layers, "layer")
         layers = sum(weight.numel() for weight in layers_of(self.model).parameters())
         self.manifest = {"layer_parameters": layers / preset.layers, "hidden_size": preset.channels}
         self.manifest["vocabulary"] = preset.vocabulary

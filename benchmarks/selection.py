@@ -30,6 +30,7 @@ from repair import Case, embedded
 from lamina.config import metrics, selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
+from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import beam, block, deepest, evolutionary
@@ -62,7 +63,7 @@ class Chooser:
 
     def __init__(self, case: Case) -> None:
         self.case, self.count = case, len(case.calibration)
-        self.units = engine.all_units(case.depth, "layer")
+        self.units = all_units(case.depth, "layer")
         self.calibration = calibrations.build(case.calibration, case.model.config.vocab_size)
         self.chance = float(self.calibration.facts["chance_accuracy"])
         self._swept: dict[tuple[str, bool, tuple[str, ...]], pa.Table] = {}
@@ -72,7 +73,7 @@ class Chooser:
         """Rows of table `sweeps` of a pass over what is left."""
         key = (pass_, outputs, tuple(sorted(removed)))
         if key not in self._swept:
-            case, units = self.case, engine.all_units(self.case.depth, "layer", removed)
+            case, units = self.case, all_units(self.case.depth, "layer", removed)
             place: tuple[Any, ...] = (case.model, case.calibration, units, removed, pass_)
             if pass_ in ("removal", "stream"):
                 scores = engine.sweep(*place, TOKENS, outputs)  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from transformers import AutoTokenizer
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.boundary import share
 from lamina.models.surgery import remove
+from lamina.models.units import all_units
 from lamina.search import exact, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
@@ -76,7 +77,7 @@ class Ways:
         first, done, count = None, 0.0, 0
         depth = engine.layer_count(self.case.model)
         for _ in range(self.case.steps):
-            units = engine.all_units(depth, "layer", removed)
+            units = all_units(depth, "layer", removed)
             scores = Scores(self.case.samples, [engine.CURRENT, *units])
             for number, unit in enumerate(scores.names):
                 gone = removed + [unit] * (unit != engine.CURRENT)
@@ -127,7 +128,7 @@ class Ways:
         removed: list[str] = []
         first, done, count = None, 0.0, 0
         for _ in range(self.case.steps):
-            units = engine.all_units(engine.layer_count(self.case.model), "layer", removed)
+            units = all_units(engine.layer_count(self.case.model), "layer", removed)
             with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
                 chosen = measure(session, units, removed)
             first, done = first or session.scores, done + session.layer_tokens

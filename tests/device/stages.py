@@ -28,6 +28,7 @@ from lamina.healing.training import Source as Training
 from lamina.models import donors, export
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
+from lamina.models.units import all_units
 from lamina.passes import coalitions, residuals, weights
 from lamina.recovery import check, fit_rows, patch, protocol, refit, shared, weighing
 from lamina.recovery.protocol import Fitted, Source
@@ -68,13 +69,13 @@ def capture_activations(world: World) -> Any:
 
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
-    units = engine.all_units(DEPTH, kind)
+    units = all_units(DEPTH, kind)
     return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([engine.CURRENT, *units])
 
 
 @stage()
 def sweep_removal_of_a_cut_model(world: World) -> Any:
-    units = engine.all_units(DEPTH, "layer", ["2"])
+    units = all_units(DEPTH, "layer", ["2"])
     return engine.sweep(world.model(), world.samples, units, ["2"], "removal", world.tokens).rows(units)
 
 

@@ -15,6 +15,7 @@ from lamina.cost import forecast, pace, work
 from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
+from lamina.models.units import all_units
 from lamina.recovery import weighing
 from lamina.relevance import presence, shapley
 from lamina.search import beam, evolutionary
@@ -37,7 +38,7 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
-    units = engine.all_units(12, "layer", removed)
+    units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:
         session.sweep(units, removed)
     packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
@@ -111,7 +112,7 @@ def test_a_search_costs_about_what_was_estimated() -> None:
     model, samples = tiny.model(depth=8), random_samples(0, count=40)
     options = selectors.read({"metric": "perplexity", "strategy": "beam", "width": 2})
     packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
-    units = engine.all_units(8, "layer")
+    units = all_units(8, "layer")
     with engine.opened(model, samples, outputs=False) as session:
         asked = Evaluator(session, loss_of("perplexity", "acc"))
         trials = Trials(asked, 40, spent=lambda: session.layer_tokens)

@@ -14,6 +14,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.recovery import ghost, protocol
 from lamina.recovery.protocol import Fitted
 from lamina.search import exact, looped, race
@@ -39,7 +40,7 @@ def options(**values: Any) -> Any:
 def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
     """The current model and each further removal, by the names of a sweep."""
     current = Candidate(frozenset(removed))
-    units = engine.all_units(depth, "layer", removed)
+    units = all_units(depth, "layer", removed)
     return {engine.CURRENT: current} | {unit: current.without(unit) for unit in units}
 
 

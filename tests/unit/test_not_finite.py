@@ -12,6 +12,7 @@ from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
+from lamina.models.units import all_units
 from lamina.passes import weights
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
@@ -63,7 +64,7 @@ def documents() -> list[Sample]:
 
 
 def swept() -> tuple[engine.Scores, list[dict[str, Any]], store.pa.Table]:
-    scores = engine.sweep(fragile(), documents(), engine.all_units(5, "layer"))
+    scores = engine.sweep(fragile(), documents(), all_units(5, "layer"))
     rows = scores.rows(scores.names)
     return scores, rows, store.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0)
 

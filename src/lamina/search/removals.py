@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from lamina.config.metrics import METRICS, MODULES
 from lamina.data.calibrations import Calibration
 from lamina.jobs.sweep_units import SweepUnits
-from lamina.models.surgery import parse
+from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.resume import Progress
 from lamina.search.evaluator import Evaluator
@@ -22,7 +22,7 @@ from lamina.variant import DONOR
 
 def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
     """The units of the job's block, of those that a model of `n_layers` layers still has."""
-    units = engine.all_units(n_layers, job.units, removed)
+    units = all_units(n_layers, job.units, removed)
     if job.donors:
         units = load("lamina.search.replacements").units(units, removed, job.donors.names)
     return engine.share_by_cost(units, n_layers, job.block, job.blocks)

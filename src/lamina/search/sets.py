@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Calibration
 from lamina.jobs.search_plans import SearchPlans
+from lamina.models.units import all_units
 from lamina.modules import load
 from lamina.relevance.columns import Context, from_table
 from lamina.search import contest
@@ -46,7 +47,7 @@ def searched(
     metric = selector.metric or ""
     samples, sequences, depth = calibration.samples, calibration.sequences(), engine.layer_count(model)
     kept = protected_layers(selector.protect, depth)
-    units = [unit for unit in engine.all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
+    units = [unit for unit in all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
     seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
     described: dict[str, Any] = {"metric": metric, "strategy": selector.strategy, "kind": selector.units}
     layers = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.surgery import parse
+from lamina.models.units import parse
 from lamina.variant import DONOR
 
 HALVES = frozenset({"attention", "mlp"})

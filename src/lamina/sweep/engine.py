@@ -13,7 +13,8 @@ from lamina.data.calibrations import Sample
 from lamina.errors import LaminaError
 from lamina.models.boundary import check_patches
 from lamina.models.structure import family_of, layers_of, text_config
-from lamina.models.surgery import check, parse
+from lamina.models.surgery import check
+from lamina.models.units import parse
 from lamina.resume import Progress
 from lamina.streams.batches import TOKENS
 from lamina.streams.halving import halved
@@ -27,12 +28,6 @@ from lamina.sweep.scores import Name, Scores
 Pass = Literal["removal", "stream"]
 # The name of the model before a removal, in scores and tables.
 CURRENT = "none"
-
-
-def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
-    """Units of one kind that are still there, from the first layer on."""
-    suffix = "" if kind == "layer" else f".{kind}"
-    return [f"{layer}{suffix}" for layer in range(n_layers) if f"{layer}{suffix}" not in removed]
 
 
 def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) -> list[str]:
