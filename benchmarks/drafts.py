@@ -40,7 +40,7 @@ from lamina.search import looped
 from lamina.search.looped import Repairs
 from lamina.streams.sources import Source
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 SELECTORS = {"accuracy": ("accuracy", False), "acceptance": ("acceptance", False), "looped": ("acceptance", True)}
@@ -58,7 +58,7 @@ def next_unit(
 ) -> str:
     """The layer that an iterative selector removes next."""
     current, depth = Candidate(frozenset(removed)), engine.layer_count(model)
-    wanted = {engine.CURRENT: current}
+    wanted = {CURRENT: current}
     wanted |= {unit: current.without(unit) for unit in all_units(depth, "layer", removed)}
     with engine.opened(model, samples) as session:
         measuring = looped.Looped(session, repairs) if repairs else session

@@ -25,7 +25,7 @@ from lamina.recovery import ghost
 from lamina.search import looped
 from lamina.streams.sources import Source
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import Candidate, swept
 
 
 def plain(case: Case, tokens: int) -> float:
@@ -39,12 +39,11 @@ def plain(case: Case, tokens: int) -> float:
 def in_the_loop(case: Case, tokens: int) -> float:
     """Every removal repaired, by patches of the other fold; gives the layer-tokens."""
     units = all_units(engine.layer_count(case.model), "layer")
-    wanted = {engine.CURRENT: Candidate()} | {unit: Candidate(frozenset([unit])) for unit in units}
+    wanted, observed = swept(Candidate(), units)
     sources = [Source([sample.sequence() for sample in case.samples])]
     with counted(case) as passes:
         repairs = looped.fitted(case.model, sources, wanted.values(), Ghost(), 0)
     with engine.opened(case.model, case.samples, tokens, outputs=False) as session:
-        observed = {unit: session.observation(Candidate(), unit) for unit in units}
         looped.Looped(session, repairs).measure(range(len(case.samples)), wanted, observed)
     return session.layer_tokens + sum(passes)
 

@@ -44,7 +44,7 @@ from lamina.search.losses import loss_of
 from lamina.search.plans import Plan, Request, Step
 from lamina.streams.capture import capture
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 # Without a metric: the case's own, accuracy for questions and loss for text.
@@ -114,7 +114,7 @@ class Selection:
             named = {current.without(unit): unit for unit in units}
             with engine.opened(case.model, case.calibration, TOKENS, False) as session:
                 measuring = Looped(session, repairs) if repairs else session
-                names = named | {current: engine.CURRENT}
+                names = named | {current: CURRENT}
                 evaluator = Evaluator(measuring, loss_of(metric, "acc_norm"), [current], names)
                 chosen = exact.run(evaluator, list(named), {"seed": case.seed}, chance)
             if chosen is not None:

@@ -41,7 +41,7 @@ from lamina.search.plans import Plan, Request, Step
 from lamina.search.trials import Search, Trials
 from lamina.streams.capture import capture
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
 from lamina.tables import store
 
@@ -77,7 +77,7 @@ class Chooser:
             place: tuple[Any, ...] = (case.model, case.calibration, units, removed, pass_)
             if pass_ in ("removal", "stream"):
                 scores = engine.sweep(*place, TOKENS, outputs)  # type: ignore[arg-type]
-                rows = scores.rows([engine.CURRENT, *units])
+                rows = scores.rows([CURRENT, *units])
             else:
                 module = importlib.import_module(metrics.MODULES[pass_])
                 if pass_ in DRAWN:
@@ -189,7 +189,7 @@ class Study:
         began, chooser = time.monotonic(), self.chooser
         if not (sweeps := self.path.with_suffix(".sweeps")).exists():
             parts = [chooser.sweep(pass_) for pass_ in ("removal", "fit", "gradient", "shapley", "presence")]
-            measured = [part.filter(pc.not_equal(part["unit"], engine.CURRENT)) for part in parts[1:]]
+            measured = [part.filter(pc.not_equal(part["unit"], CURRENT)) for part in parts[1:]]
             store.write(sweeps, pa.concat_tables([parts[0], *measured]), {"chance": str(chooser.chance)})
         for metric, strategy, way in self._ways(part):
             if not any((row["metric"], row["strategy"]) == (metric, strategy) for row in self.rows):

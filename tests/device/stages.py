@@ -40,7 +40,7 @@ from lamina.search.losses import loss_of
 from lamina.search.trials import Trials
 from lamina.streams import capture
 from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from tests.device.world import DEPTH, UNITS, World
 
 Stage = Callable[[World], Any]
@@ -70,7 +70,7 @@ def capture_activations(world: World) -> Any:
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
     units = all_units(DEPTH, kind)
-    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([engine.CURRENT, *units])
+    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([CURRENT, *units])
 
 
 @stage()

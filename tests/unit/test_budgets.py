@@ -21,7 +21,7 @@ from lamina.search.betting import log_evidence
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate, swept
 from lamina.sweep.scores import Scores
 from lamina.tables import store
 from tests.unit import tiny
@@ -52,9 +52,10 @@ def evaluator(
 ) -> Evaluator:
     """An evaluator of single removals, named as a sweep names them; it may look at the streams as well."""
     current = Candidate(frozenset(removed))
-    without = {current.without(unit): unit for unit in units}
-    looks = {candidate: session.observation(current, unit) for candidate, unit in without.items() if observe}
-    return Evaluator(session, loss_of(metric, "acc_norm"), [current], {current: engine.CURRENT, **without}, looks)
+    wanted, observed = swept(current, units)
+    looks = {wanted[unit]: look for unit, look in observed.items() if observe}
+    named = {candidate: unit for unit, candidate in wanted.items()}
+    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named, looks)
 
 
 @cache
@@ -248,7 +249,7 @@ class Replay:
     def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
         """What the model before the removal did; it lacks no unit that the sweep measured."""
         assert not any(candidate.removed & self.full.index.keys() for candidate in candidates)
-        return self.full.rows([engine.CURRENT])
+        return self.full.rows([CURRENT])
 
     def unit(self, candidate: Candidate) -> str:
         """The last unit that the candidate lacks, of those that the sweep measured."""

@@ -17,6 +17,7 @@ from lamina.relevance.passes import DRAWN
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
 from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.scripts import started
@@ -37,7 +38,7 @@ def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
 def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, score: str, removed: list[str]) -> None:
     model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
     units = all_units(7, kind, removed)
-    rows = engine.sweep(model, samples, units, removed).rows([engine.CURRENT, *units])
+    rows = engine.sweep(model, samples, units, removed).rows([CURRENT, *units])
     shares = weights.rows(model, samples, units, removed, "gradient", 4000)
     extra = {(row["unit"], row["sample"]): row for row in shares}
     for row in residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ():

@@ -156,14 +156,9 @@ def _sweep(
     tokens = calibrations[model, calibration]
     pass_, kind, _ = studies.sweep_settings(config, selector)
     if pass_ in DRAWN:
-        work, naive = drawn_work(tokens, n_layers, removed, getattr(config.metrics, pass_), kind)
+        work, naive = drawn_work(tokens, n_layers, removed, pass_, getattr(config.metrics, pass_), kind)
     else:
-        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind)
-    if donors := studies.donors(config, selector):
-        # Every layer that is there again, replaced by each donor's; so many models more, naively.
-        left = n_layers - removed
-        work += len(donors) * tokens.packed * left * (left + 1) / 2
-        naive += len(donors) * tokens.rows * left * left
+        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
     if (recovery := studies.looped(config, selector)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
         seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.jobs.job import READ, Job
+from lamina.relevance.passes import DRAWN
 from lamina.workflow import studies
 
 
@@ -33,7 +34,8 @@ class EstimateCost(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.search.{strategy}" for strategy in self.strategies)
+        drawing = (f"lamina.relevance.{metric}" for metric in DRAWN)
+        return (*(f"lamina.search.{strategy}" for strategy in self.strategies), *drawing)
 
     @property
     def described_by(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from lamina.search.plans import Plan, protected_layers
 from lamina.search.trials import Trials, split, without
 from lamina.streams.sources import Source
 from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
 from lamina.tables import store
 
@@ -111,8 +111,8 @@ def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
 
 def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session) -> str | None:
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
-    session.measure(range(len(calibration.samples)), {engine.CURRENT: Candidate()})
-    rows = store.from_rows("sweeps", session.scores.rows([engine.CURRENT]), removed=0, **job.keys)
+    session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
+    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **job.keys)
     undefined = getattr(load(f"lamina.relevance.{job.selector.metric}"), "undefined", lambda *_: None)
     reason = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."

@@ -19,15 +19,13 @@ from lamina.resume import Progress
 from lamina.streams.batches import TOKENS
 from lamina.streams.halving import halved
 from lamina.sweep import candidates, forking, packing, proof, readings
-from lamina.sweep.candidates import Candidate, Observation
+from lamina.sweep.candidates import CURRENT, Candidate, Observation
 from lamina.sweep.forking import ForkingLayer, SelectingHead, Streams
 from lamina.sweep.packing import Batch, Line, Places
 from lamina.sweep.resumable import resumable
 from lamina.sweep.scores import Name, Scores
 
 Pass = Literal["removal", "stream"]
-# The name of the model before a removal, in scores and tables.
-CURRENT = "none"
 
 
 def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) -> list[str]:
@@ -184,14 +182,9 @@ class Session:
         progress: Progress | None = None,
     ) -> None:
         """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
-        current = Candidate(frozenset(removed))
-        without = {unit: current.without(unit) for unit in units} if pass_ == "removal" else {}
-        observed = {unit: self.observation(current, unit) for unit in units}
-        self.measure(range(len(self.scores.samples)), {CURRENT: current, **without}, observed, progress)
-
-    def observation(self, model: Candidate, unit: str) -> Observation:
-        """The streams to compare to see what a unit of `model` does to its stream."""
-        return candidates.observation(model, unit, forking.is_parallel(self.layers[parse(unit)[0]].layer))
+        current, parallel = Candidate(frozenset(removed)), forking.parallel(self.layers)
+        wanted, observed = candidates.swept(current, units, parallel, pass_ == "removal")
+        self.measure(range(len(self.scores.samples)), wanted, observed, progress)
 
     @torch.inference_mode()
     def measure(
@@ -263,7 +256,7 @@ class Session:
             seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
 
         batch = packing.collate(lines, self.model.device, self.mixed)
-        models = [*wanted.values(), *([Candidate()] if self.outputs else [])]
+        models = candidates.carried(wanted.values(), self.outputs)
         places = packing.places(lines, self.scores.offsets)
         logits, leaves = self.logits(batch, places, models, list(observed.values()), observe)
         named = dict(zip(wanted, leaves, strict=False))

@@ -6,7 +6,7 @@ forwards everything else, so that no family's forward is written again here.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -232,8 +232,12 @@ def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
     return tensors
 
 
-def is_parallel(layer: nn.Module) -> bool:
-    """Whether attention and MLP of this layer read the same input (GPT-NeoX and Falcon decide it per model)."""
+def parallel(layers: Iterable[nn.Module]) -> list[int]:
+    """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
+    return [number for number, layer in enumerate(layers) if _is_parallel(layer)]
+
+
+def _is_parallel(layer: nn.Module) -> bool:
     config = getattr(layer, "config", None)
     for name in ("use_parallel_residual", "parallel_attn"):
         for holder in (layer, config):
