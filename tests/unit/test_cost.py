@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config import recoveries, selectors
 from lamina.config.metrics import Presence, Shapley
-from lamina.cost import counting, forecast, pace, work
+from lamina.cost import counting, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
@@ -20,16 +20,15 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.passes import coalitions
 from lamina.recovery import weighing
-from lamina.search import beam, evolutionary
+from lamina.search import contest
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
-from lamina.search.trials import Search, Trials
+from lamina.search.trials import Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, swept
 from lamina.tables import store
 from tests.unit import tiny
-from tests.unit.test_sweep import random_samples
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -61,7 +60,7 @@ def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
 @pytest.mark.parametrize("removed", [0, 2])
 def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: engine.Pass, removed: int) -> None:
     samples, tokens = lines()
-    gone = sorted(work._plan(5, removed, kind).removed)
+    gone = sorted(work.plan(5, removed, kind).removed)
     with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
         session.sweep(all_units(5, kind, gone), gone, pass_)
     assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
@@ -85,7 +84,7 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
     assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
     # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4, 3 or 2 layers.
-    first = min(map(int, work._plan(4, 2).removed))
+    first = min(map(int, work.plan(4, 2).removed))
     assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (10 * (2 + 1 + 4 - first), 25 * (2 + 2 * 1))
     # A half that is gone is half a layer naively. The engine runs the whole layer and takes the half's part away.
     assert work.sweep_work(tokens, 3, 0, "removal", "mlp") == (10 * (3 + 3 + 2 + 1), 25 * (3 + 3 * 2.5))
@@ -138,40 +137,34 @@ def test_drawn_models_do_the_estimated_work(
     start = engine.Session.share
     monkeypatch.setattr(engine.Session, "share", lambda session, *way: (opened.append(session), start(session, *way)))
     calibration, told = Calibration(tuple(samples), {}), {"options": options.model_dump(), "score": "acc", "seed": 0}
-    gone = sorted(work._plan(6, 1, kind).removed)
+    gone = sorted(work.plan(6, 1, kind).removed)
     coalitions.rows(tiny.model(depth=6), calibration, all_units(6, kind, gone), gone, metric, told, 10_000)
-    predicted, naive = work.drawn_work(tokens, 6, 1, metric, options, kind)
+    predicted, naive = rehearsal.drawn_work(tokens, 6, 1, metric, options, kind)
     assert predicted == opened[-1].layer_tokens
     if metric == "presence" and kind == "layer":
         # The current model of five layers, and each of the others at most once.
         assert naive % tokens.rows == 0 and 0 < naive / tokens.rows - 5 <= options.draws * 5
 
 
-def test_a_search_costs_about_what_was_estimated() -> None:
-    """A beam's layer-tokens, of which sets with the same beginning share some."""
-    model, samples = tiny.model(depth=8), random_samples(0, count=40)
-    options = selectors.read({"metric": "perplexity", "strategy": "beam", "width": 2})
-    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
-    units = all_units(8, "layer")
-    with engine.opened(model, samples, outputs=False) as session:
-        asked = Evaluator(session, loss_of("perplexity", "acc"))
-        trials = Trials(asked, 40, spent=lambda: session.layer_tokens)
-        one = Search("beam", trials, np.arange(40), np.ones(40))
-        beam.find(one, units, [4], options)
-    tried = beam.tried(options, [4], 8, packed)
-    found = [sum(row["removed"] == size for row in one.rows) for size in tried]
-    most = list(tried.values())
-    assert most == [8, 14, 12, 10] and all(5 <= n <= m for n, m in zip(found, most, strict=True))
-    predicted, _ = work.search_work(Tokens(40, packed, 1, 1), 8, tried)
-    assert 0.5 * predicted < session.layer_tokens < 1.1 * predicted
-
-
-def test_an_evolution_is_estimated_by_its_generations() -> None:
-    options = selectors.read(
-        {"metric": "accuracy", "strategy": "evolutionary", "offspring": 10, "stages": [[3, 50], [1, 500]]}
-    )
-    # Of ten units one and another go greedily; then twelve times ten children on half of the tokens, and three on all.
-    assert evolutionary.tried(options, [2], 10, 100) == {1: 10, 2: 9 + (10 * 0.5 + 3) * (11 + 1)}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "beam", "width": 2},
+        {"strategy": "beam", "width": 2, "units": "mlp", "protect": [0]},
+        {"strategy": "evolutionary", "offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
+    ],
+)
+def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
+    """A search with its rivals and judges, on all samples and on some."""
+    (samples, tokens), selector = lines(40), selectors.read({"metric": "perplexity", **options})
+    units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
+    with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
+        held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
+        contest.run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
+    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
+    assert predicted == pytest.approx(session.layer_tokens, rel=0.1) and naive > predicted
+    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
 
 
 def test_more_samples_cost_in_proportion() -> None:

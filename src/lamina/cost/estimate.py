@@ -11,18 +11,9 @@ from typing import Any
 from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
+from lamina.cost.rehearsal import drawn_work, search_work
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import (
-    TRAINING,
-    benchmark_work,
-    drawn_work,
-    fit_work,
-    layer_flops,
-    search_work,
-    sweep_work,
-    timing_work,
-)
-from lamina.modules import load
+from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
 from lamina.relevance.passes import DRAWN
 from lamina.variant import Variant
 from lamina.workflow import studies
@@ -88,12 +79,8 @@ def works(
         yield Counted("sweep", written, work, naive, flops(model, tokens))
     for (model, calibration, selector), sizes in studies.searches(config).items():
         entry: Any = config.selectors[selector]
-        whole = calibrations[model, calibration]
-        tokens = whole.scaled(round(whole.samples * (1 - entry.held_back)))
-        strategy = load(f"lamina.search.{entry.strategy}")
-        tried = strategy.tried(entry, sizes, sum(entry.free(depth[model])), tokens.stream)
-        written = [paths.search(f"{model}/{calibration}/{selector}")]
-        yield Counted("search", written, *search_work(tokens, depth[model], tried), flops(model, tokens))
+        tokens, written = calibrations[model, calibration], [paths.search(f"{model}/{calibration}/{selector}")]
+        yield Counted("search", written, *search_work(tokens, depth[model], sizes, entry), flops(model, tokens))
     variants = studies.variants(config)
     together: dict[tuple[str, str, str], dict[tuple[tuple[str, float], ...], float]] = {}
     for model, own, selector, recovery in sorted(

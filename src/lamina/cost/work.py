@@ -11,7 +11,6 @@ from typing import Any
 
 from lamina.cost.tokens import Tokens
 from lamina.models.units import all_units
-from lamina.modules import load
 from lamina.sweep.candidates import Candidate, carried, grow, swept
 from lamina.variant import DONOR
 
@@ -50,60 +49,26 @@ def sweep_work(
     if pass_ == "fit":
         # The unpruned model, once for the Gram matrices and once for the errors.
         return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
-    current, removing = _plan(n_layers, removed, kind), pass_ == "removal"
+    current, removing = plan(n_layers, removed, kind), pass_ == "removal"
     there = all_units(n_layers, kind, list(current.removed))
     given = [f"{unit}.{DONOR}{donor}" for unit in there for donor in donors]
     # In the few families with parallel halves, each MLP that is observed costs one layer more.
     wanted, observed = swept(current, [*there, *given], removing=removing)
     tree = grow(carried(wanted.values(), removing), list(observed.values()), n_layers, True)
     each = tokens.rows if removing else tokens.stream
-    return float(tokens.packed * tree.layers), each * _alone(wanted.values(), n_layers)
+    return float(tokens.packed * tree.layers), each * alone(wanted.values(), n_layers)
 
 
-def _plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
-    """The model without `removed` units. Only a run tells which, so they are drawn: the same ones for a `seed`."""
+def plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
+    """A model without `removed` units. Only a run tells which, so they are drawn: the same ones for a `seed`."""
     draw = Random(f"{n_layers} {removed} {kind} {seed}")
     return Candidate(frozenset(draw.sample(all_units(n_layers, kind), removed)))
 
 
-def _alone(models: Iterable[Candidate], n_layers: int) -> float:
-    """Layers that models run one by one. A layer without one half counts as half a layer."""
+def alone(models: Iterable[Candidate], n_layers: int) -> float:
+    """Layers that models run one after the other. A layer without one half counts as half a layer."""
     operations = (operation for model in models for operation in model.operations(n_layers, True))
     return sum(operation.runs * (1 - len(operation.without) / 2) for operation in operations)
-
-
-def drawn_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, options: Any, kind: str) -> tuple[float, float]:
-    """The same for the models that `shapley` or `presence` draws, at most: every order counts as if it ran to its end.
-
-    The metric itself says what it draws: it is told that each model has the value 0.
-    """
-    import numpy as np  # rules import this module, and what they import is light
-
-    current, known = _plan(n_layers, removed, kind), set[Candidate]()
-    there = all_units(n_layers, kind, list(current.removed))
-    work = np.zeros(2)
-
-    def value(lacking: Sequence[frozenset[int]]) -> np.ndarray:
-        new = {current.without(*(there[number] for number in lack)) for lack in lacking} - known
-        known.update(new)
-        work[:] += grow(list(new), [], n_layers, True).layers, _alone(new, n_layers)
-        return np.zeros((len(lacking), 1))
-
-    value([frozenset()])
-    with np.errstate(invalid="ignore"):
-        load(f"lamina.relevance.{pass_}").estimate(len(there), value, None, options, 0)
-    return float(tokens.packed * work[0]), float(tokens.rows * work[1])
-
-
-def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tuple[float, float]:
-    """Layer-tokens of comparing whole sets, `tried` of each size; sets may share more layers, so this is the most.
-
-    A set of n forks from the model at its first removed layer. From there on it runs L · n / (n + 1) layers less n.
-    """
-    # The tree of a sample of random sets says the same as this mean. The sets of a search are not random: which of
-    # them share layers follows from the losses.
-    forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
-    return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
 
 
 def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]) -> tuple[float, float]:
@@ -112,7 +77,7 @@ def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone
     Variants measured `together` share contexts, and layers up to their first difference. Variants with other weights
     are measured `alone`, row by row.
     """
-    drawn = [[_plan(n_layers, size, seed=(draw, n)) for n, size in enumerate(together)] for draw in range(DRAWS)]
+    drawn = [[plan(n_layers, size, seed=(draw, n)) for n, size in enumerate(together)] for draw in range(DRAWS)]
     layers = fmean(grow(models, [], n_layers, True).layers for models in drawn)
     rows = sum(n_layers - n for n in alone)
     engine = tokens.packed * layers + tokens.rows * rows

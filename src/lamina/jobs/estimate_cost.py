@@ -10,7 +10,7 @@ from lamina.workflow import studies
 
 
 class EstimateCost(Job):
-    """The whole configuration, with all defaults; `strategies` are those of its searches, whose trials are counted."""
+    """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
 
     OUTPUTS = {"output": "results/cost.json"}
 
