@@ -44,6 +44,7 @@ from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
 from lamina.streams.sources import Source
 from lamina.sweep import engine, packing, room
+from lamina.sweep.session import Pass
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ class Stages:
         """Every layer's removal, on multiple-choice documents."""
         return self._sweep(self.documents, "removal")
 
-    def _sweep(self, samples: list[Sample], pass_: engine.Pass) -> Work:
+    def _sweep(self, samples: list[Sample], pass_: Pass) -> Work:
         told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
         layer_tokens, _ = work.sweep_work(told, self.preset.layers, 0, pass_, "layer")
         lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]

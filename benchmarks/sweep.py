@@ -35,6 +35,7 @@ from lamina.search.losses import loss_of
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import CURRENT, Candidate, swept
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 
 BUDGET = {"confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20
@@ -96,7 +97,7 @@ class Ways:
     def full(self, outputs: bool = False) -> Result:
         """Every unit on every sample."""
 
-        def measure(session: engine.Session, units: list[str], removed: list[str]) -> None:
+        def measure(session: Session, units: list[str], removed: list[str]) -> None:
             session.sweep(units, removed)
 
         return self._sessions(measure, outputs)
@@ -110,7 +111,7 @@ class Ways:
         return self._budget(race, seed)
 
     def _budget(self, budget: ModuleType, seed: int) -> Result:
-        def measure(session: engine.Session, units: list[str], removed: list[str]) -> str | None:
+        def measure(session: Session, units: list[str], removed: list[str]) -> str | None:
             current = Candidate(frozenset(removed))
             wanted, seen = swept(current, units)
             named = {wanted[unit]: unit for unit in units}
@@ -124,7 +125,7 @@ class Ways:
         return self._sessions(measure)
 
     def _sessions(
-        self, measure: Callable[[engine.Session, list[str], list[str]], str | None], outputs: bool = False
+        self, measure: Callable[[Session, list[str], list[str]], str | None], outputs: bool = False
     ) -> Result:
         removed: list[str] = []
         first, done, count = None, 0.0, 0

@@ -23,6 +23,7 @@ from lamina.search.losses import loss_of
 from lamina.sweep import engine
 from lamina.sweep.candidates import CURRENT, Candidate, swept
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
@@ -48,7 +49,7 @@ def sweeps(rows: list[dict[str, Any]], removed: int = 0) -> pa.Table:
 
 
 def evaluator(
-    session: engine.Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
+    session: Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
 ) -> Evaluator:
     """An evaluator of single removals, named as a sweep names them; it may look at the streams as well."""
     current = Candidate(frozenset(removed))

@@ -17,6 +17,7 @@ from lamina.models.surgery import removed_layers, runs
 from lamina.models.units import all_units
 from lamina.sweep import candidates, engine
 from lamina.sweep.candidates import Candidate, grow
+from lamina.sweep.session import Session
 from tests.unit import tiny
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
 
@@ -159,7 +160,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(monkeypatch:
     model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
     whole = engine.sweep(model, samples, units)
     failed: list[weakref.ref] = []
-    forward = engine.Session._forward
+    forward = Session._forward
 
     def small_machine(self, lines, wanted, observed) -> None:  # type: ignore[no-untyped-def]
         gc.disable()  # what a cycle keeps would be freed on a GPU that is full only by chance
@@ -170,7 +171,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(monkeypatch:
             raise torch.cuda.OutOfMemoryError
         forward(self, lines, wanted, observed)
 
-    monkeypatch.setattr(engine.Session, "_forward", small_machine)
+    monkeypatch.setattr(Session, "_forward", small_machine)
     try:
         halved = engine.sweep(model, samples, units)
     finally:

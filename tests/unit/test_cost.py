@@ -27,6 +27,7 @@ from lamina.search.trials import Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
 from lamina.sweep.candidates import Candidate, swept
+from lamina.sweep.session import Pass, Session
 from lamina.tables import store
 from tests.unit import tiny
 
@@ -58,7 +59,7 @@ def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
 @pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
 @pytest.mark.parametrize("pass_", ["removal", "stream"])
 @pytest.mark.parametrize("removed", [0, 2])
-def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: engine.Pass, removed: int) -> None:
+def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pass, removed: int) -> None:
     samples, tokens = lines()
     gone = sorted(work.plan(5, removed, kind).removed)
     with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
@@ -134,8 +135,8 @@ def test_drawn_models_do_the_estimated_work(
     """Of the run that has the estimate's plan and seed."""
     (samples, tokens), metric, opened = lines(), type(options).__name__.lower(), []
     options = options.model_copy(update={"value": "perplexity"})
-    start = engine.Session.share
-    monkeypatch.setattr(engine.Session, "share", lambda session, *way: (opened.append(session), start(session, *way)))
+    start = Session.share
+    monkeypatch.setattr(Session, "share", lambda session, *way: (opened.append(session), start(session, *way)))
     calibration, told = Calibration(tuple(samples), {}), {"options": options.model_dump(), "score": "acc", "seed": 0}
     gone = sorted(work.plan(6, 1, kind).removed)
     coalitions.rows(tiny.model(depth=6), calibration, all_units(6, kind, gone), gone, metric, told, 10_000)

@@ -18,6 +18,7 @@ from lamina.search.plans import protected_layers
 from lamina.streams.sources import Source
 from lamina.sweep import engine, forking, room
 from lamina.sweep.candidates import CURRENT, Candidate, swept
+from lamina.sweep.session import Pass
 
 
 def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
@@ -60,7 +61,7 @@ def rows(
     if job.budget or job.loop or job.donors:
         return _evaluated(job, model, manifest, read, units, removed, tokens)
     names = [CURRENT, *units] if job.block == 0 else units
-    pass_ = cast(engine.Pass, job.pass_)
+    pass_ = cast(Pass, job.pass_)
     return engine.sweep(model, calibration.samples, units, removed, pass_, tokens, progress=progress).rows(names)
 
 

@@ -23,6 +23,7 @@ from lamina.streams.sources import Source
 from lamina.sweep import engine, room
 from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 from lamina.tables import store
 
 # Columns of table `sweeps` for which outputs need not be compared with the unpruned model's.
@@ -109,7 +110,7 @@ def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
     return {**job.keys, "removed": size}
 
 
-def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session) -> str | None:
+def _refusal(job: SearchPlans, calibration: Calibration, session: Session) -> str | None:
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
     rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **job.keys)

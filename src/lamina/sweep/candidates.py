@@ -108,19 +108,9 @@ def swept(
 ) -> tuple[dict[str, Candidate], dict[str, Observation]]:
     """What a sweep measures: `current`, `current` after each removal, and what each unit does to the stream.
 
-    Parameters
-    ----------
-    units
-        Each of them leaves `current`, or is a donor's layer that takes the place of one of its layers.
-    parallel
-        Numbers of the layers whose halves both read the layer's input.
-    removing
-        Whether removals are measured. The observations alone show what enters and leaves each unit.
-
-    Returns
-    -------
-    candidates : by unit, and `current` by the name CURRENT.
-    observations : by unit; a donor's layer has none.
+    Gives the candidates by unit, `current` by the name CURRENT, and the observations by unit. A unit may be a donor's
+    layer, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose halves both
+    read the layer's input. Without `removing`, `current` is the only candidate.
 
     Raises
     ------

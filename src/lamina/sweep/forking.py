@@ -234,16 +234,12 @@ def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
 
 def parallel(layers: Iterable[nn.Module]) -> list[int]:
     """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
-    return [number for number, layer in enumerate(layers) if _is_parallel(layer)]
-
-
-def _is_parallel(layer: nn.Module) -> bool:
-    config = getattr(layer, "config", None)
-    for name in ("use_parallel_residual", "parallel_attn"):
-        for holder in (layer, config):
-            if isinstance(getattr(holder, name, None), bool):
-                return bool(getattr(holder, name))
-    return False
+    names, numbers = ("use_parallel_residual", "parallel_attn"), []
+    for number, layer in enumerate(layers):
+        said = [getattr(holder, name, None) for name in names for holder in (layer, getattr(layer, "config", None))]
+        if next((answer for answer in said if isinstance(answer, bool)), False):
+            numbers.append(number)
+    return numbers
 
 
 def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:
