@@ -164,7 +164,7 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         contest.run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
-    assert predicted == pytest.approx(session.layer_tokens, rel=0.1) and naive > predicted
+    assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
     assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
 
 

@@ -314,6 +314,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         # What `make plan` prints, and what the figure of costs draws.
         *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work", "peaks", "counting")),
+        ("cost/rehearsal.py", ("estimate_cost",), True),
+        ("cost/rehearsal.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
+        ("models/surgery.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
         ("workflow/studies.py", ("estimate_cost", "lamina.workflow.studies"), True),
         ("cost/work.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
         ("relevance/passes.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),

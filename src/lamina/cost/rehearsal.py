@@ -3,6 +3,7 @@
 The engine's tree counts the models that they ask for. They are told losses that are 0, or random numbers.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from lamina.search import contest
 from lamina.search.trials import Trials
 from lamina.sweep.candidates import Candidate, grow
 
-SAMPLES = 100  # at most, that stand for those of a calibration
+SAMPLES = 100  # which stand for those of a calibration
 
 
 def drawn_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, options: Any, kind: str) -> tuple[float, float]:
@@ -42,22 +43,25 @@ def drawn_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, options:
 def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any) -> tuple[float, float]:
     """Layer-tokens of a search for sets of these sizes, with its rivals and judges, by the engine and naively.
 
-    `options` are those of the selector. With random losses a search asks for as many sets as with true ones, and they
-    have about as many layers in common.
+    `options` are those of the selector. Units lose random amounts, so that the sets that a search keeps have units in
+    common, as with true losses.
     """
-    count, draw, work = min(SAMPLES, tokens.samples), np.random.default_rng(0), np.zeros(2)
+    draw, work = np.random.default_rng(0), np.zeros(2)
+    lost = defaultdict[str, float](draw.random)
 
     class Rehearsed:
         def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            losses = draw.random((len(candidates), len(list(numbers))))
-            work[:] += _layers(candidates, n_layers) * losses.shape[1] / count
-            return losses
+            shown = len(list(numbers))
+            work[:] += _layers(candidates, n_layers) * shown / SAMPLES
+            # What units lose together is more or less than the sum.
+            sums = [sum(lost[unit] for unit in sorted(each.removed)) for each in candidates]
+            return (np.array(sums) * draw.uniform(0.5, 1.5, len(sums)))[:, None].repeat(shown, axis=1)
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
-    held_back, seen = np.split(np.arange(count), [max(1, round(count * options.held_back))])
-    lengths = np.full(count, tokens.stream / count)
-    contest.run(Trials(Rehearsed(), count), units, sizes, options, seen, held_back, lengths)
+    held_back, seen = np.split(np.arange(SAMPLES), [min(max(1, round(SAMPLES * options.held_back)), SAMPLES - 1)])
+    lengths = np.full(SAMPLES, tokens.stream / SAMPLES)
+    contest.run(Trials(Rehearsed(), SAMPLES), units, sizes, options, seen, held_back, lengths)
     return float(tokens.packed * work[0]), float(tokens.rows * work[1])
 
 
