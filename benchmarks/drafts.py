@@ -31,6 +31,7 @@ from lamina.figures.style import Z95
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
+from lamina.models.units import all_units
 from lamina.recovery import ghost
 from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table
@@ -39,7 +40,7 @@ from lamina.search import looped
 from lamina.search.looped import Repairs
 from lamina.streams.sources import Source
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 SELECTORS = {"accuracy": ("accuracy", False), "acceptance": ("acceptance", False), "looped": ("acceptance", True)}
@@ -57,8 +58,8 @@ def next_unit(
 ) -> str:
     """The layer that an iterative selector removes next."""
     current, depth = Candidate(frozenset(removed)), engine.layer_count(model)
-    wanted = {engine.CURRENT: current}
-    wanted |= {unit: current.without(unit) for unit in engine.all_units(depth, "layer", removed)}
+    wanted = {CURRENT: current}
+    wanted |= {unit: current.without(unit) for unit in all_units(depth, "layer", removed)}
     with engine.opened(model, samples) as session:
         measuring = looped.Looped(session, repairs) if repairs else session
         measuring.measure(range(len(samples)), wanted)

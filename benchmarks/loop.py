@@ -20,30 +20,30 @@ from cases import Case, cases
 
 from lamina.config.recoveries import Ghost
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.recovery import ghost
 from lamina.search import looped
 from lamina.streams.sources import Source
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import Candidate, swept
 
 
 def plain(case: Case, tokens: int) -> float:
     """Every removal as it is; gives the layer-tokens."""
     depth = engine.layer_count(case.model)
     with engine.opened(case.model, case.samples, tokens, outputs=False) as session:
-        session.sweep(engine.all_units(depth, "layer"), [])
+        session.sweep(all_units(depth, "layer"), [])
     return session.layer_tokens
 
 
 def in_the_loop(case: Case, tokens: int) -> float:
     """Every removal repaired, by patches of the other fold; gives the layer-tokens."""
-    units = engine.all_units(engine.layer_count(case.model), "layer")
-    wanted = {engine.CURRENT: Candidate()} | {unit: Candidate(frozenset([unit])) for unit in units}
+    units = all_units(engine.layer_count(case.model), "layer")
+    wanted, observed = swept(Candidate(), units)
     sources = [Source([sample.sequence() for sample in case.samples])]
     with counted(case) as passes:
         repairs = looped.fitted(case.model, sources, wanted.values(), Ghost(), 0)
     with engine.opened(case.model, case.samples, tokens, outputs=False) as session:
-        observed = {unit: session.observation(Candidate(), unit) for unit in units}
         looped.Looped(session, repairs).measure(range(len(case.samples)), wanted, observed)
     return session.layer_tokens + sum(passes)
 

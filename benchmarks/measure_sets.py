@@ -26,7 +26,7 @@ from lamina.models.load import load_model
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 SEED = 0
@@ -87,9 +87,7 @@ if __name__ == "__main__":
         args.folder.mkdir(parents=True, exist_ok=True)
         (args.folder / "sets.json").write_text(json.dumps({**keys, "score": context.score, "sets": chosen}))
         names = {" ".join(each["units"]) for each in chosen}
-        candidates = {engine.CURRENT: Candidate()} | {
-            name: Candidate(frozenset(name.split())) for name in sorted(names)
-        }
+        candidates = {CURRENT: Candidate()} | {name: Candidate(frozenset(name.split())) for name in sorted(names)}
         samples = calibrations.read(paths.calibration(args.model, args.calibration, args.results)).samples
         model = load_model(seal.read_json(paths.manifest(args.model, args.results)))
         _, judging = questions(len(samples))

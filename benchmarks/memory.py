@@ -13,6 +13,7 @@ import sys
 import torch
 from cases import deep_model, pass_bytes, peak_of, random_documents
 
+from lamina.models.units import all_units
 from lamina.sweep import engine, packing
 
 BUDGETS = (32768, 65536, 131072)  # predicted to need 0.25, 0.5 and 1 GB
@@ -23,7 +24,7 @@ def measure(tokens: int) -> dict[str, float]:
     torch.set_num_threads(1)
     model = deep_model()
     samples = random_documents(2 * tokens // (25 * 90), (40, 80), 4, (4, 12))
-    units = engine.all_units(engine.layer_count(model), "layer")
+    units = all_units(engine.layer_count(model), "layer")
     engine.sweep(model, samples[:2], units[:1])
     peak = peak_of(lambda: engine.sweep(model, samples, units, tokens=tokens))
     longest = max(len(packing.pack(0, sample)[0].tokens) for sample in samples)

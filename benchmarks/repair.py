@@ -34,6 +34,7 @@ from lamina.config.metrics import METRICS
 from lamina.data.calibrations import chance_accuracy
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
+from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import block, exact, looped
@@ -43,7 +44,7 @@ from lamina.search.losses import loss_of
 from lamina.search.plans import Plan, Request, Step
 from lamina.streams.capture import capture
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 # Without a metric: the case's own, accuracy for questions and loss for text.
@@ -100,7 +101,7 @@ class Selection:
     def _next(self, removed: Sequence[str], metric: str, repairs: Repairs | None) -> str:
         """The unit that an iterative selector removes next."""
         case, current = self.case, Candidate(frozenset(removed))
-        units = engine.all_units(case.depth, "layer", removed)
+        units = all_units(case.depth, "layer", removed)
         chance = chance_accuracy(case.calibration, case.model.config.vocab_size)
         chosen = None
         pass_ = METRICS[metric].pass_
@@ -113,7 +114,7 @@ class Selection:
             named = {current.without(unit): unit for unit in units}
             with engine.opened(case.model, case.calibration, TOKENS, False) as session:
                 measuring = Looped(session, repairs) if repairs else session
-                names = named | {current: engine.CURRENT}
+                names = named | {current: CURRENT}
                 evaluator = Evaluator(measuring, loss_of(metric, "acc_norm"), [current], names)
                 chosen = exact.run(evaluator, list(named), {"seed": case.seed}, chance)
             if chosen is not None:

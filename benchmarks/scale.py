@@ -36,6 +36,7 @@ from lamina.evaluation.tasks import VariantLM
 from lamina.healing import lora, training
 from lamina.models.load import device
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.recovery import check, ghost
 from lamina.streams import footprint, taps
 from lamina.streams.batches import TOKENS
@@ -43,6 +44,7 @@ from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
 from lamina.streams.sources import Source
 from lamina.sweep import engine, packing, room
+from lamina.sweep.session import Pass
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Stages:
         self.sequences = [tuple(draw.randrange(4, preset.vocabulary) for _ in range(size)) for size in lengths]
         self.documents = random_documents(preset.documents[0], preset.documents[1], 4, (1, 4))
         self.shape = Shape.of(self.model.config, self.model.dtype.itemsize)
-        self.units = engine.all_units(preset.layers, "layer")
+        self.units = all_units(preset.layers, "layer")
         layers = sum(weight.numel() for weight in layers_of(self.model).parameters())
         self.manifest = {"layer_parameters": layers / preset.layers, "hidden_size": preset.channels}
         self.manifest["vocabulary"] = preset.vocabulary
@@ -162,7 +164,7 @@ class Stages:
         """Every layer's removal, on multiple-choice documents."""
         return self._sweep(self.documents, "removal")
 
-    def _sweep(self, samples: list[Sample], pass_: engine.Pass) -> Work:
+    def _sweep(self, samples: list[Sample], pass_: Pass) -> Work:
         told, streams = counted(samples), 1 + len(self.units) * (pass_ == "removal")
         layer_tokens, _ = work.sweep_work(told, self.preset.layers, 0, pass_, "layer")
         lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample)]

@@ -30,6 +30,7 @@ from repair import Case, embedded
 from lamina.config import metrics, selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
+from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.search import beam, block, deepest, evolutionary
@@ -40,7 +41,7 @@ from lamina.search.plans import Plan, Request, Step
 from lamina.search.trials import Search, Trials
 from lamina.streams.capture import capture
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
 from lamina.tables import store
 
@@ -62,7 +63,7 @@ class Chooser:
 
     def __init__(self, case: Case) -> None:
         self.case, self.count = case, len(case.calibration)
-        self.units = engine.all_units(case.depth, "layer")
+        self.units = all_units(case.depth, "layer")
         self.calibration = calibrations.build(case.calibration, case.model.config.vocab_size)
         self.chance = float(self.calibration.facts["chance_accuracy"])
         self._swept: dict[tuple[str, bool, tuple[str, ...]], pa.Table] = {}
@@ -72,11 +73,11 @@ class Chooser:
         """Rows of table `sweeps` of a pass over what is left."""
         key = (pass_, outputs, tuple(sorted(removed)))
         if key not in self._swept:
-            case, units = self.case, engine.all_units(self.case.depth, "layer", removed)
+            case, units = self.case, all_units(self.case.depth, "layer", removed)
             place: tuple[Any, ...] = (case.model, case.calibration, units, removed, pass_)
             if pass_ in ("removal", "stream"):
                 scores = engine.sweep(*place, TOKENS, outputs)  # type: ignore[arg-type]
-                rows = scores.rows([engine.CURRENT, *units])
+                rows = scores.rows([CURRENT, *units])
             else:
                 module = importlib.import_module(metrics.MODULES[pass_])
                 if pass_ in DRAWN:
@@ -188,7 +189,7 @@ class Study:
         began, chooser = time.monotonic(), self.chooser
         if not (sweeps := self.path.with_suffix(".sweeps")).exists():
             parts = [chooser.sweep(pass_) for pass_ in ("removal", "fit", "gradient", "shapley", "presence")]
-            measured = [part.filter(pc.not_equal(part["unit"], engine.CURRENT)) for part in parts[1:]]
+            measured = [part.filter(pc.not_equal(part["unit"], CURRENT)) for part in parts[1:]]
             store.write(sweeps, pa.concat_tables([parts[0], *measured]), {"chance": str(chooser.chance)})
         for metric, strategy, way in self._ways(part):
             if not any((row["metric"], row["strategy"]) == (metric, strategy) for row in self.rows):

@@ -22,6 +22,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from lamina.data.calibrations import Row, Sample
 from lamina.models.boundary import share
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.sweep import engine
 
 
@@ -76,7 +77,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     base, samples = model(told.layers, told.width), questions(told.samples)
-    units = engine.all_units(told.layers, "layer")
+    units = all_units(told.layers, "layer")
     known = share(base)
     with counted(known) as proof:
         opening(known, samples)

@@ -29,7 +29,7 @@ from metric_power import METRICS, averaging, correlations, only, sweeps
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking, was_measured
-from lamina.sweep.engine import CURRENT
+from lamina.sweep.candidates import CURRENT
 from lamina.tables import store
 
 BOOTSTRAPS = 2000

@@ -28,12 +28,14 @@ from transformers import AutoTokenizer
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.models.boundary import share
 from lamina.models.surgery import remove
+from lamina.models.units import all_units
 from lamina.search import exact, race
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine, packing
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate, swept
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 
 BUDGET = {"confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20
@@ -76,10 +78,10 @@ class Ways:
         first, done, count = None, 0.0, 0
         depth = engine.layer_count(self.case.model)
         for _ in range(self.case.steps):
-            units = engine.all_units(depth, "layer", removed)
-            scores = Scores(self.case.samples, [engine.CURRENT, *units])
+            units = all_units(depth, "layer", removed)
+            scores = Scores(self.case.samples, [CURRENT, *units])
             for number, unit in enumerate(scores.names):
-                gone = removed + [unit] * (unit != engine.CURRENT)
+                gone = removed + [unit] * (unit != CURRENT)
                 self.lm._model = remove(share(self.case.model), gone) if gone else self.case.model
                 answered = self.lm._loglikelihood_tokens(self.requests, disable_tqdm=True)
                 scores.loglikelihood[number] = [score for score, _ in answered]
@@ -95,7 +97,7 @@ class Ways:
     def full(self, outputs: bool = False) -> Result:
         """Every unit on every sample."""
 
-        def measure(session: engine.Session, units: list[str], removed: list[str]) -> None:
+        def measure(session: Session, units: list[str], removed: list[str]) -> None:
             session.sweep(units, removed)
 
         return self._sessions(measure, outputs)
@@ -109,12 +111,13 @@ class Ways:
         return self._budget(race, seed)
 
     def _budget(self, budget: ModuleType, seed: int) -> Result:
-        def measure(session: engine.Session, units: list[str], removed: list[str]) -> str | None:
+        def measure(session: Session, units: list[str], removed: list[str]) -> str | None:
             current = Candidate(frozenset(removed))
-            named = {current.without(unit): unit for unit in units}
-            observed = {candidate: session.observation(current, unit) for candidate, unit in named.items()}
+            wanted, seen = swept(current, units)
+            named = {wanted[unit]: unit for unit in units}
+            observed = {wanted[unit]: look for unit, look in seen.items()}
             loss = loss_of(self.case.metric, "acc_norm")
-            evaluator = Evaluator(session, loss, [current], named | {current: engine.CURRENT}, observed)
+            evaluator = Evaluator(session, loss, [current], named | {current: CURRENT}, observed)
             options = BUDGET | {"seed": seed, "step": len(removed) + 1}
             chosen = budget.run(evaluator, list(named), options, self.chance)
             return named[chosen] if chosen else None
@@ -122,16 +125,16 @@ class Ways:
         return self._sessions(measure)
 
     def _sessions(
-        self, measure: Callable[[engine.Session, list[str], list[str]], str | None], outputs: bool = False
+        self, measure: Callable[[Session, list[str], list[str]], str | None], outputs: bool = False
     ) -> Result:
         removed: list[str] = []
         first, done, count = None, 0.0, 0
         for _ in range(self.case.steps):
-            units = engine.all_units(engine.layer_count(self.case.model), "layer", removed)
+            units = all_units(engine.layer_count(self.case.model), "layer", removed)
             with engine.opened(self.case.model, self.case.samples, self.tokens, outputs) as session:
                 chosen = measure(session, units, removed)
             first, done = first or session.scores, done + session.layer_tokens
-            count += int(session.scores.seen.sum() - session.scores.seen[session.scores.index[engine.CURRENT]].sum())
+            count += int(session.scores.seen.sum() - session.scores.seen[session.scores.index[CURRENT]].sum())
             removed.append(chosen or self.least(session.scores))
         assert first is not None
         return Result(removed, first, done, count)
@@ -146,7 +149,7 @@ class Ways:
             else:
                 right[:, number] = scores.correct(everyone, number, normalised=True)
         seen = scores.seen.sum(axis=1)
-        places = {int(unit): place for unit, place in scores.index.items() if unit != engine.CURRENT}
+        places = {int(unit): place for unit, place in scores.index.items() if unit != CURRENT}
         best = max(places, key=lambda n: (seen[places[n]], right[places[n]][scores.seen[places[n]]].sum(), n))
         return str(best)
 

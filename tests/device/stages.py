@@ -28,6 +28,7 @@ from lamina.healing.training import Source as Training
 from lamina.models import donors, export
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
+from lamina.models.units import all_units
 from lamina.passes import coalitions, residuals, weights
 from lamina.recovery import check, fit_rows, patch, protocol, refit, shared, weighing
 from lamina.recovery.protocol import Fitted, Source
@@ -39,7 +40,7 @@ from lamina.search.losses import loss_of
 from lamina.search.trials import Trials
 from lamina.streams import capture
 from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from tests.device.world import DEPTH, UNITS, World
 
 Stage = Callable[[World], Any]
@@ -68,13 +69,13 @@ def capture_activations(world: World) -> Any:
 
 @stage("layer", "attention", "mlp")
 def sweep_removal(world: World, kind: str) -> Any:
-    units = engine.all_units(DEPTH, kind)
-    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([engine.CURRENT, *units])
+    units = all_units(DEPTH, kind)
+    return engine.sweep(world.model(), world.samples, units, [], "removal", world.tokens).rows([CURRENT, *units])
 
 
 @stage()
 def sweep_removal_of_a_cut_model(world: World) -> Any:
-    units = engine.all_units(DEPTH, "layer", ["2"])
+    units = all_units(DEPTH, "layer", ["2"])
     return engine.sweep(world.model(), world.samples, units, ["2"], "removal", world.tokens).rows(units)
 
 

@@ -11,6 +11,7 @@ from lamina.evaluation import efficiency
 from lamina.healing import training
 from lamina.models.load import load_model
 from lamina.sweep import engine
+from lamina.sweep.scores import Scores
 from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import Machine, pretended
@@ -18,14 +19,14 @@ from tests.device.stages import STAGES
 from tests.device.world import UNITS, World
 
 
-def needed(world: World, tokens: int) -> tuple[int, engine.Scores, int]:
+def needed(world: World, tokens: int) -> tuple[int, Scores, int]:
     """Bytes at the widest place of a sweep, its scores, and the layer-tokens that it ran."""
     with pretended() as machine:
         scores, ran = swept(world, tokens, machine)
         return machine.cards[0].peak, scores, ran
 
 
-def swept(world: World, tokens: int, machine: Machine) -> tuple[engine.Scores, int]:
+def swept(world: World, tokens: int, machine: Machine) -> tuple[Scores, int]:
     model = load_model(world.manifest())
     with engine.opened(model, world.samples, tokens) as session:
         session.sweep(UNITS)

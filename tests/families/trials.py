@@ -22,6 +22,7 @@ from lamina.healing import lora
 from lamina.models import export, proof
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
+from lamina.models.units import all_units
 from lamina.sweep import engine
 from lamina.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY
@@ -152,7 +153,7 @@ def scored(model: Any, rows: Sequence[Row]) -> torch.Tensor:
 
 def sweep(model: PreTrainedModel, folder: Path, kind: str = "layer") -> None:
     layers, rows = stack(model), [row for sample in samples() for row in sample.rows]
-    units = engine.all_units(len(layers), kind)
+    units = all_units(len(layers), kind)
     oracle = {"none": scored(model, rows)}
     found = engine.sweep(model, samples(), units)
     for unit in units:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
 from lamina.search import exact, race
@@ -20,8 +21,9 @@ from lamina.search.betting import log_evidence
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate, swept
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
@@ -47,20 +49,21 @@ def sweeps(rows: list[dict[str, Any]], removed: int = 0) -> pa.Table:
 
 
 def evaluator(
-    session: engine.Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
+    session: Session, metric: str, removed: tuple[str, ...], units: list[str], observe: bool = False
 ) -> Evaluator:
     """An evaluator of single removals, named as a sweep names them; it may look at the streams as well."""
     current = Candidate(frozenset(removed))
-    without = {current.without(unit): unit for unit in units}
-    looks = {candidate: session.observation(current, unit) for candidate, unit in without.items() if observe}
-    return Evaluator(session, loss_of(metric, "acc_norm"), [current], {current: engine.CURRENT, **without}, looks)
+    wanted, observed = swept(current, units)
+    looks = {wanted[unit]: look for unit, look in observed.items() if observe}
+    named = {candidate: unit for unit, candidate in wanted.items()}
+    return Evaluator(session, loss_of(metric, "acc_norm"), [current], named, looks)
 
 
 @cache
 def _random_sweep(seed: int, removed: tuple[str, ...]) -> tuple[PreTrainedModel, Scores]:
     """A model of eight layers, and every layer's removal on samples of all kinds."""
     model, samples = tiny.model(depth=8), random_samples(seed, count=90, kinds=("choices", "generated", "text"))
-    return model, engine.sweep(model, samples, engine.all_units(8, "layer", removed), removed)
+    return model, engine.sweep(model, samples, all_units(8, "layer", removed), removed)
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "perplexity", "output_kl", "output_js", "output_cosine", "output_norm"])
@@ -85,7 +88,7 @@ def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str,
 
 def test_what_left_early_has_a_bound_and_no_mean() -> None:
     """The bound counts every sample that was not seen as harmless, and is not above what the full sweep says."""
-    model, units = tiny.model(depth=6), engine.all_units(6, "layer")
+    model, units = tiny.model(depth=6), all_units(6, "layer")
     samples = random_samples(1, count=120, kinds=("choices",))
     whole = engine.sweep(model, samples, units)
     candidates = [Candidate(frozenset({unit})) for unit in units]
@@ -192,7 +195,7 @@ def test_exact_keeps_units_that_tie(tie: bool) -> None:
             layer.self_attn.o_proj.weight.zero_()
             layer.mlp.down_proj.weight.zero_()
     samples = random_samples(3, count=120)
-    units = engine.all_units(6, "layer")
+    units = all_units(6, "layer")
     candidates = [Candidate(frozenset({unit})) for unit in units]
     with engine.opened(model, samples) as session:
         asked = evaluator(session, "output_kl", (), units)
@@ -208,7 +211,7 @@ def test_exact_keeps_units_that_tie(tie: bool) -> None:
 
 def test_an_evaluator_measures_once_what_is_asked_in_parts() -> None:
     """In any order and with anything asked again, the numbers are the sweep's, and a pass runs only what is missing."""
-    model, samples, units = tiny.model(), random_samples(5, count=20), engine.all_units(5, "layer")
+    model, samples, units = tiny.model(), random_samples(5, count=20), all_units(5, "layer")
     whole = engine.sweep(model, samples, units, outputs=False)
     zero, one, two, three, four = (Candidate(frozenset({unit})) for unit in units)
     with engine.opened(model, samples, outputs=False) as session:
@@ -247,7 +250,7 @@ class Replay:
     def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
         """What the model before the removal did; it lacks no unit that the sweep measured."""
         assert not any(candidate.removed & self.full.index.keys() for candidate in candidates)
-        return self.full.rows([engine.CURRENT])
+        return self.full.rows([CURRENT])
 
     def unit(self, candidate: Candidate) -> str:
         """The last unit that the candidate lacks, of those that the sweep measured."""
@@ -264,7 +267,7 @@ def _reference() -> tuple[PreTrainedModel, Any]:
 def _swept(task: str, removed: tuple[str, ...], count: int = 300) -> tuple[Scores, list[Sample]]:
     model, recorder = _reference()
     samples = lm_tasks.task_samples(lm_tasks.task_object(task, ROOT, split="train"), recorder, count, 0)
-    return engine.sweep(model, samples, engine.all_units(12, "layer", removed), removed, outputs=False), samples
+    return engine.sweep(model, samples, all_units(12, "layer", removed), removed, outputs=False), samples
 
 
 @pytest.mark.parametrize("task", ["microworld_facts", "microworld_addition", "microworld_sorting"])

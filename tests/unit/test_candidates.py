@@ -14,8 +14,10 @@ from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
+from lamina.models.units import all_units
 from lamina.sweep import candidates, engine
 from lamina.sweep.candidates import Candidate, grow
+from lamina.sweep.session import Session
 from tests.unit import tiny
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
 
@@ -143,7 +145,7 @@ def test_work_of_a_pass_is_what_its_tree_says() -> None:
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])
 def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
     """Every group carries the unpruned model to be compared with, and the model that is observed."""
-    model, samples, units = tiny.model(), random_samples(5, count=5), engine.all_units(DEPTH, "mlp", ["2.mlp"])
+    model, samples, units = tiny.model(), random_samples(5, count=5), all_units(DEPTH, "mlp", ["2.mlp"])
     whole = engine.sweep(model, samples, units, ["2.mlp"])
     parts = engine.sweep(model, samples, units, ["2.mlp"], tokens=tokens)
     for name in ("output_kl", "output_norm"):
@@ -155,10 +157,10 @@ def test_groups_under_a_small_budget_change_nothing(tokens: int) -> None:
 
 
 def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, samples, units = tiny.model(), random_samples(6, count=7), engine.all_units(DEPTH, "layer")
+    model, samples, units = tiny.model(), random_samples(6, count=7), all_units(DEPTH, "layer")
     whole = engine.sweep(model, samples, units)
     failed: list[weakref.ref] = []
-    forward = engine.Session._forward
+    forward = Session._forward
 
     def small_machine(self, lines, wanted, observed) -> None:  # type: ignore[no-untyped-def]
         gc.disable()  # what a cycle keeps would be freed on a GPU that is full only by chance
@@ -169,7 +171,7 @@ def test_out_of_memory_halves_the_pass_with_the_failed_tensors_gone(monkeypatch:
             raise torch.cuda.OutOfMemoryError
         forward(self, lines, wanted, observed)
 
-    monkeypatch.setattr(engine.Session, "_forward", small_machine)
+    monkeypatch.setattr(Session, "_forward", small_machine)
     try:
         halved = engine.sweep(model, samples, units)
     finally:

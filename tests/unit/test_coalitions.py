@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS, Presence, Shapley
 from lamina.data.calibrations import Calibration, Sample, chance_accuracy
+from lamina.models.units import all_units
 from lamina.passes import coalitions
 from lamina.relevance import presence, shapley
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
-from lamina.sweep import engine
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
@@ -188,7 +188,7 @@ def test_shapley_of_layers_equals_loops_over_cut_models(family: str, local: int 
 
 @pytest.mark.parametrize(("family", "kind"), [("llama", "attention"), ("gpt2", "mlp")])
 def test_presence_of_halves_equals_loops_over_cut_models(family: str, kind: str) -> None:
-    model, samples, units = tiny.model(family), random_samples(2, count=6), engine.all_units(5, kind)
+    model, samples, units = tiny.model(family), random_samples(2, count=6), all_units(5, kind)
     table = swept(model, samples, units, [], "presence", value="margin", kept=0.6)
     value = {lacking: margins(model, samples, list(lacking)) for lacking in combinations(units, 2)}
     for row, unit in enumerate(units, start=1):
@@ -203,7 +203,7 @@ def test_a_generated_answer_is_never_a_guess() -> None:
     samples = random_samples(2, count=count, kinds=("generated",))
     calibration = Calibration(tuple(samples), {"chance_accuracy": 0.0})
     told = {"options": {"draws": 8}, "score": "acc", "seed": 0}
-    units = engine.all_units(5, "layer")
+    units = all_units(5, "layer")
     rows = coalitions.rows(tiny.model(), calibration, units, [], "presence", told, 4000)
     assert not any(row["correct"] for row in rows[:count])
     assert [row["presence"] for row in rows[count:]] == [None] * (5 * count)
@@ -211,7 +211,7 @@ def test_a_generated_answer_is_never_a_guess() -> None:
 
 @pytest.mark.parametrize("metric", ["shapley", "presence"])
 def test_a_model_at_chance_is_refused_and_one_that_is_not_is_ranked(metric: str, tmp_path: Any) -> None:
-    model, units = tiny.model(), engine.all_units(5, "layer")
+    model, units = tiny.model(), all_units(5, "layer")
     samples = random_samples(3, count=40)
     table = swept(model, samples, units, [], metric)
     store.write(tmp_path / "sweep.parquet", table)

@@ -11,22 +11,25 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config import recoveries, selectors
 from lamina.config.metrics import Presence, Shapley
-from lamina.cost import forecast, pace, work
+from lamina.cost import counting, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
+from lamina.data.calibrations import Calibration, Sample
+from lamina.models.structure import layers_of
+from lamina.models.units import all_units
+from lamina.passes import coalitions
 from lamina.recovery import weighing
-from lamina.relevance import presence, shapley
-from lamina.search import beam, evolutionary
+from lamina.search import contest
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
-from lamina.search.trials import Search, Trials
+from lamina.search.trials import Trials
 from lamina.streams import sources
 from lamina.sweep import engine, packing
-from lamina.sweep.candidates import Candidate, grow
+from lamina.sweep.candidates import Candidate, swept
+from lamina.sweep.session import Pass, Session
 from lamina.tables import store
 from tests.unit import tiny
-from tests.unit.test_sweep import random_samples
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -37,7 +40,7 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
-    units = engine.all_units(12, "layer", removed)
+    units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:
         session.sweep(units, removed)
     packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
@@ -47,6 +50,33 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
     assert session.layer_tokens == pytest.approx(predicted, rel=0.15)
 
 
+def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
+    """Samples of one row each, as long as each other: no batch of them has padding."""
+    samples = tiny.samples(tiny.tokens(count, length).tolist(), context=length // 2)
+    return samples, counting.counted(samples)
+
+
+@pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
+@pytest.mark.parametrize("pass_", ["removal", "stream"])
+@pytest.mark.parametrize("removed", [0, 2])
+def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pass, removed: int) -> None:
+    samples, tokens = lines()
+    gone = sorted(work.plan(5, removed, kind).removed)
+    with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
+        session.sweep(all_units(5, kind, gone), gone, pass_)
+    assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
+
+
+def test_a_sweep_with_donors_does_the_estimated_work() -> None:
+    samples, tokens = lines()
+    model, given = tiny.model(), [f"{layer}.@other" for layer in range(5)]
+    with engine.opened(model, samples, donors=dict(zip(given, layers_of(tiny.model(seed=1)), strict=True))) as session:
+        session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
+    engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["other"])
+    # The unpruned model; it without each of its five layers; and with each of them replaced.
+    assert engine_work == session.layer_tokens and naive == tokens.rows * (5 + 5 * 4 + 5 * 5)
+
+
 def test_by_hand() -> None:
     """Three layers, 10 tokens packed, 25 read naively: 3 + (2 + 1 + 0) layers, against 3 + 3 · 2."""
     tokens = Tokens(1, 10, 25, 8)
@@ -54,8 +84,11 @@ def test_by_hand() -> None:
     assert work.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
     assert work.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
     assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
-    # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4 · 2 / 3 layers.
-    assert work.sweep_work(tokens, 4, 2, "removal", "layer")[0] == pytest.approx(10 * (2 + 1 + 8 / 3))
+    # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4, 3 or 2 layers.
+    first = min(map(int, work.plan(4, 2).removed))
+    assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (10 * (2 + 1 + 4 - first), 25 * (2 + 2 * 1))
+    # A half that is gone is half a layer naively. The engine runs the whole layer and takes the half's part away.
+    assert work.sweep_work(tokens, 3, 0, "removal", "mlp") == (10 * (3 + 3 + 2 + 1), 25 * (3 + 3 * 2.5))
 
 
 def test_a_plan_without_a_gpu_is_one_of_this_machine(
@@ -77,60 +110,62 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
     assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7]])
+@pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7], [3, 3]])
 def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
-    """Mean over random plans; what the estimate leaves out is that cut models share layers among themselves."""
-    rng, tokens, runs = np.random.default_rng(0), Tokens(1, 10, 25, 8), []
-    for _ in range(400):
-        removed = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
-        runs.append(10 * grow([Candidate(units) for units in removed], [], 12, True).layers)
+    """A mean over random plans."""
+    rng, (samples, tokens), runs = np.random.default_rng(0), lines(1, 4), []
+    with engine.opened(tiny.model(depth=12), samples, outputs=False) as session:
+        for _ in range(40):
+            drawn = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
+            before = session.layer_tokens
+            session.measure([0], {number: Candidate(units) for number, units in enumerate(drawn)})
+            runs.append(session.layer_tokens - before)
     predicted, naive = work.benchmark_work(tokens, 12, sizes, [])
-    assert 0.95 * predicted <= np.mean(runs) <= predicted * 1.05 and naive == 25 * sum(12 - n for n in sizes)
+    assert predicted == pytest.approx(np.mean(runs), rel=0.1)
+    assert naive == tokens.rows * sum(12 - n for n in sizes)
     with_one_alone = work.benchmark_work(tokens, 12, sizes, [4])
-    assert with_one_alone == (predicted + 25 * 8, naive + 25 * 8)
+    assert with_one_alone == (predicted + tokens.rows * 8, naive + tokens.rows * 8)
 
 
-@pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=50)])
-def test_drawn_models_cost_at_most_the_estimate(options: Shapley | Presence) -> None:
-    """Against the trees of the sets that are drawn; what the estimate leaves out is that forks share their starts."""
-    if isinstance(options, Presence):
-        steps = [presence.drawn(12, 12 - round(options.kept * 12), options.draws, 0)]
-    else:
-        depth = options.local or 12
-        orders = shapley.orders(12, options.permutations, 0).tolist()
-        chains = [[order[(start + i) % 12] for i in range(depth)] for order in orders for start in range(0, 12, depth)]
-        steps = [list({frozenset(chain[:size]) for chain in chains}) for size in range(1, depth + 1)]
-    cut = [[Candidate(), *(Candidate(frozenset(map(str, lacking))) for lacking in step)] for step in steps]
-    layers = sum(grow(step, [], 12, True).layers for step in cut)
-    predicted, _ = work.drawn_work(Tokens(1, 1, 1, 1), 12, 0, options, "layer")
-    assert layers <= predicted < 2.5 * layers
+@pytest.mark.parametrize("kind", ["layer", "mlp"])
+@pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=9)])
+def test_drawn_models_do_the_estimated_work(
+    options: Shapley | Presence, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the run that has the estimate's plan and seed."""
+    (samples, tokens), metric, opened = lines(), type(options).__name__.lower(), []
+    options = options.model_copy(update={"value": "perplexity"})
+    start = Session.share
+    monkeypatch.setattr(Session, "share", lambda session, *way: (opened.append(session), start(session, *way)))
+    calibration, told = Calibration(tuple(samples), {}), {"options": options.model_dump(), "score": "acc", "seed": 0}
+    gone = sorted(work.plan(6, 1, kind).removed)
+    coalitions.rows(tiny.model(depth=6), calibration, all_units(6, kind, gone), gone, metric, told, 10_000)
+    predicted, naive = rehearsal.drawn_work(tokens, 6, 1, metric, options, kind)
+    assert predicted == opened[-1].layer_tokens
+    if metric == "presence" and kind == "layer":
+        # The current model of five layers, and each of the others at most once.
+        assert naive % tokens.rows == 0 and 0 < naive / tokens.rows - 5 <= options.draws * 5
 
 
-def test_a_search_costs_about_what_was_estimated() -> None:
-    """A beam's layer-tokens, of which sets with the same beginning share some."""
-    model, samples = tiny.model(depth=8), random_samples(0, count=40)
-    options = selectors.read({"metric": "perplexity", "strategy": "beam", "width": 2})
-    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
-    units = engine.all_units(8, "layer")
-    with engine.opened(model, samples, outputs=False) as session:
-        asked = Evaluator(session, loss_of("perplexity", "acc"))
-        trials = Trials(asked, 40, spent=lambda: session.layer_tokens)
-        one = Search("beam", trials, np.arange(40), np.ones(40))
-        beam.find(one, units, [4], options)
-    tried = beam.tried(options, [4], 8, packed)
-    found = [sum(row["removed"] == size for row in one.rows) for size in tried]
-    most = list(tried.values())
-    assert most == [8, 14, 12, 10] and all(5 <= n <= m for n, m in zip(found, most, strict=True))
-    predicted, _ = work.search_work(Tokens(40, packed, 1, 1), 8, tried)
-    assert 0.5 * predicted < session.layer_tokens < 1.1 * predicted
-
-
-def test_an_evolution_is_estimated_by_its_generations() -> None:
-    options = selectors.read(
-        {"metric": "accuracy", "strategy": "evolutionary", "offspring": 10, "stages": [[3, 50], [1, 500]]}
-    )
-    # Of ten units one and another go greedily; then twelve times ten children on half of the tokens, and three on all.
-    assert evolutionary.tried(options, [2], 10, 100) == {1: 10, 2: 9 + (10 * 0.5 + 3) * (11 + 1)}
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "beam", "width": 2},
+        {"strategy": "beam", "width": 2, "units": "mlp", "protect": [0]},
+        {"strategy": "evolutionary", "offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
+    ],
+)
+def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
+    """A search with its rivals and judges, on all samples and on some."""
+    (samples, tokens), selector = lines(40), selectors.read({"metric": "perplexity", **options})
+    units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
+    with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
+        held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
+        contest.run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
+    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
+    assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
+    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
 
 
 def test_more_samples_cost_in_proportion() -> None:

@@ -17,6 +17,7 @@ from lamina.models import devices
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.passes import weights
 from lamina.recovery import protocol
 from lamina.streams import capture
@@ -67,7 +68,7 @@ def test_logits_sweep_and_capture_are_those_of_the_undivided_model(
     ids = tiny.tokens()
     with torch.no_grad():
         assert torch.equal(whole(input_ids=ids).logits, divided(input_ids=ids).logits)
-    units = engine.all_units(5, "layer")
+    units = all_units(5, "layer")
     first, second = (engine.sweep(model, questions(), units) for model in pair)
     assert np.array_equal(first.loglikelihood, second.loglikelihood)
     assert np.array_equal(first.cosine, second.cosine, equal_nan=True)

@@ -314,6 +314,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         # What `make plan` prints, and what the figure of costs draws.
         *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work", "peaks", "counting")),
+        ("cost/rehearsal.py", ("estimate_cost",), True),
+        ("cost/rehearsal.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
+        ("models/surgery.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
         ("workflow/studies.py", ("estimate_cost", "lamina.workflow.studies"), True),
         ("cost/work.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
         ("relevance/passes.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
@@ -350,3 +353,13 @@ def test_the_configuration_computes_nothing_with_a_number_of_its_own() -> None:
                 }
                 found += [f"{file.name}: {method.name}: {number}" for number in sorted(numbers - {0, 1, 2, -1, 100})]
     assert found == []
+
+
+def test_an_import_for_type_checkers_alone_is_none(tree: Path) -> None:
+    typed = (
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    import torch\n    from lamina.parts import bolt\n\n"
+    )
+    one = edited(tree, "lamina/alone.py", "X = 1", f"{typed}X = 1")
+    two = edited(tree, "lamina/alone.py", "X = 1", f"{typed.replace('import torch', 'import numpy')}X = 1")
+    assert digest.packages("lamina.alone", root=one) == set()
+    assert code_digest("lamina.alone", root=one) == code_digest("lamina.alone", root=two)

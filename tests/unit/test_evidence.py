@@ -10,12 +10,14 @@ from lamina.config.metrics import METRICS
 from lamina.data import calibrations
 from lamina.errors import LaminaError
 from lamina.jobs.prune_step import PruneStep
+from lamina.models.units import all_units
 from lamina.passes import residuals, weights
 from lamina.relevance.columns import Context
 from lamina.relevance.passes import DRAWN
 from lamina.relevance.score import relevance
 from lamina.search.evidence import read_step
 from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.scripts import started
@@ -35,8 +37,8 @@ def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
 @pytest.mark.parametrize("removed", [[], ["1"]])
 def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, score: str, removed: list[str]) -> None:
     model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
-    units = engine.all_units(7, kind, removed)
-    rows = engine.sweep(model, samples, units, removed).rows([engine.CURRENT, *units])
+    units = all_units(7, kind, removed)
+    rows = engine.sweep(model, samples, units, removed).rows([CURRENT, *units])
     shares = weights.rows(model, samples, units, removed, "gradient", 4000)
     extra = {(row["unit"], row["sample"]): row for row in shares}
     for row in residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ():

@@ -7,6 +7,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import spearmanr
 
 from lamina.config.metrics import METRICS
+from lamina.models.units import all_units
 from lamina.relevance import expected_accuracy
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
@@ -110,7 +111,7 @@ def test_the_engine_keeps_the_scores_of_all_choices_gold_first(family: str) -> N
 
 @pytest.mark.parametrize("budget", [exact, race])
 def test_budgets_choose_what_a_full_sweep_chooses(budget: object) -> None:
-    model, units = tiny.model(depth=5), engine.all_units(5, "layer")
+    model, units = tiny.model(depth=5), all_units(5, "layer")
     samples = random_samples(1, count=100, kinds=("choices",))
     whole = store.from_rows("sweeps", engine.sweep(model, samples, units).rows(["none", *units]), **KEYS)
     columns = from_table(whole)

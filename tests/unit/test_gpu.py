@@ -15,6 +15,7 @@ import torch
 from lamina.evaluation import perplexity
 from lamina.models import devices
 from lamina.models.load import device, load_folder, placement
+from lamina.models.units import all_units
 from lamina.streams import footprint
 from lamina.streams.capture import capture
 from lamina.streams.footprint import Shape
@@ -42,7 +43,7 @@ def little_memory() -> Iterator[None]:
 def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> None:
     model = tiny.model(hidden_size=512, intermediate_size=2048).cuda()
     samples = random_samples(0, count=300)
-    units = engine.all_units(5, "layer")
+    units = all_units(5, "layer")
     small, large = (engine.sweep(model, samples, units, tokens=tokens, outputs=False) for tokens in (512, 10**6))
     assert torch.cuda.memory_stats()["num_ooms"] > 0
     np.testing.assert_allclose(large.loglikelihood, small.loglikelihood, atol=1e-3)
@@ -50,7 +51,7 @@ def test_a_pass_out_of_memory_is_halved_until_it_fits(little_memory: None) -> No
 
 @needs_one
 def test_bfloat16_ranks_layers_as_float32_does() -> None:
-    samples, units = random_samples(0, count=40), engine.all_units(5, "layer")
+    samples, units = random_samples(0, count=40), all_units(5, "layer")
     wide = engine.sweep(tiny.model().cuda(), samples, units)
     narrow = engine.sweep(tiny.model().to("cuda", torch.bfloat16), samples, units)
     mean = [scores.loglikelihood.mean(axis=1) for scores in (wide, narrow)]
@@ -85,7 +86,7 @@ def test_weights_in_four_bits_predict_text_nearly_as_well() -> None:
 
 @needs_two
 def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
-    samples, units = random_samples(0, count=20), engine.all_units(5, "layer")
+    samples, units = random_samples(0, count=20), all_units(5, "layer")
     alone = engine.sweep(tiny.model().to("cuda:0"), samples, units)
     model = tiny.model()
     half = int(0.7 * sum(weight.numel() * weight.element_size() for weight in model.parameters()))

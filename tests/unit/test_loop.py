@@ -14,6 +14,7 @@ from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.recovery import ghost, protocol
 from lamina.recovery.protocol import Fitted
 from lamina.search import exact, looped, race
@@ -22,7 +23,8 @@ from lamina.search.looped import Looped, Repairs
 from lamina.search.losses import loss_of
 from lamina.streams.sources import Source
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
+from lamina.sweep.candidates import swept as listed
 from lamina.sweep.scores import Scores
 from tests.unit import tiny
 from tests.unit.test_budgets import first_to_go
@@ -38,9 +40,7 @@ def options(**values: Any) -> Any:
 
 def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
     """The current model and each further removal, by the names of a sweep."""
-    current = Candidate(frozenset(removed))
-    units = engine.all_units(depth, "layer", removed)
-    return {engine.CURRENT: current} | {unit: current.without(unit) for unit in units}
+    return listed(Candidate(frozenset(removed)), all_units(depth, "layer", removed))[0]
 
 
 def repairs_for(model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0) -> Repairs:
@@ -54,8 +54,7 @@ def swept(
     """A full sweep with the repair in the loop."""
     repairs, wanted = repairs_for(model, samples, removed, seed), candidates(removed, len(layers_of(model)))
     with engine.opened(model, samples, 400, outputs) as session:
-        current = wanted[engine.CURRENT]
-        observed = {unit: session.observation(current, unit) for unit in wanted if unit != engine.CURRENT}
+        _, observed = listed(wanted[CURRENT], list(wanted)[1:])
         Looped(session, repairs).measure(range(len(samples)), wanted, observed)
     return session.scores
 
@@ -258,7 +257,7 @@ def test_blocks_of_units_together_are_the_whole_sweep() -> None:
     model, samples = tiny.model(), random_samples(9, count=16)
     whole, wanted = swept(model, samples, ["1"], outputs=False), candidates(["1"])
     for part in (["0", "3"], ["2", "4"]):
-        mine = {unit: wanted[unit] for unit in (engine.CURRENT, *part)}
+        mine = {unit: wanted[unit] for unit in (CURRENT, *part)}
         repairs = looped.fitted(model, [Source([s.sequence() for s in samples])], mine.values(), options(), 0)
         with engine.opened(model, samples, outputs=False) as session:
             Looped(session, repairs).measure(range(len(samples)), mine)

@@ -12,6 +12,7 @@ from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
+from lamina.models.units import all_units
 from lamina.passes import weights
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
@@ -20,6 +21,7 @@ from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
+from lamina.sweep.scores import Scores
 from lamina.tables import store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
@@ -62,8 +64,8 @@ def documents() -> list[Sample]:
     return samples
 
 
-def swept() -> tuple[engine.Scores, list[dict[str, Any]], store.pa.Table]:
-    scores = engine.sweep(fragile(), documents(), engine.all_units(5, "layer"))
+def swept() -> tuple[Scores, list[dict[str, Any]], store.pa.Table]:
+    scores = engine.sweep(fragile(), documents(), all_units(5, "layer"))
     rows = scores.rows(scores.names)
     return scores, rows, store.from_rows("sweeps", rows, model="m", calibration="c", selector="base", removed=0)
 

@@ -11,7 +11,9 @@ from lamina.data.calibrations import Row, Sample
 from lamina.models import export
 from lamina.models.load import load_folder
 from lamina.models.structure import layers_of
+from lamina.models.units import all_units
 from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT
 from tests.families import trials
 from tests.pipeline.project import SHARED
 
@@ -43,9 +45,9 @@ def load(name: str) -> PreTrainedModel:
 def test_a_sweep_gives_what_the_hooked_model_gives(name: str, kind: str) -> None:
     model, samples = load(name), stories(name)
     layers, rows = layers_of(model), [row for sample in samples for row in sample.rows]
-    units = engine.all_units(len(layers), kind)
+    units = all_units(len(layers), kind)
     found = engine.sweep(model, samples, units)
-    for unit in (engine.CURRENT, *units):
+    for unit in (CURRENT, *units):
         with trials.bypassed(layers, [unit] if unit in units else []):
             wanted = trials.scored(model, rows)
         assert torch.allclose(torch.from_numpy(found.loglikelihood[found.index[unit]]), wanted, atol=1e-3), unit

@@ -10,6 +10,7 @@ import pytest
 
 from lamina.config import selectors
 from lamina.errors import LaminaError
+from lamina.models.units import all_units
 from lamina.reporting import database
 from lamina.search import beam, contest, evolutionary, looped
 from lamina.search.evaluator import Evaluator
@@ -261,7 +262,7 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
 def test_a_wide_beam_on_a_model_equals_every_set_really_cut_out(kind: str) -> None:
     """Mean loss of each of the C(5, 2) cut models, one row at a time."""
     model, samples = tiny.model(depth=5), random_samples(3, count=10)
-    units, seen = engine.all_units(5, kind), np.arange(6)
+    units, seen = all_units(5, kind), np.arange(6)
     gold = np.cumsum([0, *(len(sample.rows) for sample in samples[:5])]) + [sample.gold for sample in samples[:6]]
     cut = {pair: -naive(model, samples[:6], list(pair))[gold].mean() for pair in combinations(units, 2)}
     with engine.opened(model, samples, outputs=False) as session:

@@ -12,9 +12,10 @@ import yaml
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
+from lamina.models.units import all_units
 from lamina.preflight import load as configuration
 from lamina.relevance.passes import carried, metric_pass, passes
-from lamina.sweep.engine import all_units, share_by_cost
+from lamina.sweep.engine import share_by_cost
 from lamina.variant import Variant
 from lamina.workflow import studies
 

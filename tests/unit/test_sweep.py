@@ -14,6 +14,7 @@ from lamina.data import lm_tasks
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
+from lamina.models.units import all_units
 from lamina.streams.capture import capture
 from lamina.sweep import engine, packing, readings
 from tests.unit import tiny
@@ -62,7 +63,7 @@ def naive(model: PreTrainedModel, samples: list[Sample], units: list[str]) -> np
 def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: str) -> None:
     model = tiny.model(family)
     samples = random_samples(1)
-    units = engine.all_units(5, kind)
+    units = all_units(5, kind)
     scores = engine.sweep(model, samples, units, tokens=400)
     for unit in ["none", *units]:
         expected = naive(model, samples, [] if unit == "none" else [unit])
@@ -74,7 +75,7 @@ def test_a_pruned_model_is_swept_like_a_cut_one(family: str) -> None:
     model = tiny.model(family)
     samples = random_samples(2, kinds=("choices", "generated", "text"))
     removed = ["1", "3"]
-    units = engine.all_units(5, "layer", removed)
+    units = all_units(5, "layer", removed)
     scores = engine.sweep(model, samples, units, removed, tokens=300)
     for unit in units:
         expected = naive(model, samples, [*removed, unit])
@@ -83,7 +84,7 @@ def test_a_pruned_model_is_swept_like_a_cut_one(family: str) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 50, 700, 100_000])
 def test_the_token_budget_changes_nothing(tokens: int) -> None:
-    model, samples, units = tiny.model(), random_samples(3), engine.all_units(5, "layer")
+    model, samples, units = tiny.model(), random_samples(3), all_units(5, "layer")
     reference = engine.sweep(model, samples, units, tokens=2000)
     scores = engine.sweep(model, samples, units, tokens=tokens)
     assert np.abs(scores.loglikelihood - reference.loglikelihood).max() < 1e-5
@@ -91,7 +92,7 @@ def test_the_token_budget_changes_nothing(tokens: int) -> None:
 
 
 def test_blocks_together_are_the_whole_sweep() -> None:
-    model, samples, units = tiny.model(), random_samples(4), engine.all_units(5, "layer")
+    model, samples, units = tiny.model(), random_samples(4), all_units(5, "layer")
     whole = engine.sweep(model, samples, units)
     seen: list[str] = []
     for block in range(3):
@@ -183,8 +184,8 @@ def test_margins_are_the_lead_over_the_best_other_choice(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_divergences_bound_the_acceptance_from_both_sides(family: str) -> None:
     """1 - sqrt(KL / 2) <= mean(1 - TV) <= 1 - JS / ln 2, for every removal and sample: Pinsker, and Lin 1991."""
-    scores = engine.sweep(tiny.model(family), random_samples(7, count=20), engine.all_units(5, "layer"))
-    for row in scores.rows(engine.all_units(5, "layer")):
+    scores = engine.sweep(tiny.model(family), random_samples(7, count=20), all_units(5, "layer"))
+    for row in scores.rows(all_units(5, "layer")):
         accepted = 1 - row["output_tv"]
         assert 1 - np.sqrt(row["output_kl"] / 2) - 1e-6 <= accepted <= 1 - row["output_js"] / np.log(2) + 1e-6
         assert 0 <= row["output_flips"] <= 1
@@ -192,7 +193,7 @@ def test_divergences_bound_the_acceptance_from_both_sides(family: str) -> None:
 
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     model, samples = tiny.model(), random_samples(6)
-    scores = engine.sweep(model, samples, engine.all_units(5, "layer"), pass_="stream")
+    scores = engine.sweep(model, samples, all_units(5, "layer"), pass_="stream")
     captured = capture(model, [sample.sequence() for sample in samples])
     for layer in range(5):
         row = next(row for row in captured if row["layer"] == layer and row["span"] == 1)
@@ -224,7 +225,7 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     task = lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
     samples = lm_tasks.task_samples(task, lm_tasks.recorder(model, tokenizer), limit=40, seed=0)
-    units = engine.all_units(12, "layer")
+    units = all_units(12, "layer")
     scores = engine.sweep(model, samples, units)
     instances = sorted(task.instances, key=lambda instance: (instance.doc_id, instance.idx))
     for unit in ["none", *units]:
@@ -243,7 +244,7 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
 def test_shares_of_two_and_four_jobs_cost_about_the_same() -> None:
     for blocks in (2, 4):
         loads = [
-            sum(32 - int(unit) for unit in engine.share_by_cost(engine.all_units(32, "layer"), 32, block, blocks))
+            sum(32 - int(unit) for unit in engine.share_by_cost(all_units(32, "layer"), 32, block, blocks))
             for block in range(blocks)
         ]
         assert max(loads) / np.mean(loads) <= 1.15

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lamina.data.calibrations import Row, Sample
 from lamina.models.surgery import remove
+from lamina.models.units import all_units
 from lamina.sweep import engine
 from tests.unit import tiny
 from tests.unit.test_sweep import naive
@@ -45,7 +46,7 @@ def test_any_sweep_equals_cut_models(
 ) -> None:
     model = tiny.model(family)
     gone = [str(layer) if kind == "layer" else f"{layer}.{kind}" for layer in sorted(removed)]
-    units = engine.all_units(5, kind, gone)
+    units = all_units(5, kind, gone)
     units = sorted(pick.sample(units, pick.randint(1, len(units))))  # type: ignore[attr-defined]
     scores = engine.sweep(model, samples, units, gone, tokens=tokens)
     for unit in ["none", *units]:
@@ -61,7 +62,7 @@ def test_half_precision_stays_as_near_as_its_rounding() -> None:
     ]
     for dtype, bound in ((torch.bfloat16, 0.15), (torch.float16, 0.02)):
         model = tiny.model().to(dtype)
-        units = engine.all_units(5, "layer")
+        units = all_units(5, "layer")
         scores = engine.sweep(model, samples, units)
         for unit in units:
             cut = remove(copy.deepcopy(model), [unit])

@@ -11,6 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.data.calibrations import Row, Sample
+from lamina.models.units import all_units
 from lamina.streams import capture, moments
 from lamina.streams.sources import Source
 from lamina.sweep import engine, forking, packing
@@ -59,7 +60,7 @@ def questions(count: int, kind: str) -> list[Sample]:
 
 
 def swept(lines: int, depth: int, kind: str) -> int:
-    units = engine.all_units(depth, "layer")
+    units = all_units(depth, "layer")
     model, samples = tiny.model(depth=depth), questions(lines, kind)
     with engine.opened(model, samples, 1_000_000) as session, looks() as found:
         session.sweep(units)
@@ -105,14 +106,14 @@ def test_attention_has_a_mask_only_where_a_context_is_shared(
 
     with engine.opened(model, questions(3, kind), 1_000_000) as session:
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
-        session.sweep(engine.all_units(5, "layer"))
+        session.sweep(all_units(5, "layer"))
     heads = model.config.num_attention_heads if masks else model.config.num_key_value_heads
     assert set(given) == {(bool(masks), heads, not masks)}
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_texts_without_a_mask_have_the_numbers_of_those_with_one(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, samples, units = tiny.model(family), questions(5, "text"), engine.all_units(5, "layer")
+    model, samples, units = tiny.model(family), questions(5, "text"), all_units(5, "layer")
     plain = engine.sweep(model, samples, units)
     monkeypatch.setattr(forking, "causal_alone", lambda model: False)
     masked = engine.sweep(model, samples, units)

@@ -22,6 +22,7 @@ from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.structure import layers_of
 from lamina.resume import Progress
 from lamina.sweep import engine, resumable
+from lamina.sweep.session import Session
 from lamina.tables import store
 from lamina.timeleft import TimeLeft
 from lamina.variant import Variant
@@ -89,7 +90,7 @@ def test_a_sweep_that_is_broken_off_within_a_batch_counts_nothing_twice(
     """
     model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
     wanted = engine.sweep(model, asked, UNITS, tokens=30).rows(UNITS)
-    forward = engine.Session._forward
+    forward = Session._forward
 
     def killing(*given: Any) -> None:
         if len(ran) == passes:
@@ -100,7 +101,7 @@ def test_a_sweep_that_is_broken_off_within_a_batch_counts_nothing_twice(
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     progress = Progress(tmp_path / "unfinished", "key")
     with monkeypatch.context() as broken, pytest.raises(Killed):
-        broken.setattr(engine.Session, "_forward", killing)
+        broken.setattr(Session, "_forward", killing)
         engine.sweep(model, asked, UNITS, tokens=30, progress=progress)
     assert engine.sweep(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
 

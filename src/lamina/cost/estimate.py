@@ -11,18 +11,9 @@ from typing import Any
 from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
+from lamina.cost.rehearsal import drawn_work, search_work
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import (
-    TRAINING,
-    benchmark_work,
-    drawn_work,
-    fit_work,
-    layer_flops,
-    search_work,
-    sweep_work,
-    timing_work,
-)
-from lamina.modules import load
+from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
 from lamina.relevance.passes import DRAWN
 from lamina.variant import Variant
 from lamina.workflow import studies
@@ -85,15 +76,13 @@ def works(
         work, naive = _sweep(config, calibrations, depth[model], (model, calibration, selector, removed))
         blocks = range(studies.sweep_blocks(config, model, selector))
         written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
+        # Each job more carries the model before the removals once more.
+        work += (len(blocks) - 1) * tokens.packed * (depth[model] - removed)
         yield Counted("sweep", written, work, naive, flops(model, tokens))
     for (model, calibration, selector), sizes in studies.searches(config).items():
         entry: Any = config.selectors[selector]
-        whole = calibrations[model, calibration]
-        tokens = whole.scaled(round(whole.samples * (1 - entry.held_back)))
-        strategy = load(f"lamina.search.{entry.strategy}")
-        tried = strategy.tried(entry, sizes, sum(entry.free(depth[model])), tokens.stream)
-        written = [paths.search(f"{model}/{calibration}/{selector}")]
-        yield Counted("search", written, *search_work(tokens, depth[model], tried), flops(model, tokens))
+        tokens, written = calibrations[model, calibration], [paths.search(f"{model}/{calibration}/{selector}")]
+        yield Counted("search", written, *search_work(tokens, depth[model], sizes, entry), flops(model, tokens))
     variants = studies.variants(config)
     together: dict[tuple[str, str, str], dict[tuple[tuple[str, float], ...], float]] = {}
     for model, own, selector, recovery in sorted(
@@ -156,14 +145,9 @@ def _sweep(
     tokens = calibrations[model, calibration]
     pass_, kind, _ = studies.sweep_settings(config, selector)
     if pass_ in DRAWN:
-        work, naive = drawn_work(tokens, n_layers, removed, getattr(config.metrics, pass_), kind)
+        work, naive = drawn_work(tokens, n_layers, removed, pass_, getattr(config.metrics, pass_), kind)
     else:
-        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind)
-    if donors := studies.donors(config, selector):
-        # Every layer that is there again, replaced by each donor's; so many models more, naively.
-        left = n_layers - removed
-        work += len(donors) * tokens.packed * left * (left + 1) / 2
-        naive += len(donors) * tokens.rows * left * left
+        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
     if (recovery := studies.looped(config, selector)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
         seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}

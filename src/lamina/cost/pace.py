@@ -101,6 +101,7 @@ def rates(
     from lamina.cost.counting import counted
     from lamina.evaluation.tasks import VariantLM
     from lamina.healing import lora, training
+    from lamina.models.units import all_units
     from lamina.recovery import check, ghost
     from lamina.recovery.protocol import Source
     from lamina.streams import taps
@@ -110,7 +111,7 @@ def rates(
 
     tokens, depth = counted(samples), manifest["n_layers"]
     sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)
-    units, healing = engine.all_units(depth, "layer"), Lora(epochs=1)
+    units, healing = all_units(depth, "layer"), Lora(epochs=1)
     requests = [(("", ""), list(row.context), list(row.continuation)) for sample in samples for row in sample.rows]
     lm = VariantLM(model, tokenizer, manifest["name"])
 

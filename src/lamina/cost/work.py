@@ -1,14 +1,18 @@
 """Layer-tokens and arithmetic of what jobs do, by the engine and the naive way.
 
-A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted.
+A layer-token is one token through one decoder layer, the unit in which evaluations of cut models can be counted. The
+engine's own trees say what its passes run, apart from padding.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from statistics import fmean
 from typing import Any
 
-from lamina.config.metrics import Presence
 from lamina.cost.tokens import Tokens
+from lamina.models.units import all_units
+from lamina.sweep.candidates import Candidate, carried, grow, swept
+from lamina.variant import DONOR
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
@@ -17,6 +21,7 @@ WEIGHTS = 7  # that `auto` tries
 PREFILLS = 3  # prompts that a timed run reads
 # A token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt.
 ALONE = 16
+DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
@@ -29,12 +34,12 @@ def head_flops(manifest: Mapping[str, Any]) -> float:
     return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
 
 
-def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str) -> tuple[float, float]:
-    """Layer-tokens of one sweep, by the engine with all units on all samples, and naively.
+def sweep_work(
+    tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: str, donors: Sequence[str] = ()
+) -> tuple[float, float]:
+    """Layer-tokens of one sweep of all units on all samples, by the engine and naively.
 
-    The engine carries the current model through the L - n layers left, each fork through the layers after its own, and
-    the unpruned model from the first removed layer on (L·n / (n + 1) layers, for a layer drawn at random). A fork
-    without one half of its layer still runs the other, which counts as a whole layer here.
+    `removed` units are gone before the sweep. The layers of `donors` are measured like removals.
     """
     left = n_layers - removed if kind == "layer" else n_layers
     if pass_ == "weights":
@@ -44,56 +49,39 @@ def sweep_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, kind: st
     if pass_ == "fit":
         # The unpruned model, once for the Gram matrices and once for the errors.
         return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
-    if pass_ == "stream":
-        return float(tokens.packed * left), float(tokens.stream * left)
-    units = n_layers - removed
-    own = 0 if kind == "layer" else 1
-    forks = units * (left - 1) / 2 + own * units
-    base = n_layers * removed / (removed + 1)
-    naive = tokens.rows * (left + units * (left - 1 + own / 2))
-    return tokens.packed * (left + forks + base), float(naive)
+    current, removing = plan(n_layers, removed, kind), pass_ == "removal"
+    there = all_units(n_layers, kind, list(current.removed))
+    given = [f"{unit}.{DONOR}{donor}" for unit in there for donor in donors]
+    # In the few families with parallel halves, each MLP that is observed costs one layer more.
+    wanted, observed = swept(current, [*there, *given], removing=removing)
+    tree = grow(carried(wanted.values(), removing), list(observed.values()), n_layers, True)
+    each = tokens.rows if removing else tokens.stream
+    return float(tokens.packed * tree.layers), each * alone(wanted.values(), n_layers)
 
 
-def drawn_work(tokens: Tokens, n_layers: int, removed: int, options: Any, kind: str) -> tuple[float, float]:
-    """The same for the models that `shapley` or `presence` draws, at most: every order counts as if it ran to its end.
-
-    A model without k of its units forks off at the first of them, behind (n - k) / (k + 1) others on average. `shapley`
-    evaluates sets of one size after the other. Each pass over the sets of a size also carries the current model.
-    """
-    n, halves = n_layers - removed, kind != "layer"
-    left = n_layers if halves else n
-    if isinstance(options, Presence):
-        lacking = min(max(1, n - round(options.kept * n)), n - 1)
-        passes, asked = [lacking], options.draws
-    else:
-        depth = min(options.local or n, n)
-        passes, asked = list(range(1, depth + 1)), options.permutations * -(-n // depth)
-    sizes = [lacking for lacking in passes for _ in range(min(asked, math.comb(n, lacking)))]
-    ran = [left - (0 if halves else lacking) for lacking in sizes]
-    forks = sum(layers - (n - lacking) / (lacking + 1) for layers, lacking in zip(ran, sizes, strict=True))
-    return tokens.packed * (left * len(passes) + forks), float(tokens.rows * (left + sum(ran)))
+def plan(n_layers: int, removed: int, kind: str = "layer", seed: object = "") -> Candidate:
+    """A model without `removed` units. Only a run tells which, so they are drawn: the same ones for a `seed`."""
+    draw = Random(f"{n_layers} {removed} {kind} {seed}")
+    return Candidate(frozenset(draw.sample(all_units(n_layers, kind), removed)))
 
 
-def search_work(tokens: Tokens, n_layers: int, tried: Mapping[int, float]) -> tuple[float, float]:
-    """Layer-tokens of comparing whole sets, `tried` of each size; sets may share more layers, so this is the most.
-
-    A set of n forks from the model at its first removed layer. From there on it runs L · n / (n + 1) layers less n.
-    """
-    forks = sum(count * (n_layers * n / (n + 1) - n) for n, count in tried.items())
-    return tokens.packed * (n_layers + forks), sum(tokens.rows * (n_layers - n) * count for n, count in tried.items())
+def alone(models: Iterable[Candidate], n_layers: int) -> float:
+    """Layers that models run one after the other. A layer without one half counts as half a layer."""
+    operations = (operation for model in models for operation in model.operations(n_layers, True))
+    return sum(operation.runs * (1 - len(operation.without) / 2) for operation in operations)
 
 
 def benchmark_work(tokens: Tokens, n_layers: int, together: Sequence[int], alone: Sequence[int]) -> tuple[float, float]:
     """Layer-tokens of measuring variants by log-likelihoods, by the engine and naively, given layers removed from each.
 
-    Variants measured `together` share contexts, and share layers up to the first removed one, which stands behind
-    (L - n) / (n + 1) others on average. Variants with other weights are measured `alone`, row by row.
+    Variants measured `together` share contexts, and layers up to their first difference. Variants with other weights
+    are measured `alone`, row by row.
     """
-    left = sorted((n_layers - n for n in together), reverse=True)
-    forks = sum(layers * (n_layers - layers) / (n_layers - layers + 1) for layers in left[1:])
+    drawn = [[plan(n_layers, size, seed=(draw, n)) for n, size in enumerate(together)] for draw in range(DRAWS)]
+    layers = fmean(grow(models, [], n_layers, True).layers for models in drawn)
     rows = sum(n_layers - n for n in alone)
-    engine = tokens.packed * (sum(left[:1]) + forks) + tokens.rows * rows
-    return float(engine), float(tokens.rows * (sum(left) + rows))
+    engine = tokens.packed * layers + tokens.rows * rows
+    return engine, float(tokens.rows * (sum(n_layers - n for n in together) + rows))
 
 
 def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -> float:

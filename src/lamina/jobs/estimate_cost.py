@@ -5,11 +5,12 @@ from typing import Annotated, Any, Self
 from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.jobs.job import READ, Job
+from lamina.relevance.passes import DRAWN
 from lamina.workflow import studies
 
 
 class EstimateCost(Job):
-    """The whole configuration, with all defaults; `strategies` are those of its searches, whose trials are counted."""
+    """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
 
     OUTPUTS = {"output": "results/cost.json"}
 
@@ -33,7 +34,8 @@ class EstimateCost(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.search.{strategy}" for strategy in self.strategies)
+        drawing = (f"lamina.relevance.{metric}" for metric in DRAWN)
+        return (*(f"lamina.search.{strategy}" for strategy in self.strategies), *drawing)
 
     @property
     def described_by(self) -> tuple[str, ...]:

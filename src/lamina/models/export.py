@@ -26,7 +26,8 @@ from lamina.models.boundary import Boundary, Repairing
 from lamina.models.load import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
-from lamina.models.surgery import NUMBERED, kept_layers, parse, runs
+from lamina.models.surgery import NUMBERED, kept_layers, runs
+from lamina.models.units import parse
 from lamina.variant import EXPORTED_AS, Variant
 from lamina.version import VERSION
 

@@ -1,7 +1,6 @@
 """Taking units out of a model for good: layers leave the list, sub-layers leave a module that adds nothing.
 
-Units are written in base numbering: `"7"` a layer, `"7.attention"` and `"7.mlp"` its halves. `"7.@math"` takes nothing
-out: the layer of a donor takes its place (`lamina.models.donors`).
+`lamina.models.units` says how units are written.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,7 @@ from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.modeling_lamina import NoAttention, NoMLP
 from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
-from lamina.variant import DONOR
-
-COMPONENTS = ("layer", "attention", "mlp")
+from lamina.models.units import parse
 
 # Attributes in which modules keep the number of their layer; by it they find their part of a cache.
 NUMBERED = ("layer_idx", "layer_id")
@@ -26,24 +23,6 @@ _TIED = {
     "num_kv_shared_layers": "its last layers reuse keys and values of earlier ones (num_kv_shared_layers)",
     "hidden_size_per_layer_input": "each layer has a part of one common embedding (hidden_size_per_layer_input)",
 }
-
-
-def parse(unit: str) -> tuple[int, str]:
-    """Layer number and component of a unit.
-
-    >>> parse("7"), parse("7.mlp")
-    ((7, 'layer'), (7, 'mlp'))
-
-    Raises
-    ------
-    LaminaError
-        If the text is not a unit.
-    """
-    number, _, component = str(unit).partition(".")
-    component = component or "layer"
-    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(DONOR)):
-        raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
-    return int(number), component
 
 
 def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from lamina.relevance.statistics import wilson_interval
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import or_null
 
 
@@ -48,7 +48,7 @@ def rows(
     current, count = Candidate(frozenset(removed)), len(calibration.samples)
     outputs = METRICS[options.value].column.startswith("output_")
     with engine.opened(model, calibration.samples, tokens, outputs) as session:
-        evaluator = Evaluator(session, loss, named={current: engine.CURRENT})
+        evaluator = Evaluator(session, loss, named={current: CURRENT})
 
         def value(lacking: Sequence[frozenset[int]]) -> np.ndarray:
             cut = [current.without(*(units[number] for number in lack)) for lack in lacking]
@@ -67,7 +67,7 @@ def rows(
             with np.errstate(invalid="ignore"):
                 parts, errors = module.estimate(len(units), value, floor, options, told["seed"])
             parts = np.where(np.isfinite(parts), parts, np.inf)
-        own = session.scores.rows([engine.CURRENT])
+        own = session.scores.rows([CURRENT])
     values = [
         {"unit": unit, "sample": sample.index, metric: or_null(part), f"{metric}_error": or_null(error)}
         for unit, of_unit, error in zip(units, parts, errors, strict=True)

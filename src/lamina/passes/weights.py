@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from lamina.data.calibrations import Sample
 from lamina.models.boundary import assert_finite, share
 from lamina.models.structure import halves, layers_of
-from lamina.models.surgery import parse, remove
+from lamina.models.surgery import remove
+from lamina.models.units import parse
 from lamina.streams.batches import by_length, padded
 from lamina.streams.halving import fitting
 

@@ -7,7 +7,8 @@ import torch
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Patch
-from lamina.models.surgery import parse, removed_layers, runs
+from lamina.models.surgery import removed_layers, runs
+from lamina.models.units import parse
 from lamina.recovery import protocol
 from lamina.variant import Variant
 

@@ -13,15 +13,6 @@ def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: An
     return within(search, units, sizes, options.width, options.donors)
 
 
-def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-    """The number of sets of each size that are compared, if `units` may be removed and the search has so many
-    `tokens`.
-    """
-    wide = {size: 1 if size == 1 else options.width for size in range(1, max(sizes) + 1)}
-    given = options.width * len(options.donors)
-    return {size: width * (units - size + 1) + given * (units - size) for size, width in wide.items()}
-
-
 def within(
     search: Search, units: Sequence[str], sizes: Sequence[int], width: int, donors: Sequence[str] = ()
 ) -> dict[int, Candidate]:

@@ -32,17 +32,6 @@ def generations(options: Any, size: int, units: int) -> int:
     return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
 
 
-def tried(options: Any, sizes: Sequence[int], units: int, tokens: int) -> dict[int, float]:
-    """The same count as `beam.tried`, including the sets of the greedy rival."""
-    rivals = [options.offspring, *(keep for keep, _ in options.stages)]
-    shares = [min(1.0, each / tokens) for _, each in options.stages]
-    generation = sum(count * share for count, share in zip(rivals, shares, strict=False))
-    return {
-        size: units - size + 1 + (generation * (generations(options, size, units) + 1) if size in sizes else 0)
-        for size in range(1, max(sizes) + 1)
-    }
-
-
 def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None

@@ -32,8 +32,8 @@ from lamina.models.surgery import removed_layers, runs
 from lamina.recovery import protocol
 from lamina.streams.sources import Source
 from lamina.sweep.candidates import Candidate, Observation
-from lamina.sweep.engine import Session
 from lamina.sweep.scores import Name, Scores
+from lamina.sweep.session import Session
 
 ON_DEVICE = 8 << 30
 

@@ -8,21 +8,22 @@ from transformers import PreTrainedModel
 from lamina.config.metrics import METRICS, MODULES
 from lamina.data.calibrations import Calibration
 from lamina.jobs.sweep_units import SweepUnits
-from lamina.models.surgery import parse
+from lamina.models.structure import layers_of
+from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.resume import Progress
 from lamina.search.evaluator import Evaluator
 from lamina.search.losses import loss_of
 from lamina.search.plans import protected_layers
 from lamina.streams.sources import Source
-from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
-from lamina.variant import DONOR
+from lamina.sweep import engine, forking, room
+from lamina.sweep.candidates import CURRENT, Candidate, swept
+from lamina.sweep.session import Pass
 
 
 def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
     """The units of the job's block, of those that a model of `n_layers` layers still has."""
-    units = engine.all_units(n_layers, job.units, removed)
+    units = all_units(n_layers, job.units, removed)
     if job.donors:
         units = load("lamina.search.replacements").units(units, removed, job.donors.names)
     return engine.share_by_cost(units, n_layers, job.block, job.blocks)
@@ -59,8 +60,8 @@ def rows(
         return list(module.rows(model, calibration.samples, units, removed, job.pass_, tokens))
     if job.budget or job.loop or job.donors:
         return _evaluated(job, model, manifest, read, units, removed, tokens)
-    names = [engine.CURRENT, *units] if job.block == 0 else units
-    pass_ = cast(engine.Pass, job.pass_)
+    names = [CURRENT, *units] if job.block == 0 else units
+    pass_ = cast(Pass, job.pass_)
     return engine.sweep(model, calibration.samples, units, removed, pass_, tokens, progress=progress).rows(names)
 
 
@@ -82,13 +83,13 @@ def _evaluated(
     kept = protected_layers(protect, engine.layer_count(model))
     current = Candidate(frozenset(removed))
     there = [unit for unit in units if parse(unit)[0] not in kept]
-    named = {current.changed(unit) if job.donors else current.without(unit): unit for unit in there}
+    wanted, observed = swept(current, there, forking.parallel(layers_of(model)))
     layers = None
     if job.donors:
         donors, records = load("lamina.models.donors"), load("lamina.search.replacements").read(job.donors.records)
         donors.check(model, manifest, records)
         layers = donors.donated(model, [*removed, *there], records)
-    candidates, outputs = list(named), options is None or METRICS[options["metric"]].column.startswith("output_")
+    outputs = options is None or METRICS[options["metric"]].column.startswith("output_")
     repairs = looped = None
     if loop:
         looped = load("lamina.search.looped")
@@ -97,22 +98,17 @@ def _evaluated(
         weights.setdefault(job.keys["calibration"], 0.0)
         sources = [Source(read[name].sequences(), weight) for name, weight in weights.items()]
         at = list(weights).index(job.keys["calibration"])
-        repairs = looped.fitted(model, sources, [current, *candidates], loop.recovery, loop.seed, at)
+        repairs = looped.fitted(model, sources, list(wanted.values()), loop.recovery, loop.seed, at)
     with engine.opened(model, calibration.samples, tokens, outputs, layers) as session:
-        observed = {
-            candidate: session.observation(current, unit)
-            for candidate, unit in named.items()
-            if not parse(unit)[1].startswith(DONOR)
-        }
         measuring = looped.Looped(session, repairs) if looped else session
         if options is None:
-            everyone = {engine.CURRENT: current} | {unit: candidate for candidate, unit in named.items()}
-            looks = {named[candidate]: look for candidate, look in observed.items()}
-            measuring.measure(range(len(calibration.samples)), everyone, looks)
-            return list(session.scores.rows(everyone if job.block == 0 else named.values()))
+            measuring.measure(range(len(calibration.samples)), wanted, observed)
+            return list(session.scores.rows(wanted if job.block == 0 else there))
         loss = loss_of(options["metric"], options["score"])
-        evaluator = Evaluator(measuring, loss, [current], named | {current: engine.CURRENT}, observed)
+        named = {candidate: unit for unit, candidate in wanted.items()}
+        looks = {wanted[unit]: look for unit, look in observed.items()}
+        evaluator = Evaluator(measuring, loss, [current], named, looks)
         budget = load(f"lamina.search.{options['budget']}")
-        chosen = budget.run(evaluator, candidates, options, calibration.facts["chance_accuracy"])
-    rows = evaluator.rows([current, *candidates])
+        chosen = budget.run(evaluator, [wanted[unit] for unit in there], options, calibration.facts["chance_accuracy"])
+    rows = evaluator.rows(wanted.values())
     return [row | {"chosen": chosen and row["unit"] == named[chosen]} for row in rows]

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Calibration
 from lamina.jobs.search_plans import SearchPlans
+from lamina.models.units import all_units
 from lamina.modules import load
 from lamina.relevance.columns import Context, from_table
 from lamina.search import contest
@@ -20,8 +21,9 @@ from lamina.search.plans import Plan, protected_layers
 from lamina.search.trials import Trials, split, without
 from lamina.streams.sources import Source
 from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
+from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
+from lamina.sweep.session import Session
 from lamina.tables import store
 
 # Columns of table `sweeps` for which outputs need not be compared with the unpruned model's.
@@ -46,7 +48,7 @@ def searched(
     metric = selector.metric or ""
     samples, sequences, depth = calibration.samples, calibration.sequences(), engine.layer_count(model)
     kept = protected_layers(selector.protect, depth)
-    units = [unit for unit in engine.all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
+    units = [unit for unit in all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
     seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
     described: dict[str, Any] = {"metric": metric, "strategy": selector.strategy, "kind": selector.units}
     layers = None
@@ -108,10 +110,10 @@ def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
     return {**job.keys, "removed": size}
 
 
-def _refusal(job: SearchPlans, calibration: Calibration, session: engine.Session) -> str | None:
+def _refusal(job: SearchPlans, calibration: Calibration, session: Session) -> str | None:
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
-    session.measure(range(len(calibration.samples)), {engine.CURRENT: Candidate()})
-    rows = store.from_rows("sweeps", session.scores.rows([engine.CURRENT]), removed=0, **job.keys)
+    session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
+    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **job.keys)
     undefined = getattr(load(f"lamina.relevance.{job.selector.metric}"), "undefined", lambda *_: None)
     reason = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."

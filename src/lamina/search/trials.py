@@ -15,7 +15,7 @@ import numpy as np
 
 from lamina.data.splitting import documents, held_out
 from lamina.errors import LaminaError
-from lamina.models.surgery import parse
+from lamina.models.units import parse
 from lamina.sweep.candidates import Candidate
 from lamina.variant import DONOR
 

@@ -82,13 +82,13 @@ def sweep(shape: Shape, tokens: int, lengths: Collection[int], lines: int, score
 
 
 def _pass(shape: Shape, tokens: int, line: int, lines: int, scored: int, streams: int) -> float:
-    """Bytes of a pass as `engine.Session.measure` fills it: at least one line, and more while all streams have room.
+    """Bytes of a pass as `Session.measure` fills it: at least one line, and more while all streams have room.
 
     The number of lines is a fraction, because short lines fill the rest of the budget behind long ones.
     """
     cost = line + scored * shape.vocabulary / (4 * shape.channels)
     together = min(lines, max(1, tokens / streams / cost))
-    # The groups are as even as `engine.groups` makes them, with the current model in each.
+    # The groups are as even as `session.groups` makes them, with the current model in each.
     most = max(1, int(tokens / (line * together)) - 1)
     carried = 1 + -(-(streams - 1) // max(1, -(-(streams - 1) // most)))
     # Streams are read one after the other, some places at a time: in float32, with their exponentials, and for their

@@ -2,17 +2,22 @@
 
 Layer by layer a candidate is a sequence of operations. Removing layer l changes nothing before l, so streams start as
 one and split at the first layer where their candidates' operations differ: the streams of a pass are a prefix tree.
-Nothing here computes with tensors; a tree says what a pass will do, and so what it will cost.
+Nothing here computes with tensors or imports torch. A tree says what a pass will do, and so what it will cost:
+`lamina.cost.work` asks it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.boundary import Boundary, Patch
-from lamina.models.surgery import parse
+from lamina.models.units import parse
 from lamina.variant import DONOR
 
+if TYPE_CHECKING:
+    from lamina.models.boundary import Boundary, Patch
+
+# The name of the model before a removal, in scores and tables.
+CURRENT = "none"
 HALVES = frozenset({"attention", "mlp"})
 
 
@@ -22,7 +27,7 @@ class Operation(NamedTuple):
     It may run `without` some parts of the layer, or through the layer of a `donor` instead of the model's own.
     """
 
-    patch: Patch | None = None
+    patch: "Patch | None" = None
     runs: bool = True
     without: frozenset[str] = frozenset()
     donor: str | None = None
@@ -39,7 +44,7 @@ class Candidate:
     """
 
     removed: frozenset[str] = frozenset()
-    patches: Mapping[Boundary, Patch] = field(default_factory=dict, hash=False)
+    patches: "Mapping[Boundary, Patch]" = field(default_factory=dict, hash=False)
     until: int | None = None
 
     def without(self, *units: str) -> "Candidate":
@@ -96,6 +101,35 @@ def observation(model: Candidate, unit: str, parallel: bool) -> Observation:
     if part == "mlp":
         return Observation(model, layer, *((None, without_attention) if parallel else (without_mlp, whole)))
     return Observation(model, layer, None, whole)
+
+
+def swept(
+    current: Candidate, units: Sequence[str], parallel: Collection[int] = (), removing: bool = True
+) -> tuple[dict[str, Candidate], dict[str, Observation]]:
+    """What a sweep measures: `current`, `current` after each removal, and what each unit does to the stream.
+
+    Gives the candidates by unit, `current` by the name CURRENT, and the observations by unit. A unit may be a donor's
+    layer, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose halves both
+    read the layer's input. Without `removing`, `current` is the only candidate.
+
+    Raises
+    ------
+    LaminaError
+        If one of `units` is not the name of a unit.
+    """
+    wanted, observed = {CURRENT: current}, {}
+    for unit in units:
+        layer, part = parse(unit)
+        if removing:
+            wanted[unit] = current.without(unit) if part in HALVES else current.changed(unit)
+        if not part.startswith(DONOR):
+            observed[unit] = observation(current, unit, layer in parallel)
+    return wanted, observed
+
+
+def carried(wanted: Iterable[Candidate], outputs: bool) -> list[Candidate]:
+    """The models of a pass: those `wanted`, then the unpruned model if `outputs` are compared with its own."""
+    return [*wanted, *([Candidate()] if outputs else [])]
 
 
 class Branch(NamedTuple):

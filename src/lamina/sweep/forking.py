@@ -6,7 +6,7 @@ forwards everything else, so that no family's forward is written again here.
 """
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -232,14 +232,14 @@ def _tensors(value: Any) -> list[tuple[tuple[Any, ...], torch.Tensor]]:
     return tensors
 
 
-def is_parallel(layer: nn.Module) -> bool:
-    """Whether attention and MLP of this layer read the same input (GPT-NeoX and Falcon decide it per model)."""
-    config = getattr(layer, "config", None)
-    for name in ("use_parallel_residual", "parallel_attn"):
-        for holder in (layer, config):
-            if isinstance(getattr(holder, name, None), bool):
-                return bool(getattr(holder, name))
-    return False
+def parallel(layers: Iterable[nn.Module]) -> list[int]:
+    """Numbers of the layers whose attention and MLP read the same input (GPT-NeoX and Falcon decide it per model)."""
+    names, numbers = ("use_parallel_residual", "parallel_attn"), []
+    for number, layer in enumerate(layers):
+        said = [getattr(holder, name, None) for name in names for holder in (layer, getattr(layer, "config", None))]
+        if next((answer for answer in said if isinstance(answer, bool)), False):
+            numbers.append(number)
+    return numbers
 
 
 def _silencer(numbers: list[int], copies: int, residual_inside: bool) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ contexts give other numbers, each row runs alone under the model's own masks; if
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,7 @@ from lamina.models.structure import text_config
 from lamina.models.surgery import remove
 from lamina.sweep import forking, packing
 from lamina.sweep.candidates import Candidate
-
-if TYPE_CHECKING:
-    from lamina.sweep.engine import Session
+from lamina.sweep.session import Session
 
 _LAST = 8  # positions that are compared
 _SHORT, _LONG = 16, 64  # tokens of the row without each layer
@@ -66,7 +64,7 @@ class Proof:
         self.gone = proof.removals(model)
         self.without = proof.without(model, text[:-1], last, [frozenset({layer}) for layer in self.gone])
 
-    def prove(self, session: "Session") -> None:
+    def prove(self, session: Session) -> None:
         """Make the session share contexts if that is right, else run each row alone.
 
         Raises
@@ -83,7 +81,7 @@ class Proof:
         if why:
             _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
 
-    def _way(self, session: "Session") -> tuple[bool, bool, bool, str]:
+    def _way(self, session: Session) -> tuple[bool, bool, bool, str]:
         """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
         reasons = [] if self.windows is not None else ["its layers see more than a mask can tell"]
         for way in _WAYS[len(reasons) :]:
@@ -108,7 +106,7 @@ class Proof:
         return str(text_config(self.model).model_type)
 
     @torch.inference_mode()
-    def _difference(self, session: "Session") -> str | None:
+    def _difference(self, session: Session) -> str | None:
         """Where the engine differs from the plain model; None where it does not."""
         [far] = _far(session, self.samples, [Candidate()], [torch.cat(self.wanted)])
         if far > self.most:
@@ -129,7 +127,7 @@ class Proof:
 
 
 def _far(
-    session: "Session", samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
+    session: Session, samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
 ) -> list[float]:
     """The distance of each candidate from the wanted logits, at the samples' scored tokens in order."""
     contexts = session.windows is not None
@@ -147,7 +145,7 @@ def _far(
     return [proof.distance(torch.cat(part), plain, dtype) for part, plain in zip(parts, wanted, strict=True)]
 
 
-def check_halves(session: "Session") -> None:
+def check_halves(session: Session) -> None:
     """Prove the session on layers that lack their attention or their MLP, once, when such a layer is first needed.
 
     Raises

@@ -198,6 +198,8 @@ def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
 
 def _parse(name: str, file: Path, text: bytes) -> tuple[str, list[str]]:
     tree = ast.parse(text, filename=str(file))
+    # What stands under `if TYPE_CHECKING` is read by type checkers and never run.
+    tree.body = [s for s in tree.body if not (isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")]
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]
     imported: set[str] = set()
     for node in ast.walk(tree):

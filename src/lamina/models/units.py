@@ -1,0 +1,36 @@
+"""The names of units: `"7"` is a layer, `"7.attention"` and `"7.mlp"` are its halves.
+
+The number of a layer is its number in the base model. `"7.@math"` takes nothing out: the layer of a donor takes the
+place of the model's own (`lamina.models.donors`).
+"""
+
+from collections.abc import Sequence
+
+from lamina.errors import LaminaError
+from lamina.variant import DONOR
+
+COMPONENTS = ("layer", "attention", "mlp")
+
+
+def parse(unit: str) -> tuple[int, str]:
+    """Layer number and component of a unit.
+
+    >>> parse("7"), parse("7.mlp")
+    ((7, 'layer'), (7, 'mlp'))
+
+    Raises
+    ------
+    LaminaError
+        If the text is not a unit.
+    """
+    number, _, component = str(unit).partition(".")
+    component = component or "layer"
+    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(DONOR)):
+        raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
+    return int(number), component
+
+
+def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:
+    """Units of one kind that are still there, from the first layer on."""
+    suffix = "" if kind == "layer" else f".{kind}"
+    return [f"{layer}{suffix}" for layer in range(n_layers) if f"{layer}{suffix}" not in removed]
