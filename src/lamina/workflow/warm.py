@@ -15,6 +15,7 @@ import ctypes
 import gc
 import importlib
 import json
+import logging
 import os
 import resource
 import select
@@ -138,6 +139,8 @@ def _parent(control: socket.socket, libraries: Iterable[str], settings: Mapping[
     os.environ.clear()
     os.environ.update({**settings, **_NO_THREADS})
     began = time.monotonic()
+    # On some processors it warns, in the middle of the run's lines, of a package that lamina does not use.
+    logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
     for name in libraries:
         with contextlib.suppress(ImportError):  # the jobs say what is missing
             importlib.import_module(name)
