@@ -206,7 +206,7 @@ def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browse
 def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
     """One model for all tasks: here every variant was tested on all; without most of these tests it is not settled."""
     page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Hardly asked" not in page and "Of a unit: how much the unit turns" in page
+    assert "Not known yet" not in page and "Of a unit: how much the unit turns" in page
     assert "<dt>accuracy</dt><dd>Removes the lowest unit.</dd>" in page
     for file in folder.glob("*.parquet"):
         target = tmp_path / file.name
@@ -221,7 +221,7 @@ def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
     page = report.render(connection, tmp_path / "figures", template, {}, 1.5)
     variants = counted(folder, "model = 'a' AND removed > 0")
     random = counted(folder, "model = 'a' AND selector = 'random'")
-    assert f"Hardly asked: {random} of {variants} variants were tested on all of them" in page
+    assert f"Not known yet: only {random} of {variants} variants were tested on all of them" in page
     assert "None of the" in page  # of single tasks, on which all were
 
 

@@ -6,6 +6,7 @@ matrix products measure the rate of this machine. `--jobs` compares the times wi
 """
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -144,25 +145,41 @@ def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
     return {name: spent[name] for name in STAGES if name in spent}
 
 
+def readable(rate: str) -> float:
+    """A rate in TFLOP/s from what a user wrote.
+
+    Raises
+    ------
+    LaminaError
+        If it is no number above 0.
+    """
+    try:
+        number = float(rate)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise LaminaError(f"RATE={rate}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
+    return number
+
+
 def main(arguments: Iterable[str] | None = None) -> None:
     """Print the plan, and the comparison if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
-    parser.add_argument("--rate", type=float, help=f"sustained TFLOP/s of one device, by default {RATE:g}")
+    parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {RATE:g}")
     parser.add_argument("--pace", type=Path, help="what lamina.cost.pace wrote, if it did")
     parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with, once measured")
     args = parser.parse_args(None if arguments is None else list(arguments))
-    if args.rate is not None and not args.rate > 0:
-        raise LaminaError(f"RATE={args.rate:g}: no device computes at that rate. Write its TFLOP/s, such as RATE=100.")
+    rate = None if args.rate is None else readable(args.rate)
     costs = seal.read_json(args.file)
-    if not args.rate and args.pace and args.pace.exists():
+    if not rate and args.pace and args.pace.exists():
         measured = seal.read_json(args.pace)
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
         message = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
-    elif args.rate or gpu_lock.devices(os.environ):
-        pace = Pace((args.rate or RATE) * 1e12, {})
-        message = f"Times of one device at {args.rate or RATE:g} TFLOP/s, beside loading and starting."
-        message += "" if args.rate else " CALIBRATE=1 measures this machine instead."
+    elif rate or gpu_lock.devices(os.environ):
+        pace = Pace((rate or RATE) * 1e12, {})
+        message = f"Times of one device at {rate or RATE:g} TFLOP/s, beside loading and starting."
+        message += "" if rate else " CALIBRATE=1 measures this machine instead."
     else:
         pace = Pace(machine_rate(), {})
         message = (

@@ -76,7 +76,9 @@ def render(
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update(share=share, measured=measured, percent=percent, timed=timed, decimal=decimal)
+    environment.filters.update(
+        share=share, measured=measured, percent=percent, timed=timed, apart=apart, decimal=decimal
+    )
     page = environment.get_template(template.name)
     asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
     variants = explorer.variants(connection)
@@ -240,6 +242,14 @@ def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str
         return "–" if ratio is None else f"{100 * ratio:.1f}"
     low, high = ratio_interval(ratio, stderr, int(repeats))
     return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def apart(ratio: float, stderr: float | None, repeats: int | None) -> bool:
+    """Whether the 95 % interval of a ratio of times leaves out 1."""
+    if stderr is None or repeats is None or repeats < 2:
+        return False
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    return not low <= 1 <= high
 
 
 def share(value: float | None) -> str:

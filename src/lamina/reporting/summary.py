@@ -147,7 +147,7 @@ def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
         f"On {row['task']}, documents that no repair was fitted on, "
         f"{' then '.join(row[kind] for kind in ('recovery', 'healing') if row[kind] != 'none')} helped in "
         f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
-        f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.0f} at worst (base {row['base']:.2f})."
+        f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.1f} at worst (base {row['base']:.2f})."
         for row in changes
     ]
 
