@@ -37,6 +37,7 @@ it is `config.yaml`.
 | `complete.yaml` | every method on the embedded model, at more sizes: what does not fit into a first look |
 | `smollm2.yaml`, `smollm2-local.yaml` | a real model of 135 million parameters, from the hub or from local files |
 | `smollm2-power.yaml` | what its layers are worth by all test questions, and which metric tells so from a few |
+| `smollm2-sets.yaml` | which metric chooses the best five and seven layers of it from 400 questions |
 | `smollm2-papers.yaml` | what three papers say of large models, asked of it: selections, repairs, fine-tunes |
 | `tinystories.yaml` | a template for models and texts of your own |
 | `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
