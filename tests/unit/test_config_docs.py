@@ -25,6 +25,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2.yaml": lambda raw, folder: raw,
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
+    "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
@@ -42,7 +43,7 @@ def local_smollm2(raw: Raw, folder: Path) -> Raw:
     """With what `make smollm2` would have written."""
     model_folder(folder / "m30", {"num_hidden_layers": 30})
     lines = {"choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}), "text": json.dumps({"text": "a"})}
-    measured = raw.get("benchmarks", {"tasks": {}, "perplexity": {}})
+    measured = {"tasks": {}, "perplexity": {}} | raw.get("benchmarks", {})
     for entry in (
         *raw["calibrations"].values(),
         *measured["tasks"].values(),
