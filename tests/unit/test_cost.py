@@ -16,6 +16,7 @@ from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Calibration, Sample
+from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.passes import coalitions
@@ -226,3 +227,10 @@ def test_fits_by_hand() -> None:
     assert sum(sources.split([sources.Source([[each] for each in range(1000)])], 0)[0]) / 1000 == pytest.approx(
         work.HELD_OUT
     )
+
+
+@pytest.mark.parametrize("written", ["abc", "0", "-3", "nan", "inf"])
+def test_a_rate_that_no_device_has_is_refused_with_an_example(written: str) -> None:
+    with pytest.raises(LaminaError, match=f"RATE={written}: .* such as RATE=100"):
+        forecast.readable(written)
+    assert forecast.readable("2.5") == 2.5

@@ -258,3 +258,8 @@ def test_a_run_without_variants_has_no_controls(tmp_path):
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
     page = report.render(connection, tmp_path / "figures", template, {})
     assert "<script" not in page and 'id="explore"' not in page and "Nothing to show" not in page
+
+
+def test_a_latency_is_told_apart_where_its_interval_leaves_out_the_base_models() -> None:
+    assert report.apart(0.8, 0.01, 5) and report.apart(1.3, 0.02, 5)
+    assert not report.apart(0.8, 0.3, 5) and not report.apart(0.8, None, 5) and not report.apart(0.8, 0.01, 1)
