@@ -26,6 +26,7 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
+    "config/smollm2-drafts.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(

@@ -38,6 +38,7 @@ it is `config.yaml`.
 | `smollm2.yaml`, `smollm2-local.yaml` | a real model of 135 million parameters, from the hub or from local files |
 | `smollm2-power.yaml` | what its layers are worth by all test questions, and which metric tells so from a few |
 | `smollm2-sets.yaml` | which metric chooses the best five and seven layers of it from 400 questions |
+| `smollm2-drafts.yaml` | parts of it as its own draft |
 | `smollm2-papers.yaml` | what three papers say of large models, asked of it: selections, repairs, fine-tunes |
 | `tinystories.yaml` | a template for models and texts of your own |
 | `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
