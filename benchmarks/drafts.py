@@ -22,26 +22,26 @@ from repair_cases import WINDOW, corpus, loaded
 from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Drafts
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
 from lamina.data.documents import read_documents
 from lamina.data.text import text_samples
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
+from lamina.engine.sources import Source
 from lamina.evaluation import drafts, speculation
-from lamina.figures.style import Z95
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.units import all_units
-from lamina.recovery import ghost
-from lamina.recovery.protocol import Fitted
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.search import looped
-from lamina.search.looped import Repairs
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
-from lamina.tables import store
+from lamina.repair.methods import ghost
+from lamina.repair.protocol import Fitted
+from lamina.report.figures.style import Z95
+from lamina.selection import looped
+from lamina.selection.looped import Repairs
+from lamina.store import parquet as store
 
 SELECTORS = {"accuracy": ("accuracy", False), "acceptance": ("acceptance", False), "looped": ("acceptance", True)}
 SEED = 0
@@ -106,17 +106,17 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> str:
         "sampled: acceptance",
     ]
     lines = ["| " + " | ".join([*head, "speed-up"]) + " |", "|" + "---|" * 11]
-    pairs = {(row["removed"], row["selector"], row["recovery"]): {} for row in rows}
+    pairs = {(row["removed"], row["selector"], row["repair"]): {} for row in rows}
     for row in rows:
-        pairs[row["removed"], row["selector"], row["recovery"]][row["decoding"]] = row
+        pairs[row["removed"], row["selector"], row["repair"]][row["decoding"]] = row
 
     def told(row: Mapping[str, Any], key: str, digits: int) -> str:
         return f"{row[key]:.{digits}f} ± {Z95 * row[f'{key}_stderr']:.{digits}f}"
 
-    for (removed, selector, recovery), pair in sorted(pairs.items()):
+    for (removed, selector, repair), pair in sorted(pairs.items()):
         greedy, sampled = pair["greedy"], pair["sampled"]
         pays = "never" if greedy["break_even"] is None else f"{greedy['break_even']:.2f}"
-        cells = [str(removed), selector, recovery, told(greedy, "acceptance", 3), pays]
+        cells = [str(removed), selector, repair, told(greedy, "acceptance", 3), pays]
         cells += [told(greedy, "tokens_per_round", 2), f"{greedy['cost']:.2f}", f"{greedy['verification']:.2f}"]
         cells += [told(greedy, "speedup", 2), told(sampled, "acceptance", 3), told(sampled, "speedup", 2)]
         lines.append("| " + " | ".join(cells) + " |")
@@ -165,7 +165,7 @@ if __name__ == "__main__":
             built = {"none": materialise(model, {"units": units})}
             built["ghost"] = materialise(model, {"units": units}, patches(model, samples, units))
             keys = {"removed": size, "selector": selector, "units": units}
-            variants = [({**keys, "recovery": name}, variant) for name, variant in built.items()]
+            variants = [({**keys, "repair": name}, variant) for name, variant in built.items()]
             found = drafts.measure(model, variants, asked, options)
             with args.output.open("a") as file:
                 file.writelines(json.dumps(row) + "\n" for row in found)

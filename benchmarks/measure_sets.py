@@ -19,15 +19,16 @@ import numpy as np
 import pyarrow as pa
 from metric_power import METRICS, only, sweeps
 
-from lamina import paths, seal
 from lamina.data import calibrations
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
 from lamina.errors import LaminaError, explained
 from lamina.models.load import load_model
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
-from lamina.tables import store
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study import paths
 
 SEED = 0
 ROUND = 100  # questions

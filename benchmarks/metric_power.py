@@ -23,10 +23,10 @@ from pyarrow import dataset
 from scipy.stats import rankdata
 
 from lamina.errors import LaminaError, explained
-from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Columns, Context, from_table
+from lamina.relevance.metrics.accuracy import hits
 from lamina.relevance.score import ranking, was_measured
-from lamina.tables import store
+from lamina.store import parquet as store
 
 METRICS = ("accuracy", "expected_accuracy", "shrunk_accuracy", "margin", "perplexity", "output_kl", "cosine")
 

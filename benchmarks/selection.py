@@ -30,20 +30,20 @@ from repair import Case, embedded
 from lamina.config import metrics, selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
+from lamina.engine.capture import capture
+from lamina.engine.scores import Scores
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.search import beam, block, deepest, evolutionary
-from lamina.search import random as drawn
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.search.plans import Plan, Request, Step
-from lamina.search.trials import Search, Trials
-from lamina.streams.capture import capture
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
-from lamina.sweep.scores import Scores
-from lamina.tables import store
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.selection.plans import Plan, Request, Step
+from lamina.selection.strategies import beam, block, deepest, evolutionary
+from lamina.selection.strategies import random as drawn
+from lamina.selection.trials import Search, Trials
+from lamina.store import parquet as store
 
 TOKENS = 16384
 SIZES = (3, 6)  # 25 and 50 % of 12 layers

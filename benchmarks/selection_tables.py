@@ -13,7 +13,7 @@ from lamina.config.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.metric_agreement import Agreement, compare, comparisons, draws_of
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.tables import store
+from lamina.store import parquet as store
 
 SCHEMA = pa.schema(
     [

@@ -26,11 +26,11 @@ import pyarrow as pa
 from measure_sets import DRAWS, SEED, questions
 from metric_power import METRICS, averaging, correlations, only, sweeps
 
+from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking, was_measured
-from lamina.sweep.candidates import CURRENT
-from lamina.tables import store
+from lamina.store import parquet as store
 
 BOOTSTRAPS = 2000
 DRAWN = 200

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lamina.data.overlap import document_hash, groups, runs
 from lamina.errors import LaminaError, explained
-from lamina.tables import store
+from lamina.store import parquet as store
 
 TASKS = ("arc_easy", "piqa")
 TEXTS = {"calibration": "wiki.valid.tokens", "test": "wiki.test.tokens"}

@@ -15,15 +15,16 @@ from pathlib import Path
 import torch
 from peft.tuners.lora import LoraLayer
 
-from lamina import paths, seal
 from lamina.config.configuration import Configuration
 from lamina.config.text import load as load_yaml
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
-from lamina.models import export
+from lamina.models.export import save as export
 from lamina.models.load import load_model
+from lamina.store import checksum as seal
+from lamina.study import paths
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

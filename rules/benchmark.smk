@@ -2,11 +2,11 @@
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
 # load; calibration `none` is the unpruned model), results/generation/... of the same form for their answers, and
 # results/efficiency/{model}.parquet and results/drafts/{model}.parquet (all variants of a model, in turn with it).
-from lamina.jobs.benchmark_drafts import BenchmarkDrafts
-from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
-from lamina.jobs.benchmark_generation import BenchmarkGeneration
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
-from lamina.jobs.benchmark_task import BenchmarkTask
+from lamina.stages.benchmark_drafts import BenchmarkDrafts
+from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.stages.benchmark_generation import BenchmarkGeneration
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.benchmark_task import BenchmarkTask
 
 task_measured = described(BenchmarkTask, CONFIG)
 

@@ -2,11 +2,11 @@
 # results/models/{model}/checkpoint of a model that is a GGUF file,
 # results/calibrations/{model}/{calibration}.parquet, results/tasks/{task}.parquet and the overlap checks.
 # Only these rules may use the network.
-from lamina.jobs.check_overlap import CheckOverlap
-from lamina.jobs.prepare_calibration import PrepareCalibration
-from lamina.jobs.dequantise_model import DequantiseModel
-from lamina.jobs.prepare_model import PrepareModel
-from lamina.jobs.prepare_task import PrepareTask
+from lamina.stages.check_overlap import CheckOverlap
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.dequantise_model import DequantiseModel
+from lamina.stages.prepare_model import PrepareModel
+from lamina.stages.prepare_task import PrepareTask
 
 
 localrules:

@@ -5,7 +5,7 @@ localrules:
     all,
     relevance,
     prune,
-    recover,
+    repair,
     heal,
     diagnose,
     benchmark,
@@ -22,7 +22,7 @@ rule prune:
         "results/tables/plans.parquet",
 
 
-rule recover:
+rule repair:
     input:
         "results/tables/patches.parquet",
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.workflow import runs
+from lamina.runtime import runs
 
 PREFIX = "lamina_"  # slurm-jobname-prefix of slurm/profile.yaml
 PATIENCE_S = 300

@@ -2,12 +2,12 @@
 
 CREATE OR REPLACE VIEW choices_and_generation AS
 SELECT
-    w.model, w.calibration, w.selector, w.removed, w.recovery, w.healing, w.task, w.own, w.n_samples,
+    w.model, w.calibration, w.selector, w.removed, w.repair, w.healing, w.task, w.own, w.n_samples,
     c.metric AS choice_metric, c.value AS choice, c.stderr AS choice_stderr,
     c.kept AS choice_kept, c.kept_stderr AS choice_kept_stderr,
     w.value AS written, w.stderr AS written_stderr, w.kept AS written_kept, w.kept_stderr AS written_kept_stderr
 FROM against_base AS w
-JOIN scores AS c USING (model, calibration, selector, removed, recovery, healing, task)
+JOIN scores AS c USING (model, calibration, selector, removed, repair, healing, task)
 WHERE w.metric = 'exact_match,written';
 COMMENT ON VIEW choices_and_generation IS 'One row per variant and task whose questions it answered both by choosing and by writing.';
 COMMENT ON COLUMN choices_and_generation.choice_metric IS 'Metric of the choices: the task''s main one.';
@@ -23,17 +23,17 @@ COMMENT ON COLUMN choices_and_generation.written_kept_stderr IS 'Standard error 
 CREATE OR REPLACE VIEW repairs AS
 WITH told AS MATERIALIZED (FROM scores),
 paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
-    SELECT v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task,
+    SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task,
         if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
         stddev_samp(v.value - p.value) / sqrt(count(*)) AS stderr
     FROM benchmark_samples AS v
     JOIN benchmark_samples AS p USING (model, calibration, selector, removed, task, metric, sample)
-    WHERE v.removed > 0 AND p.recovery = 'none' AND p.healing = 'none' AND v.metric <> 'perplexity'
-        AND NOT (v.recovery = 'none' AND v.healing = 'none')
+    WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND v.metric <> 'perplexity'
+        AND NOT (v.repair = 'none' AND v.healing = 'none')
     GROUP BY ALL
 )
 SELECT
-    v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric, v.own, v.general_text,
+    v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task, v.metric, v.own, v.general_text,
     v.base_value, p.value AS pruned_value, v.value, v.stderr,
     CASE WHEN v.higher_is_better THEN v.value - p.value ELSE p.value - v.value END AS gain,
     CASE
@@ -48,10 +48,10 @@ SELECT
 FROM told AS v
 JOIN told AS p USING (model, calibration, selector, removed, task, metric)
 LEFT JOIN paired AS s ON s.model = v.model AND s.calibration = v.calibration AND s.selector = v.selector
-    AND s.removed = v.removed AND s.recovery = v.recovery AND s.healing = v.healing AND s.task = v.task
+    AND s.removed = v.removed AND s.repair = v.repair AND s.healing = v.healing AND s.task = v.task
     AND s.metric = v.metric
-WHERE v.removed > 0 AND p.recovery = 'none' AND p.healing = 'none' AND NOT (v.recovery = 'none' AND v.healing = 'none');
-COMMENT ON VIEW repairs IS 'One row per repaired variant and task: what recovery and healing gave back against the same plan without repair.';
+WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND NOT (v.repair = 'none' AND v.healing = 'none');
+COMMENT ON VIEW repairs IS 'One row per repaired variant and task: what repair and healing gave back against the same plan without repair.';
 COMMENT ON COLUMN repairs.metric IS 'Main metric of the task.';
 COMMENT ON COLUMN repairs.pruned_value IS 'The number after pruning, before repair.';
 COMMENT ON COLUMN repairs.value IS 'The number after repair.';
@@ -62,7 +62,7 @@ COMMENT ON COLUMN repairs.loss_stderr IS 'Standard error of loss.';
 
 CREATE OR REPLACE VIEW proxies AS
 WITH bare AS MATERIALIZED (
-    SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
+    SELECT * FROM scores WHERE removed > 0 AND repair = 'none' AND healing = 'none' AND higher_is_better
 ),
 targets AS (  -- the plan that was made for a task alone; of several calibrations the one that keeps most
     SELECT model, selector, removed, task, metric, calibration AS own_calibration, value AS own_value,
@@ -87,7 +87,7 @@ spread AS (
         AND v.calibration = r.calibration AND v.task = r.task AND v.metric = r.metric
     JOIN benchmark_samples AS o ON o.model = r.model AND o.selector = r.selector AND o.removed = r.removed
         AND o.calibration = r.own_calibration AND o.task = r.task AND o.metric = r.metric AND o.sample = v.sample
-    WHERE v.recovery = 'none' AND v.healing = 'none' AND o.recovery = 'none' AND o.healing = 'none'
+    WHERE v.repair = 'none' AND v.healing = 'none' AND o.repair = 'none' AND o.healing = 'none'
     GROUP BY ALL
 )
 SELECT r.model, r.selector, r.removed, r.calibration, r.own_calibration, r.task, r.metric, r.value, r.own_value,

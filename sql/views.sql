@@ -9,7 +9,7 @@
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
 -- below it, and a column that a view hands on keeps the description it has in the first view that its FROM and JOIN name.
 --
--- A variant is spelled out in six columns: model, calibration, selector, removed, recovery, healing. The base model has
+-- A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 -- removed = 0 and 'none' in the others. Layers keep the numbers they have in the base model.
 
 CREATE OR REPLACE VIEW models AS SELECT * FROM 'results/tables/models.parquet';

@@ -11,5 +11,5 @@
 SELECT model, calibration, task, metric, selector, removed, value, stderr, n_samples,
     base_value, base_stderr, change, change_stderr, paired, kept, kept_stderr, chance
 FROM scores
-WHERE own AND recovery = 'none' AND healing = 'none'
+WHERE own AND repair = 'none' AND healing = 'none'
 ORDER BY model, calibration, task, selector, removed;

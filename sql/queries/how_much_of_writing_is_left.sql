@@ -4,6 +4,6 @@
 --
 -- One row per repair, means over n variants: percent of the base model's number.
 -- Empty where no task measures written answers beside choices.
-SELECT recovery, healing, count(*) AS n, 100 * avg(choice_kept) AS chosen, 100 * avg(written_kept) AS written
+SELECT repair, healing, count(*) AS n, 100 * avg(choice_kept) AS chosen, 100 * avg(written_kept) AS written
 FROM choices_and_generation WHERE own AND removed > 0
-GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing;
+GROUP BY repair, healing ORDER BY healing <> 'none', repair <> 'none', repair, healing;

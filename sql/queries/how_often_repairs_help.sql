@@ -6,8 +6,8 @@
 -- better, worse   of n variants and own tasks, those whose gain is beyond its 95 % interval
 -- gain, loss      mean points of accuracy that the repair gave back, and that pruning had cost
 -- Empty where no repaired variant was benchmarked on its own task.
-SELECT recovery, healing, count(*) AS n, count(*) FILTER (gain > 1.959964 * gain_stderr) AS better,
+SELECT repair, healing, count(*) AS n, count(*) FILTER (gain > 1.959964 * gain_stderr) AS better,
     count(*) FILTER (gain < -1.959964 * gain_stderr) AS worse,
     100 * avg(gain) FILTER (metric <> 'perplexity') AS gain, 100 * avg(loss) FILTER (metric <> 'perplexity') AS loss
 FROM repairs WHERE own
-GROUP BY recovery, healing ORDER BY healing <> 'none', recovery <> 'none', recovery, healing;
+GROUP BY repair, healing ORDER BY healing <> 'none', repair <> 'none', repair, healing;

@@ -6,8 +6,8 @@
 -- difference, low, high   points of accuracy of `selector` ahead of `rival`, with the 95 % interval of the pair alone
 -- p_holm                  of a paired test, corrected for the pairs of the size and repair
 -- Empty where no two selectors were tested on documents with right and wrong answers.
-SELECT model, recovery, healing, removed, selector, rival, 100 * difference AS difference, 100 * ci_low AS low,
+SELECT model, repair, healing, removed, selector, rival, 100 * difference AS difference, 100 * ci_low AS low,
     100 * ci_high AS high, p_holm, n_samples
 FROM comparisons WHERE task = 'all'
-ORDER BY model, healing <> 'none', recovery <> 'none', recovery, healing, selector <> 'accuracy', selector, rival,
+ORDER BY model, healing <> 'none', repair <> 'none', repair, healing, selector <> 'accuracy', selector, rival,
     removed;

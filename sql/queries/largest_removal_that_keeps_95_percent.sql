@@ -14,9 +14,9 @@ WITH told AS (
     SELECT *, name AS calibration, max(removed) OVER (PARTITION BY model, name) AS tried
     FROM answered(0.95) WHERE question = 'task'
 )
-SELECT model, calibration, tasks, own_metric AS metric, if(kept_enough, removed, 0) AS removed, tried, selector, recovery,
+SELECT model, calibration, tasks, own_metric AS metric, if(kept_enough, removed, 0) AS removed, tried, selector, repair,
     healing, t.units, own_value AS value, own_stderr AS stderr, own_base AS base_value, kept, kept_stderr, certain,
     kept_above_chance, kept_above_chance_stderr, n_samples, n_tried, at_chance
-FROM told AS t JOIN variants USING (model, calibration, selector, removed, recovery, healing)
+FROM told AS t JOIN variants USING (model, calibration, selector, removed, repair, healing)
 WHERE place = 1
 ORDER BY model, calibration;

@@ -8,7 +8,7 @@
 -- change    accuracy less the base model's, with its standard error over n_samples test documents
 -- Empty where no plan was benchmarked on a task other than its calibration's own.
 WITH bare AS (
-    SELECT * FROM scores WHERE removed > 0 AND recovery = 'none' AND healing = 'none' AND higher_is_better
+    SELECT * FROM scores WHERE removed > 0 AND repair = 'none' AND healing = 'none' AND higher_is_better
 ),
 shown AS (SELECT model, selector, max(removed) AS removed FROM bare WHERE NOT own GROUP BY ALL)
 SELECT model, selector, removed, calibration, task, own, change, change_stderr, n_samples

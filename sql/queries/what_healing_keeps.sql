@@ -11,9 +11,9 @@ WITH shown AS (
         FROM own_tasks AS o WHERE o.model = s.model AND o.calibration = s.calibration AND o.chance IS NOT NULL))
     UNION ALL SELECT * FROM against_base WHERE metric = 'nll_per_log_vocabulary'
 ),
-healed AS (SELECT DISTINCT model, calibration, selector FROM shown WHERE healing <> 'none' AND recovery = 'none')
+healed AS (SELECT DISTINCT model, calibration, selector FROM shown WHERE healing <> 'none' AND repair = 'none')
 SELECT s.*, s.removed / m.n_layers AS share FROM shown AS s
 JOIN models AS m ON m.model = s.model
 JOIN healed AS h ON h.model = s.model AND h.calibration = s.calibration AND h.selector = s.selector
-WHERE s.recovery = 'none' AND s.removed > 0
+WHERE s.repair = 'none' AND s.removed > 0
 ORDER BY s.model, s.calibration, s.metric = 'nll_per_log_vocabulary', s.task, s.selector, s.healing, s.removed;

@@ -11,6 +11,6 @@
 SELECT model, calibration, selector, removed, task, own, metric, base_value, value, stderr, change, change_stderr,
     kept, kept_stderr, certain(abs(change), change_stderr, 0, count(*) OVER plan) AS certain, n_samples
 FROM scores
-WHERE removed > 0 AND recovery = 'none' AND healing = 'none'
+WHERE removed > 0 AND repair = 'none' AND healing = 'none'
 WINDOW plan AS (PARTITION BY model, calibration, selector, removed)
 ORDER BY model, calibration, selector, removed, own DESC, task;

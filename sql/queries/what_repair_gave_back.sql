@@ -1,4 +1,4 @@
--- What did recovery and healing give back?
+-- What did repair and healing give back?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_repair_gave_back.sql
 --
@@ -9,8 +9,8 @@
 --                       than two standard errors, so that there was nothing certain to give back
 -- certain               other test documents would show a gain (or harm) too, of all repairs of the plan at once; null where
 --                       the error is unknown
--- Empty where a study lists no recovery or healing, or not beside `none`.
-SELECT model, calibration, task, metric, selector, removed, recovery, healing,
+-- Empty where a study lists no repair or healing, or not beside `none`.
+SELECT model, calibration, task, metric, selector, removed, repair, healing,
     base_value, pruned_value, value, stderr, gain, gain_stderr, loss, loss_stderr,
     CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,
     certain(abs(gain), gain_stderr, 0, count(*) OVER plan) AS certain,
@@ -18,4 +18,4 @@ SELECT model, calibration, task, metric, selector, removed, recovery, healing,
 FROM repairs
 WHERE own
 WINDOW plan AS (PARTITION BY model, calibration, task, selector, removed)
-ORDER BY model, calibration, task, selector, removed, gain DESC, recovery, healing;
+ORDER BY model, calibration, task, selector, removed, gain DESC, repair, healing;

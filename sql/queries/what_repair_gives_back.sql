@@ -4,14 +4,14 @@
 --
 -- One row per variant and own task, at the largest size that was healed, else the largest that was patched.
 -- refused   selectors that have no plan for the calibration
--- Empty where no variant with a recovery or a healing was benchmarked on its own task.
+-- Empty where no variant with a repair or a healing was benchmarked on its own task.
 WITH shown AS (
     SELECT model, calibration,
-        coalesce(max(removed) FILTER (healing <> 'none'), max(removed) FILTER (recovery <> 'none')) AS removed
+        coalesce(max(removed) FILTER (healing <> 'none'), max(removed) FILTER (repair <> 'none')) AS removed
     FROM scores WHERE own GROUP BY ALL
 )
-SELECT model, calibration, task, metric, selector, removed, recovery, healing, value, stderr, n_samples, base_value,
+SELECT model, calibration, task, metric, selector, removed, repair, healing, value, stderr, n_samples, base_value,
     base_stderr, chance, (SELECT string_agg(DISTINCT p.selector, ',' ORDER BY p.selector) FROM plans AS p
         WHERE p.refused IS NOT NULL AND p.model = scores.model AND p.calibration = scores.calibration) AS refused
 FROM scores JOIN shown USING (model, calibration, removed) WHERE own
-ORDER BY model, calibration, task, selector, healing <> 'none', recovery <> 'none', recovery, healing;
+ORDER BY model, calibration, task, selector, healing <> 'none', repair <> 'none', repair, healing;

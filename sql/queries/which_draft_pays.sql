@@ -10,7 +10,7 @@
 -- speedup                of decoding behind the prompt, measured in turn with the base alone
 -- same                   prompts behind which the tokens are exactly the base's; null for sampled
 -- Empty where no drafts were measured: add `drafts` under `benchmarks`.
-SELECT model, calibration, selector, removed, round(removed / n_layers, 3) AS share, recovery, healing, decoding,
+SELECT model, calibration, selector, removed, round(removed / n_layers, 3) AS share, repair, healing, decoding,
     acceptance, acceptance_stderr, break_even, tokens_per_round, tokens_per_round_stderr, tokens_per_round_expected,
     cost, cost_stderr, verification, verification_stderr, speedup, speedup_stderr, same, n_samples
 FROM drafts JOIN models USING (model)

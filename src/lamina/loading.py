@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina import paths, seal
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
-from lamina.models import export, own_code
+from lamina.models.export import own_code
+from lamina.models.export import save as export
 from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
 from lamina.models.materialise import materialise
-from lamina.variant import FORM, Variant
+from lamina.store import checksum as seal
+from lamina.study import paths
+from lamina.study.variant import FORM, Variant
 
 
 def load(
@@ -33,7 +35,7 @@ def load(
     Parameters
     ----------
     what : a folder with config.json (a model or an export), a model of the configuration by its name, or a variant
-        `model/calibration/selector/removed=n/recovery/healing`, whose files the workflow has made.
+        `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has made.
     results : the workflow's folder of results, where names and variants are looked up.
     dtype : float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
     device : `cpu` or `cuda`; by default the first GPU if there is one.
@@ -141,7 +143,7 @@ def _or_export(variant: Variant, results: Path) -> str:
     """A hint at an export, where an export helps: only studies make repairs, trainings and searched plans."""
     selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
     searched = Path(paths.search(variant.key, results)).exists()
-    if not selected or searched or (variant.recovery, variant.healing) != ("none", "none"):
+    if not selected or searched or (variant.repair, variant.healing) != ("none", "none"):
         return ""
     return f", or run: make export VARIANT={variant}"
 

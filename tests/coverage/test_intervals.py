@@ -15,9 +15,9 @@ from scipy.stats import rankdata
 from lamina.evaluation import paired_tests
 from lamina.evaluation.efficiency import _mean_ratio
 from lamina.evaluation.paired_tests import ratio_interval
-from lamina.relevance import accuracy, agreement, shrunk_accuracy
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
 from lamina.relevance.metric_agreement import compare
+from lamina.relevance.metrics import accuracy, agreement, shrunk_accuracy
 from lamina.relevance.statistics import bootstrap_weights, studentised
 from lamina.relevance.true_scores import true_correlation, true_variance_ratio
 

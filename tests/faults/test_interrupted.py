@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lamina.workflow import commands
+from lamina.runtime import commands
 from tests.faults import study
 from tests.pipeline.project import Project
 
-UNLOCK = [sys.executable, "-m", "lamina.workflow.runs"]
+UNLOCK = [sys.executable, "-m", "lamina.runtime.runs"]
 
 
 @pytest.fixture
@@ -81,5 +81,5 @@ def _below(pid: int) -> list[int]:
         parent = waiting.pop()
         children = [row for row in rows if row[1] == parent]
         waiting += [row[0] for row in children]
-        found += [int(row[0]) for row in children if "lamina.workflow" in row[2] and "bash" not in row[2]]
+        found += [int(row[0]) for row in children if "lamina.runtime" in row[2] and "bash" not in row[2]]
     return found

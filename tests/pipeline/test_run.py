@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project
 
 
@@ -22,15 +22,15 @@ GRAINS = {
     "sweeps": "model, calibration, selector, removed, unit, sample",
     "relevance": "model, calibration, selector, removed, metric, unit",
     "plans": "model, calibration, selector, removed, unit",
-    "patches": "model, calibration, selector, removed, recovery, healing, boundary",
-    "training": "model, calibration, selector, removed, recovery, healing, step",
-    "benchmarks": "model, calibration, selector, removed, recovery, healing, task, metric",
-    "benchmark_samples": "model, calibration, selector, removed, recovery, healing, task, metric, sample",
+    "patches": "model, calibration, selector, removed, repair, healing, boundary",
+    "training": "model, calibration, selector, removed, repair, healing, step",
+    "benchmarks": "model, calibration, selector, removed, repair, healing, task, metric",
+    "benchmark_samples": "model, calibration, selector, removed, repair, healing, task, metric, sample",
     "agreements": "model, component, metric, statistic, calibrations",
     "dissociations": "model, calibration, rival, unit",
-    "comparisons": "model, calibration, task, removed, recovery, healing, selector, rival",
-    "efficiency": "model, calibration, selector, removed, recovery, healing",
-    "drafts": "model, calibration, selector, removed, recovery, healing, decoding",
+    "comparisons": "model, calibration, task, removed, repair, healing, selector, rival",
+    "efficiency": "model, calibration, selector, removed, repair, healing",
+    "drafts": "model, calibration, selector, removed, repair, healing, decoding",
 }
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from lamina.reporting import database
+from lamina.report import database
 from tests.pipeline.project import Project, copy_project
 
 pytestmark = pytest.mark.studies
@@ -28,7 +28,7 @@ def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: P
     )
     assert sorted(plans) == sorted(ends) and len(plans) == 4
     assert all(not {"0", "11"} & set(units) for _, _, units, _ in plans)
-    measured = searched.query("SELECT DISTINCT selector, removed, recovery FROM benchmarks WHERE removed > 0")
+    measured = searched.query("SELECT DISTINCT selector, removed, repair FROM benchmarks WHERE removed > 0")
     assert len(measured) == 8
     assert not searched.stale()
     assert not list(searched.folder.glob("results/searches/**/*.log"))

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lamina.tables import store
-from lamina.workflow import commands
+from lamina.runtime import commands
+from lamina.store import parquet as store
 from tests.pipeline.project import Project, copy_project
 
 TIMED = {"efficiency", "drafts", "jobs"}

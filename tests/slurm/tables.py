@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lamina.tables import store
+from lamina.store import parquet as store
 
 # Measured times and memory differ from run to run; what remains of `efficiency` and `drafts` is counted.
 TIMED = {

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 STUCK = """
 if __name__ == "__main__":
     from lamina import resume
-    from lamina.sweep import room
+    from lamina.engine import room
     room.tokens = lambda *_: 512
     resume.SECONDS = 0.0
     save, load = resume.Progress.save, resume.Progress.load

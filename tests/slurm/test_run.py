@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project
 from tests.slurm.cluster import Clone, clone
 from tests.slurm.tables import differences

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from lamina.evaluation.paired_tests import compared
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.store import parquet as store
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
@@ -65,7 +65,7 @@ def write_study(
         tasks = [f"microworld_{name}" for name in calibrations]
         difficulty = {task: rng.random(n_test) for task in tasks}
         base = {task: rng.uniform(0.75, 0.98) for task in tasks}
-        none = dict(model=model, calibration="none", selector="none", removed=0, recovery="none", healing="none")
+        none = dict(model=model, calibration="none", selector="none", removed=0, repair="none", healing="none")
         _benchmark(data, none, base, difficulty, 12.0, rng)
         timed: set[tuple[int, str, int]] = set()
         for calibration in calibrations:
@@ -95,9 +95,9 @@ def write_study(
                     repairs = [("none", "none"), ("ghost", "none")]
                     if removed == healed and selector in ("accuracy", "cosine"):
                         repairs += [("none", "lora"), ("ghost", "lora")]
-                    for recovery, healing in repairs:
-                        variant = key | dict(recovery=recovery, healing=healing)
-                        kept = 1 - (recovery == "ghost") * 0.3 - (healing == "lora") * 0.4
+                    for repair, healing in repairs:
+                        variant = key | dict(repair=repair, healing=healing)
+                        kept = 1 - (repair == "ghost") * 0.3 - (healing == "lora") * 0.4
                         own = f"microworld_{calibration}"
                         value = {
                             task: max(
@@ -108,11 +108,11 @@ def write_study(
                         }
                         _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
                         runs = runs_of(units.tolist())
-                        if healing == "none" and (removed, recovery, runs) not in timed:
-                            timed.add((removed, recovery, runs))
+                        if healing == "none" and (removed, repair, runs) not in timed:
+                            timed.add((removed, repair, runs))
                             data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
                         data["drafts"] += [variant | _draft(way, removed, kept, n_layers) for way in (None, 0.8)]
-                        if recovery == "ghost" and healing == "none":
+                        if repair == "ghost" and healing == "none":
                             data["patches"].append(
                                 variant
                                 | dict(

@@ -14,13 +14,13 @@ from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS, Presence, Shapley
 from lamina.data.calibrations import Calibration, Sample, chance_accuracy
+from lamina.engine import coalitions
 from lamina.models.units import all_units
-from lamina.passes import coalitions
-from lamina.relevance import presence, shapley
 from lamina.relevance.columns import Context, from_table
+from lamina.relevance.metrics import presence, shapley
 from lamina.relevance.score import relevance
-from lamina.search.evidence import read_step
-from lamina.tables import store
+from lamina.selection.evidence import read_step
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.workflow import commands
+from lamina.runtime import commands
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from lamina.config import document
 from lamina.config.entry import Choice
 from lamina.errors import LaminaError
-from lamina.preflight import load as config
+from lamina.study import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
@@ -63,10 +63,10 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
-    for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):
+    for kind in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":
-            used |= {name for recovery in loaded.recoveries.values() for name in recovery.data}
+            used |= {name for repair in loaded.repairs.values() for name in repair.data}
             used |= {name for healing in loaded.healings.values() for name in healing.weights("own")}
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
@@ -109,8 +109,8 @@ def test_editors_refuse_what_lamina_refuses() -> None:
     for where, value in (
         ("selectors.accuracy.stratgy", "block"),
         ("selectors.accuracy.metric", "acuracy"),
-        ("recoveries.ghost.ridge", -1),
-        ("recoveries.ghost", {"ridge": 1}),
+        ("repairs.ghost.ridge", -1),
+        ("repairs.ghost", {"ridge": 1}),
         ("calibrations.recall.text", "microworld_corpus"),
         ("studies.prune.removed", []),
     ):

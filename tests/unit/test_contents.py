@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lamina import seal
 from lamina.data import lm_tasks
 from lamina.errors import LaminaError, explained
-from lamina.jobs.diagnose_layers import DiagnoseLayers
-from lamina.jobs.prepare_calibration import PrepareCalibration
-from lamina.jobs.prepare_task import PrepareTask
-from lamina.preflight.load import load
-from lamina.tables import store
-from lamina.workflow import contents
+from lamina.runtime import contents
+from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.prepare_task import PrepareTask
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.load import load
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place
 

@@ -9,27 +9,26 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config import recoveries, selectors
+from lamina.config import repairs, selectors
 from lamina.config.metrics import Presence, Shapley
 from lamina.cost import counting, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Calibration, Sample
+from lamina.engine import coalitions, packing, sources
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate, swept
+from lamina.engine.session import Pass, Session
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.passes import coalitions
-from lamina.recovery import weighing
-from lamina.search import contest
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.search.trials import Trials
-from lamina.streams import sources
-from lamina.sweep import engine, packing
-from lamina.sweep.candidates import Candidate, swept
-from lamina.sweep.session import Pass, Session
-from lamina.tables import store
+from lamina.repair import weighing
+from lamina.selection import contest
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.selection.trials import Trials
+from lamina.store import parquet as store
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -210,7 +209,7 @@ def test_fits_by_hand() -> None:
     read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
 
     def fitting(**options: Any) -> float:
-        return work.fit_work(recoveries.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
+        return work.fit_work(repairs.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
 
     assert fitting(method="ghost") == pytest.approx(1.3 * 150 * 10)
     assert fitting(method="replaceme") == 150 * 10

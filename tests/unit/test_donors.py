@@ -11,17 +11,17 @@ import yaml
 from transformers import PreTrainedModel
 
 from lamina.config.selectors import Beam, Evolutionary
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models import donors, unchanged
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.preflight.load import load
-from lamina.recovery import fit_rows
-from lamina.search import replacements as steps
-from lamina.search.plans import Plan, Request, Step
-from lamina.search.trials import Search, Trials
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.repair import fit_rows
+from lamina.selection.plans import Plan, Request, Step
+from lamina.selection.strategies import replacements as steps
+from lamina.selection.trials import Search, Trials
+from lamina.study.load import load
 from tests.unit import tiny
 from tests.unit.configurations import REPOSITORY, model_folder
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
@@ -192,7 +192,7 @@ class Summed:
 @pytest.mark.parametrize("options", [Beam(metric="accuracy", width=2), Evolutionary(metric="accuracy", generations=60)])
 def test_searches_find_the_best_replacements_beside_the_best_removals(options: Any) -> None:
     options = options.model_copy(update={"donors": ["a", "b"]})
-    module = importlib.import_module(f"lamina.search.{options.strategy}")
+    module = importlib.import_module(f"lamina.selection.strategies.{options.strategy}")
     search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
     found = module.find(search, [str(layer) for layer in range(5)], [1, 2], options)
     assert found[2].removed == {"0", "1", "2.@a", "3.@a"}

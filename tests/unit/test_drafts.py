@@ -10,14 +10,14 @@ from lamina.config.benchmarks import Drafts
 from lamina.errors import LaminaError
 from lamina.evaluation import drafts
 from lamina.evaluation.speculation import Decoding, written
-from lamina.jobs.benchmark_drafts import BenchmarkDrafts
-from lamina.jobs.gather_table import parts
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
-from lamina.preflight.load import load
-from lamina.tables import store
-from lamina.variant import Variant
-from lamina.workflow import studies
+from lamina.stages.benchmark_drafts import BenchmarkDrafts
+from lamina.stages.gather_table import parts
+from lamina.store import parquet as store
+from lamina.study import requests as studies
+from lamina.study.load import load
+from lamina.study.variant import Variant
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place

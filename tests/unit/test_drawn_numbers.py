@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from lamina.figures import cross_task, dissociations, relevance_maps
-from lamina.figures.drawing import drawn
-from lamina.reporting import database
+from lamina.report import database
+from lamina.report.figures import cross_task, dissociations, relevance_maps
+from lamina.report.figures.drawing import drawn
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study
 
@@ -64,12 +64,12 @@ def texts(figure: Figure) -> Iterable[object]:
     return [float(number[0]) for text in found if (number := re.match(r"[+-]?(\d+\.?\d*|\.\d+)", text))]
 
 
-BARE = "recovery = 'none' AND healing = 'none'"
+BARE = "repair = 'none' AND healing = 'none'"
 OWN = "task = 'microworld_' || calibration AND metric = 'acc_norm'"
 KEPT = """SELECT v.value / b.value FROM benchmarks AS v JOIN benchmarks AS b USING (model, task, metric)
     WHERE v.removed > 0 AND b.removed = 0 AND v.task = 'microworld_' || v.calibration AND metric = '{}'"""
 MEANS = f"""SELECT avg(a.value) FROM (FROM benchmarks WHERE {OWN}) AS a
-    GROUP BY model, selector, removed, recovery, healing HAVING removed > 0
+    GROUP BY model, selector, removed, repair, healing HAVING removed > 0
     QUALIFY count(*) = max(count(*)) OVER (PARTITION BY model, removed)"""
 CHANGE = f"""SELECT v.value - b.value FROM (FROM benchmarks WHERE {BARE}) AS v
     JOIN benchmarks AS b USING (model, task, metric)
@@ -117,18 +117,18 @@ ASKED: dict[str, tuple[str, Drawn]] = {
     "cross_task": (CHANGE, fills),
     "repair_bars": (f"SELECT value FROM benchmarks WHERE {OWN} AND removed = 2", heights),
     "fit_errors": (
-        'SELECT avg(heldout_error) FROM patches GROUP BY model, calibration, "start", "end", recovery',
+        'SELECT avg(heldout_error) FROM patches GROUP BY model, calibration, "start", "end", repair',
         lines("y"),
     ),
     "choices_and_generation": (KEPT.format("exact_match,written"), lines("y")),
     "fit_spectrum": (
-        'SELECT avg(antisymmetric_share) FROM patches GROUP BY model, calibration, recovery, "start", "end"',
+        'SELECT avg(antisymmetric_share) FROM patches GROUP BY model, calibration, repair, "start", "end"',
         lines("y"),
     ),
     "fit_calibration_size": ("SELECT value / control FROM diagnoses WHERE measure = 'validated_error'", lines("y")),
     "cross_task_graph": (PROXY, texts),
     "healed_curves": (
-        """SELECT value FROM benchmarks WHERE metric = 'nll_per_log_vocabulary' AND recovery = 'none' AND removed > 0
+        """SELECT value FROM benchmarks WHERE metric = 'nll_per_log_vocabulary' AND repair = 'none' AND removed > 0
         AND selector IN ('accuracy', 'cosine')""",
         lines("y"),
     ),

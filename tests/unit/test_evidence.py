@@ -8,17 +8,17 @@ import pytest
 from lamina.config import selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
+from lamina.engine import residuals, weights
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError
-from lamina.jobs.prune_step import PruneStep
 from lamina.models.units import all_units
-from lamina.passes import residuals, weights
 from lamina.relevance.columns import Context
 from lamina.relevance.passes import DRAWN
 from lamina.relevance.score import relevance
-from lamina.search.evidence import read_step
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT
-from lamina.tables import store
+from lamina.selection.evidence import read_step
+from lamina.stages.prune_step import PruneStep
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.scripts import started
 from tests.unit.test_sweep import random_samples

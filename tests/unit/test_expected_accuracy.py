@@ -7,17 +7,17 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import spearmanr
 
 from lamina.config.metrics import METRICS
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
 from lamina.models.units import all_units
-from lamina.relevance import expected_accuracy
 from lamina.relevance.columns import Context, from_table
+from lamina.relevance.metrics import expected_accuracy
 from lamina.relevance.score import ranking, relevance
 from lamina.relevance.sureness import probability, temperature
-from lamina.search import exact, race
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
-from lamina.tables import store
+from lamina.selection import exact, race
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
 

@@ -8,7 +8,7 @@ from snakemake.common import get_function_params, get_input_function_aux_params
 from snakemake.scheduling.job_scheduler import JobRateLimiter
 from snakemake.settings.types import MaxJobsPerTimespan
 
-from lamina.workflow import graph
+from lamina.runtime import graph
 
 DEFAULT = get_argument_parser().get_default("max_jobs_per_timespan")
 

@@ -9,11 +9,12 @@ import torch
 
 from lamina.config.models import Model
 from lamina.data.calibrations import Row, Sample
-from lamina.models import proof, proven, remembered
+from lamina.engine import sweep as engine
+from lamina.engine.capture import capture
+from lamina.models import check as proof
+from lamina.models import proven, remembered
 from lamina.models.load import load_model
 from lamina.models.manifest import describe, find_model
-from lamina.streams.capture import capture
-from lamina.sweep import engine
 from tests.unit import tiny
 
 

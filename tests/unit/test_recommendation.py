@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.reporting import database, explorer, recommendation
+from lamina.report import database, explorer, recommendation
 from lamina.tables.answers import rows
 from tests.unit.planted_tables import variant, write
 from tests.unit.plausible_tables import VIEWS, write_study
 
-RECIPE = ("selector", "removed", "recovery", "healing")
+RECIPE = ("selector", "removed", "repair", "healing")
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +88,8 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
     base = {"t": (rng.random(300) < 0.9).astype(float)}
     same = {"t": base["t"] * (rng.random(300) < 0.97)}
     keys = [
-        variant("c", recovery=recovery) | dict(healing=healing)
-        for recovery in ("kept", "none")
+        variant("c", repair=repair) | dict(healing=healing)
+        for repair in ("kept", "none")
         for healing in ("lora", "none")
     ]
     for tried, wanted in ((keys, ("none", "none")), (keys[:2], ("kept", "none"))):
@@ -97,7 +97,7 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
             tmp_path / str(len(tried)), base, [(key, same) for key in tried], [dict(calibration="c", source="t")]
         )
         (card,) = recommendation.recommendations(run, 0.9, None)
-        assert (card["recovery"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
+        assert (card["repair"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
 
 
 def test_the_share_may_be_counted_from_chance(tmp_path):
@@ -152,4 +152,4 @@ def test_the_query_of_95_percent_names_the_model_of_the_card(folder):
     for row in found:
         card = cards[row["model"], row["calibration"]]
         assert row["removed"] == (card["removed"] if card["kept_enough"] else 0)
-        assert all(row[key] == card[key] for key in ("selector", "recovery", "healing", "kept", "certain", "n_tried"))
+        assert all(row[key] == card[key] for key in ("selector", "repair", "healing", "kept", "certain", "n_tried"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina.reporting import database
+from lamina.report import database
 from lamina.tables.answers import rows
 from tests.unit.plausible_tables import VIEWS, write_tables
 

@@ -25,9 +25,9 @@ def texts(seed: int, count: int = 24) -> list[Sample]:
     return [Sample(n, "text", 0, (Row((ids[0],), tuple(ids[1:]), 0),), str(n)) for n, ids in enumerate(drawn)]
 
 
-@pytest.mark.parametrize("recovery", ["ghost", "streamline", "ghost+distill", "streamline_general+distill"])
+@pytest.mark.parametrize("repair", ["ghost", "streamline", "ghost+distill", "streamline_general+distill"])
 def test_a_measured_loss_is_that_of_the_variant_as_transformers_runs_it(
-    recovery: str, repair: ModuleType, monkeypatch: pytest.MonkeyPatch
+    repair: str, repair: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variants = importlib.import_module("repair_variants")
     monkeypatch.setitem(variants.HEALINGS["distill"], "epochs", 1)
@@ -35,15 +35,15 @@ def test_a_measured_loss_is_that_of_the_variant_as_transformers_runs_it(
     model, judged = tiny.model(), texts(2)
     case = repair.Case("tiny", model, 0, texts(0), texts(1), judged, [])
     measuring = variants.Variants(case, [(1, 2), (3, 4)])
-    measuring.measure([(["1", "3"], recovery)])
-    built = measuring.model(["1", "3"], recovery)
+    measuring.measure([(["1", "3"], repair)])
+    built = measuring.model(["1", "3"], repair)
     assert built.config.num_hidden_layers == 3
     ids = torch.tensor([sample.sequence() for sample in judged])
     with torch.no_grad():
         logits = built(ids).logits[:, :-1].log_softmax(-1)
         plain = model(ids).logits[:, :-1].log_softmax(-1)
     expected, unpruned = (-x.gather(2, ids[:, 1:, None]).sum((1, 2)).numpy() for x in (logits, plain))
-    found = measuring.row(["1", "3"], recovery)["nll"]
+    found = measuring.row(["1", "3"], repair)["nll"]
     assert found == pytest.approx(expected, rel=1e-4)
     assert found != pytest.approx(unpruned, rel=1e-2)
 

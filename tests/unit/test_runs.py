@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.workflow import runs
+from lamina.runtime import runs
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A run in the folder, driven by another process."""
-    code = "import time; from lamina.workflow import runs; runs.begin(); print(1, flush=True); time.sleep(600)"
+    code = "import time; from lamina.runtime import runs; runs.begin(); print(1, flush=True); time.sleep(600)"
     environment = os.environ | {"PYTHONPATH": f"{ROOT}/src"}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline()

@@ -9,18 +9,19 @@ import numpy as np
 import pytest
 
 from lamina.config import selectors
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
-from lamina.reporting import database
-from lamina.search import beam, contest, evolutionary, looped
-from lamina.search.evaluator import Evaluator
-from lamina.search.growing import Growing
-from lamina.search.looped import Looped
-from lamina.search.losses import loss_of
-from lamina.search.trials import Search, Trials, split
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.report import database
+from lamina.selection import contest, looped
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.growing import Growing
+from lamina.selection.looped import Looped
+from lamina.selection.losses import loss_of
+from lamina.selection.strategies import beam, evolutionary
+from lamina.selection.trials import Search, Trials, split
 from lamina.tables import answers
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lamina.relevance.columns import Columns, Context, from_table
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.unit.test_expected_accuracy import table
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"

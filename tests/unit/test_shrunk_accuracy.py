@@ -8,10 +8,10 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 
 from lamina.config.metrics import METRICS
-from lamina.relevance import shrunk_accuracy
-from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.expected_accuracy import probabilities
+from lamina.relevance.metrics import shrunk_accuracy
+from lamina.relevance.metrics.accuracy import hits
+from lamina.relevance.metrics.expected_accuracy import probabilities
 from lamina.relevance.score import ranking, relevance
 from tests.unit.test_expected_accuracy import drawn, table
 

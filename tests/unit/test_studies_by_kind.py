@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
 from lamina.errors import LaminaError
-from lamina.figures import healed_curves, pruning_dynamics
-from lamina.figures.angular_triangle import stretched
-from lamina.preflight.load import load
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
-from lamina.reporting import database
+from lamina.report import database
+from lamina.report.figures import healed_curves, pruning_dynamics
+from lamina.report.figures.angular_triangle import stretched
+from lamina.study.load import load
 from lamina.tables import answers
 from tests.unit.configurations import REPOSITORY, Raw, minimal, put, workplace
 from tests.unit.plausible_tables import write_tables
@@ -107,7 +107,7 @@ def proxy_tables(right: dict[tuple[str, str], np.ndarray]) -> dict[str, list[Raw
         told = dict(model="m", calibration=name, kind="choices", chance_accuracy=0.25, source=name)
         tables["calibrations"].append(told)
     for (calibration, task), values in right.items():
-        none = dict(model="m", calibration=calibration, recovery="none", healing="none", task=task, metric="acc")
+        none = dict(model="m", calibration=calibration, repair="none", healing="none", task=task, metric="acc")
         key = none | (dict(selector="none", removed=0) if calibration == "none" else dict(selector="s", removed=2))
         count = dict(n_samples=len(values), stderr=0.01, higher_is_better=True)
         tables["benchmarks"].append(key | count | dict(value=float(np.mean(values))))
@@ -165,7 +165,7 @@ def test_healed_curves_hold_the_loss_over_log_v_and_shares_of_the_layers(tmp_pat
     for healing, removed in (("none", 0), ("none", 3), ("lora", 3)):
         name = "none" if removed == 0 else "c"
         key = dict(model="m", calibration=name, selector="none" if removed == 0 else "s", removed=removed)
-        told = key | dict(recovery="none", healing=healing, task="text", n_samples=5, higher_is_better=False)
+        told = key | dict(repair="none", healing=healing, task="text", n_samples=5, higher_is_better=False)
         rows += [
             told | dict(metric=metric, value=1.0, stderr=0.1) for metric in ("perplexity", "nll_per_log_vocabulary")
         ]

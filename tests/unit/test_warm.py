@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from lamina.jobs.gather_jobs import GatherJobs
-from lamina.tables import store
-from lamina.workflow import commands, warm_client
+from lamina.runtime import commands, warm_client
+from lamina.stages.gather_jobs import GatherJobs
+from lamina.store import parquet as store
 from tests.unit.scripts import started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def driver(folder: Path, address: str, records: str = "records") -> "subprocess.Popen[bytes]":
     """A process that starts parents and lives until it is killed."""
-    code = f"import time; from lamina.workflow import warm; warm.start({address!r}, {records!r}); time.sleep(600)"
+    code = f"import time; from lamina.runtime import warm; warm.start({address!r}, {records!r}); time.sleep(600)"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=folder, env=os.environ | {"PYTHONPATH": f"{ROOT}/src"})
     until(lambda: (folder / address).exists())
     return process

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import assembly, drafts
-from lamina.jobs.benchmark_drafts import BenchmarkDrafts
 from lamina.models.load import load_model, load_tokenizer
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.stages.benchmark_drafts import BenchmarkDrafts
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 
 if __name__ == "__main__":
     with explained():

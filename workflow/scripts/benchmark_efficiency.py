@@ -1,13 +1,13 @@
 """Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
-from lamina import seal
 from lamina.errors import explained
 from lamina.evaluation import assembly, efficiency
-from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
 from lamina.models.load import load_model
-from lamina.tables import store
-from lamina.timeleft import tracked
-from lamina.variant import Variant
+from lamina.runtime.timeleft import tracked
+from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 
 if __name__ == "__main__":
     with explained():

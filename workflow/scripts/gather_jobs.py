@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from lamina.errors import explained
-from lamina.jobs.gather_jobs import GatherJobs
-from lamina.tables import store
+from lamina.stages.gather_jobs import GatherJobs
+from lamina.store import parquet as store
 
-# The last line in the log of a job that succeeded (lamina.workflow.warm_client).
+# The last line in the log of a job that succeeded (lamina.runtime.warm_client).
 _USED = re.compile(r"^cpu_seconds=(\S+) max_rss_mb=(\S+)", re.MULTILINE)
 
 

@@ -5,17 +5,17 @@ A killed job leaves its progress beside the outputs; a new start with the same s
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.healing.training import Source
-from lamina.jobs.heal_variant import HealVariant
 from lamina.models.load import load_quantised
 from lamina.modules import load
-from lamina.recovery import patch
-from lamina.resume import Progress, digest
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.stages.heal_variant import HealVariant
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress, digest
+from lamina.study.variant import Variant
 
 PROGRESS = ".progress.safetensors"
 

@@ -3,13 +3,13 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.jobs.search_plans import SearchPlans
 from lamina.models.load import load_model
-from lamina.search.sets import searched
-from lamina.tables import store
+from lamina.selection.sets import searched
+from lamina.stages.search_plans import SearchPlans
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

@@ -23,11 +23,11 @@ SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 EARLIER = REPOSITORY / "tests/unit/earlier_options.json"
 
 # Sections whose entries go to jobs as options; the keys of the others are read one by one.
-_OPTIONS = ("models", "calibrations", "selectors", "recoveries", "healings", "diagnoses", "benchmarks", "metrics")
+_OPTIONS = ("models", "calibrations", "selectors", "repairs", "healings", "diagnoses", "benchmarks", "metrics")
 _HEAD = """\
 # Configuration
 
-A configuration names things (models, calibrations, selectors, recoveries, healings, diagnoses, benchmarks) and then
+A configuration names things (models, calibrations, selectors, repairs, healings, diagnoses, benchmarks) and then
 the studies that combine them. Run one with `snakemake --cores 2 --configfile config/NAME.yaml`; without `--configfile`
 it is `config.yaml`.
 

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field
 
 from lamina.config.entry import Entry, option
 from lamina.config.explain import listed
-from lamina.declared import declared
+from lamina.registry import declared
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Metric:
 
 # Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
 MODULES = {
-    "gradient": "lamina.passes.weights",
-    "weights": "lamina.passes.weights",
-    "fit": "lamina.passes.residuals",
-    "shapley": "lamina.passes.coalitions",
-    "presence": "lamina.passes.coalitions",
+    "gradient": "lamina.engine.weights",
+    "weights": "lamina.engine.weights",
+    "fit": "lamina.engine.residuals",
+    "shapley": "lamina.engine.coalitions",
+    "presence": "lamina.engine.coalitions",
 }
 
-METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relevance", "METRIC").items()}
+METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relevance.metrics", "METRIC").items()}
 
 
 def those(condition: Callable[[Metric], object]) -> str:

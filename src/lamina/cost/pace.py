@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina import seal
 from lamina.config.jobs import Sweep
 from lamina.errors import LaminaError, explained
-from lamina.workflow import commands, resources, warm
+from lamina.runtime import commands, resources, warm
+from lamina.store import checksum as seal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,18 +96,19 @@ def rates(
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
     from lamina.config.healings import Lora
-    from lamina.config.recoveries import Ghost
+    from lamina.config.repairs import Ghost
     from lamina.cost import work
     from lamina.cost.counting import counted
+    from lamina.engine import sweep as engine
+    from lamina.engine import taps
+    from lamina.engine.batches import TOKENS
+    from lamina.engine.capture import capture
     from lamina.evaluation.tasks import VariantLM
     from lamina.healing import lora, training
     from lamina.models.units import all_units
-    from lamina.recovery import check, ghost
-    from lamina.recovery.protocol import Source
-    from lamina.streams import taps
-    from lamina.streams.batches import TOKENS
-    from lamina.streams.capture import capture
-    from lamina.sweep import engine
+    from lamina.repair import check
+    from lamina.repair.methods import ghost
+    from lamina.repair.protocol import Source
 
     tokens, depth = counted(samples), manifest["n_layers"]
     sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)

@@ -11,11 +11,11 @@ import numpy as np
 
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import alone, plan
+from lamina.engine.candidates import Candidate, grow
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.search import contest
-from lamina.search.trials import Trials
-from lamina.sweep.candidates import Candidate, grow
+from lamina.selection import contest
+from lamina.selection.trials import Trials
 
 SAMPLES = 100  # which stand for those of a calibration
 
@@ -36,7 +36,7 @@ def drawn_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, options:
 
     value([frozenset()])
     with np.errstate(invalid="ignore"):
-        load(f"lamina.relevance.{pass_}").estimate(len(there), value, None, options, 0)
+        load(f"lamina.relevance.metrics.{pass_}").estimate(len(there), value, None, options, 0)
     return float(tokens.packed * work[0]), float(tokens.rows * work[1])
 
 

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from lamina.cost.tokens import Tokens
+from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import all_units
-from lamina.sweep.candidates import Candidate, carried, grow, swept
-from lamina.variant import DONOR
+from lamina.study.variant import DONOR
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
@@ -101,12 +101,12 @@ def drafting_work(options: Any, n_layers: int, removed: Sequence[int]) -> float:
 
 
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
-    """Layer-tokens of one fit of a recovery for plans of several sizes, each with as many runs as possible.
+    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
 
     Parameters
     ----------
     options
-        The recovery's entry.
+        The repair's entry.
     own
         The calibration of the variants.
     read

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from lamina.relevance import accuracy
 from lamina.relevance.columns import Columns, Context, weighted_mean
+from lamina.relevance.metrics import accuracy
 
 REMEDY = accuracy.REMEDY
 

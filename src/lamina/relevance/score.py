@@ -41,7 +41,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
     """The units ranked by `metric`. `weights` are bootstrap draws; the default is the plain mean alone."""
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     why, keys, draws = None, None, None
     if (undefined := _undefined(columns, metric, context)) is not None:
         (why, keys), draws = undefined, np.full((len(weights), len(columns.units)), np.nan)
@@ -61,7 +61,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
 
 
 def _terms(columns: Columns, metric: str, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     if hasattr(module, "terms"):
         terms: tuple[np.ndarray, np.ndarray | None] = module.terms(columns, context)
         return terms
@@ -74,7 +74,7 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
 
 
 def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np.ndarray | None] | None:
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     reason: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
     return reason
 
@@ -119,7 +119,7 @@ def _interval(
     metric: str, columns: Columns, context: Context, ranked: Ranking, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the 95 % intervals, (units,): by the metric's own `interval` if it has one, else by a bootstrap."""
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     if hasattr(module, "score"):
         draws = np.where(np.isfinite(ranked.draws[1:]), ranked.draws[1:], np.nan)
         low, high = interval(draws, columns.n_samples)

@@ -24,7 +24,7 @@ VARIANT: Columns = MODEL | {
     "calibration": (STRING, "Calibration of the variant's plan and repairs; none for the base model."),
     "selector": (STRING, "Selector of the variant's plan; none for the base model."),
     "removed": (INT, "Size of the variant's plan: number of units removed; 0 for the base model."),
-    "recovery": (STRING, "Name of the recovery; none without one."),
+    "repair": (STRING, "Name of the repair; none without one."),
     "healing": (STRING, "Name of the healing; none without one."),
 }
 SWEPT: Columns = CALIBRATION | {

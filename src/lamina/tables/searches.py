@@ -8,7 +8,7 @@ GRAIN = (
     "One row per set of units and comparison: everything that a search (strategies beam and evolutionary) tried, and "
     "what greedy (iterative) and one-shot removal tried in the same job with the same objective and samples. Sets are "
     "compared by the mean of the loss behind the selector's metric, 1 - accuracy for accuracy, repaired where the "
-    "selector has a recovery in the loop. At the end the winner of each strategy and size is measured on samples that "
+    "selector has a repair in the loop. At the end the winner of each strategy and size is measured on samples that "
     "no search saw, where the best of many is no longer flattered."
 )
 
