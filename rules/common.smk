@@ -62,7 +62,7 @@ REPORTED = ["results/lamina.duckdb", *map(paths.table, TABLES)]
 REPORTED += [file for figure in FIGURES for file in (paths.figure(figure), paths.figure_data(figure))]
 TITLES = declared("lamina.report.figures", "TITLE")
 ABOUT = declared("lamina.report.figures", "ABOUT")  # their captions in Snakemake's own report
-BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
+BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp)"
 BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
 
 # An interpreter that Snakemake deploys must come first on PATH, so ours is not put there.

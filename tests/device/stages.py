@@ -18,7 +18,7 @@ from lamina.config.diagnoses import Fit, Patching, Probe, Variance, Void
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
 from lamina.diagnosis import fit, patching, probe, variance, void
-from lamina.engine import capture, coalitions, residuals, weights
+from lamina.engine import capture, residuals, weights
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
@@ -36,11 +36,11 @@ from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.repair import check, fit_rows, patch, protocol, refit, shared, weighing
 from lamina.repair.protocol import Fitted, Source
-from lamina.selection import contest, exact, looped, race
+from lamina.selection import exact, looped, race
 from lamina.selection.evaluator import Evaluator
 from lamina.selection.growing import Growing
 from lamina.selection.losses import loss_of
-from lamina.selection.trials import Trials
+from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
 
@@ -100,12 +100,6 @@ def sweep_fit(world: World) -> Any:
     return residuals.rows(world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens)
 
 
-@stage("shapley", "presence")
-def sweep_coalitions(world: World, metric: str) -> Any:
-    told = {"options": {"value": "perplexity"}, "score": "acc", "seed": 0}
-    return coalitions.rows(world.model(), world.calibration, UNITS, [], metric, told, world.tokens)
-
-
 @stage("exact", "race")
 def sweep_budget(world: World, budget: str) -> Any:
     candidates = [Candidate(frozenset({unit})) for unit in UNITS]
@@ -139,10 +133,11 @@ def sweep_donors(world: World) -> Any:
     return session.scores.rows(wanted)
 
 
-@stage("beam", "evolutionary")
-def search_plans(world: World, strategy: str) -> Any:
-    model, told = world.model(), {"generations": 1, "offspring": 3} if strategy == "evolutionary" else {"width": 2}
-    options = selectors.read({"strategy": strategy, "metric": "perplexity", **told})
+@stage()
+def search_plans(world: World) -> Any:
+    model = world.model()
+    told = {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
+    options = selectors.read(told)
     seen, held_back = np.arange(7), np.arange(7, len(world.samples))
     source = [Source([world.samples[number].sequence() for number in seen])]
     ghost = repairs.read({"method": "ghost", "ridge": 0.01})
@@ -151,7 +146,7 @@ def search_plans(world: World, strategy: str) -> Any:
         asked = Evaluator(looped.Looped(session, growing.fitted), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
-        found = contest.run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
+        found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
     return [{size: sorted(end.removed) for size, end in found.sets.items()}, found.losses, list(found.rows)]
 
 

@@ -37,7 +37,6 @@ PLANTED = {
     "sweep_stream": "lamina.engine.packing:collate",
     "sweep_gradient": "lamina.engine.weights:padded",
     "sweep_fit": "lamina.engine.moments:empty",
-    "sweep_coalitions": "lamina.engine.packing:collate",
     "sweep_budget": "lamina.engine.packing:collate",
     "sweep_looped": "lamina.engine.taps:padded",
     "sweep_donors": "lamina.models.donors:_loaded",

@@ -132,7 +132,7 @@ def write_study(
         data["agreements"] += _agreements(model, [name for name in calibrations if name != refused], n_layers)
         data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
         for name in calibrations:
-            data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
+            data["searches"] += _searches(dict(model=model, calibration=name, selector="evolved"), sizes, rng)
     data["jobs"] = [
         dict(
             rule=rule,
@@ -194,16 +194,14 @@ def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> 
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
-    """The ends of a beam search and of its rivals."""
+    """The ends of an evolutionary search."""
     rows: list[dict[str, Any]] = []
-    for strategy, worse in (("beam", 0.0), ("iterative", 0.02), ("one_shot", 0.1)):
-        for size in sizes:
-            loss = 0.1 * size + worse + rng.normal(0, 0.01)
-            units = [str(unit) for unit in range(size)]
-            told = key | dict(strategy=strategy, removed=size, units=units, step=size, kept=True, layer_tokens=1e5)
-            rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
-            paired = dict(loss_stderr=0.02, difference=worse, difference_stderr=0.01)
-            rows.append(told | dict(stage="held back", n_samples=100, n_new=100, loss=loss) | paired)
+    for size in sizes:
+        loss = 0.1 * size + rng.normal(0, 0.01)
+        units = [str(unit) for unit in range(size)]
+        told = key | dict(strategy="evolutionary", removed=size, units=units, step=size, kept=True, layer_tokens=1e5)
+        rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
+        rows.append(told | dict(stage="held back", n_samples=100, n_new=100, loss=loss, loss_stderr=0.02))
     return [row | dict(evaluation=number) for number, row in enumerate(rows)]
 
 

@@ -301,17 +301,16 @@ SELECTOR_MISMATCHES = [
         {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
         ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
     ),
-    ({"strategy": "deepest", "seed": 3}, ["seed: 3 does not go with strategy 'deepest'", "iterative, random, beam or"]),
+    (
+        {"strategy": "deepest", "seed": 3},
+        ["seed: 3 does not go with strategy 'deepest'", "iterative, random or evo"],
+    ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
         {"metric": "perplexity", "budget": "race"},
-        [
-            "budget: 'race'",
-            "'perplexity'",
-            "acceptance, accuracy, agreement, expected_accuracy, output_cosine or output_js",
-        ],
+        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
     ),
-    ({"metric": "shapley", "budget": "race"}, ["budget: 'race'", "metric 'shapley'", "Write budget: full"]),
+    ({"metric": "taylor", "budget": "race"}, ["budget: 'race'", "metric 'taylor'", "Write budget: full"]),
     ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
     (
         {"metric": "cosine", "repair": "ghost"},
@@ -339,16 +338,22 @@ SELECTOR_MISMATCHES = [
         ["also: budget 'race'", "Write budget: full"],
     ),
     ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
-    ({"strategy": "deepest", "repair": "ghost"}, ["repair: 'ghost'", "'deepest'", "iterative, one_shot, beam or"]),
-    ({"metric": "cosine", "strategy": "beam"}, ["metric: 'cosine'", "which strategy 'beam' compares", "accuracy, "]),
+    (
+        {"strategy": "deepest", "repair": "ghost"},
+        ["repair: 'ghost'", "'deepest'", "iterative, one_shot or evo"],
+    ),
+    (
+        {"metric": "cosine", "strategy": "evolutionary"},
+        ["metric: 'cosine'", "which strategy 'evolutionary' compares", "accuracy, "],
+    ),
     ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
     (
         {"metric": "accuracy", "strategy": "evolutionary", "stages": [[2, 10], [2, 20]]},
         ["stages: [[2, 10], [2, 20]] keeps 2, 2", "the last one 1"],
     ),
     ({"metric": "accuracy", "strategy": "evolutionary", "stages": [2, 1]}, ["stages[0]: 2 is not allowed"]),
-    ({"metric": "accuracy", "strategy": "beam", "offspring": 3}, ["offspring: 3", "'beam'", "only with evolutionary"]),
-    ({"metric": "accuracy", "strategy": "beam", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
+    ({"metric": "accuracy", "offspring": 3}, ["offspring: 3", "'iterative'", "only with evolutionary"]),
+    ({"metric": "accuracy", "strategy": "evolutionary", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
 ]
 
 

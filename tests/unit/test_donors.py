@@ -1,6 +1,5 @@
 """Layers of siblings: in a pass as in a built variant, merged, chosen, refused."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.config.selectors import Beam, Evolutionary
+from lamina.config.selectors import Evolutionary
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
@@ -19,6 +18,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import fit_rows
 from lamina.selection.plans import Plan, Request, Step
+from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
 from lamina.selection.trials import Search, Trials
 from lamina.study.load import load
@@ -189,12 +189,10 @@ class Summed:
         return losses(list(candidates), numbers)
 
 
-@pytest.mark.parametrize("options", [Beam(metric="accuracy", width=2), Evolutionary(metric="accuracy", generations=60)])
-def test_searches_find_the_best_replacements_beside_the_best_removals(options: Any) -> None:
-    options = options.model_copy(update={"donors": ["a", "b"]})
-    module = importlib.import_module(f"lamina.selection.strategies.{options.strategy}")
+def test_a_search_finds_the_best_replacements_beside_the_best_removals() -> None:
+    options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
     search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
-    found = module.find(search, [str(layer) for layer in range(5)], [1, 2], options)
+    found = evolutionary.find(search, [str(layer) for layer in range(5)], [1, 2], options)
     assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
     assert len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
     for row in search.rows:

@@ -133,7 +133,6 @@ ASKED: dict[str, tuple[str, Drawn]] = {
         lines("y"),
     ),
     "training_curves": ("SELECT validation_loss FROM training WHERE validation_loss IS NOT NULL", lines("y")),
-    "searches": ("SELECT loss FROM searches WHERE stage = 'held back'", lines("y")),
     "dissociations": ("SELECT difference FROM dissociations WHERE component = 'layer'", fills),
     "drafts": ("SELECT acceptance FROM drafts UNION ALL SELECT speedup FROM drafts", lines("y")),
     "efficiency": ("SELECT latency_ratio FROM efficiency WHERE removed > 0", lines("y")),

@@ -13,8 +13,8 @@ from tests.unit.configurations import minimal, workplace
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     raw = minimal()
-    raw["selectors"]["beam"] = {"metric": "accuracy", "strategy": "beam", "width": 2}
-    raw["studies"]["search"] = raw["studies"]["prune"] | {"selectors": ["beam"], "removed": [2, 5]}
+    raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
+    raw["studies"]["search"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [2, 5]}
     return load(raw, workplace(tmp_path_factory.mktemp("exports")))
 
 
@@ -31,7 +31,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         ("small/recall/accuracy/removed=8/none/none", "at most 7 of the 8 layers of 'small', not 8. Write removed=7"),
         ("small/recall/cosine/removed=7/none/none", "at most 6 of the 8 layers"),
         ("small/recall/accuracy/removed=5/ghost/none", "no study fits repair 'ghost' to removed=5.*write removed=2"),
-        ("small/recall/beam/removed=4/none/none", "no study searches 'beam' for 4 units.*or write removed=5"),
+        ("small/recall/evolved/removed=4/none/none", "no study searches 'evolved' for 4 units.*or write removed=5"),
         ("small/recall/cosine/removed=1/ghost/none", "no study fits repair 'ghost' to removed=1 .*of a study.$"),
         ("small/recall/cosine/removed=1/none/lora", "no study heals it.*Add 'lora' to `healings`"),
         ("small/recall/accuracy/removd=1/none/none", "its part 'removd=1' is not removed=n"),

@@ -88,7 +88,7 @@ def test_what_is_not_asked_for_is_not_told_so_that_a_new_option_changes_no_job()
     Grown.__module__ = SweepUnits.__module__
     told = a_sweep()
     assert Grown(**{name: getattr(told, name) for name in SweepUnits.model_fields}).told() == told.told()
-    assert not {"plan", "budget", "drawn", "donors", "data"} & json.loads(told.told())["job"].keys()
+    assert not {"plan", "budget", "donors", "data"} & json.loads(told.told())["job"].keys()
     # Other tests list the jobs that there are.
     del Grown
     gc.collect()
@@ -190,14 +190,6 @@ def test_a_later_attempt_asks_for_more(tmp_path: Path) -> None:
     job = a_sweep(manifest=manifest(tmp_path))
     assert [job.memory(attempt) for attempt in (1, 2)] == [35_000, 70_000]
     assert [job.minutes(attempt) for attempt in (1, 3)] == [116, 348]
-
-
-def test_time_grows_with_the_models_that_a_sweep_draws(tmp_path: Path) -> None:
-    path = manifest(tmp_path, n_layers=32)
-    shapley = {"options": {"permutations": 20}, "score": "acc", "seed": 0}
-    presence = {"options": {"draws": 64}, "score": "acc", "seed": 0}
-    assert a_sweep(manifest=path, pass_="shapley", drawn=shapley).minutes(1) == 20 + 21 * (1 + 6 * 16)
-    assert a_sweep(manifest=path, pass_="presence", drawn=presence).minutes(2) == 2 * (20 + 3 * (1 + 6 * 16))
 
 
 def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def raw() -> Raw:
         "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
         "looped_race": {"metric": "accuracy", "budget": "race", "repair": "ghost"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
-        "beam": {"metric": "accuracy", "strategy": "beam", "width": 2, "repair": "ghost"},
+        "evolved": {"metric": "accuracy", "strategy": "evolutionary", "offspring": 8, "repair": "ghost"},
     }
     return raw
 
@@ -64,7 +64,7 @@ def config(raw: Raw, tmp_path: Path) -> Configuration:
 def test_a_full_sweep_is_told_its_pass_and_nothing_of_its_selector(config: Configuration) -> None:
     told = plain(sweep(config, "base/removal/layer", block=1))
     assert told["pass_"] == "removal" and told["units"] == "layer" and told["block"] == 1
-    assert not {"budget", "plan", "loop", "drawn", "donors"} & told.keys()
+    assert not {"budget", "plan", "loop", "donors"} & told.keys()
     assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "base", "removed": 0}
     later = plain(sweep(config, "accuracy", 2))
     own = {"block": 0, "plan": PLACE.format("plans", 2) + ".json"}
@@ -84,15 +84,6 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
     }
 
 
-def test_a_pass_over_drawn_models_is_told_what_it_draws_and_no_other(raw: Raw, tmp_path: Path) -> None:
-    raw = put(put(raw, "metrics", {"shapley": {"local": 3}, "presence": {"draws": 50}}), "seed", 7)
-    config = load(raw, workplace(tmp_path))
-    job = sweep(config, "base/shapley/layer")
-    assert job.drawn == {"options": {"local": 3}, "score": "acc_norm", "seed": 7}
-    assert job.follows["metric"] == sweep(config, "looped_race").follows["metric"] != entry_digest(None)
-    assert sweep(config, "base/removal/layer").drawn is None
-
-
 def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_path: Path) -> None:
     config = load(put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path))
     assert plain(sweep(config, "looped", 1))["loop"] == {
@@ -109,24 +100,24 @@ def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_pa
 
 
 def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
-    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["beam"], "removed": [3, "50%", 1]}
+    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [3, "50%", 1]}
     config = load(raw, workplace(tmp_path))
-    job = SearchPlans.of(config, wildcards("beam"))
+    job = SearchPlans.of(config, wildcards("evolved"))
     told = plain(job)
     assert told["sizes"] == [1, 3, 4]
-    assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "beam"}
-    assert told["selector"] == {"strategy": "beam", "metric": "accuracy", "width": 2, "repair": "ghost"}
+    assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "evolved"}
+    assert told["selector"] == raw["selectors"]["evolved"]
     assert told["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
-        "lamina.selection.strategies.beam",
+        "lamina.selection.strategies.evolutionary",
         "lamina.relevance.metrics.accuracy",
         "lamina.selection.looped",
         "lamina.selection.growing",
         "lamina.repair.methods.ghost",
     }
-    assert studies.searching(config) == ["beam"]
-    assert "results/searches/small/recall/beam.parquet" in parts(config, "searches")
-    assert not [each for each in studies.sweeps(config) if each[2] == "beam"]
+    assert studies.searching(config) == ["evolved"]
+    assert "results/searches/small/recall/evolved.parquet" in parts(config, "searches")
+    assert not [each for each in studies.sweeps(config) if each[2] == "evolved"]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +130,6 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
         ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("looped_race", ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("taylor", ("lamina.engine.weights",)),
-        ("base/shapley/mlp", ("lamina.engine.coalitions", "lamina.relevance.metrics.shapley")),
         ("residual", ("lamina.engine.residuals", "lamina.repair.methods.ghost")),
     ],
 )
@@ -319,11 +309,11 @@ def test_the_weight_that_stands_for_auto_in_the_loop_is_told(
 ) -> None:
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
     raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
-    raw["selectors"]["looped"]["repair"] = raw["selectors"]["beam"]["repair"] = "general"
+    raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"
     config = load(raw, workplace(tmp_path))
 
     def told() -> list[str]:
-        search = SearchPlans.of(config, wildcards("beam")).told()
+        search = SearchPlans.of(config, wildcards("evolved")).told()
         return [search, *(sweep(config, name).told() for name in ("looped", "looped_race", "accuracy"))]
 
     before = told()

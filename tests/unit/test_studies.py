@@ -224,8 +224,6 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         ("acceptance", "removal"),
         ("cosine", "stream"),
         ("angular", "stream"),
-        ("shapley", "shapley"),
-        ("presence", "presence"),
         ("residual", "fit"),
         ("taylor", "gradient"),
         ("magnitude", "weights"),

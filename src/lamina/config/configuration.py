@@ -9,7 +9,6 @@ from lamina.config.donors import Donor
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
 from lamina.config.jobs import Benchmark, Sweep
-from lamina.config.metrics import MetricOptions
 from lamina.config.models import Model
 from lamina.config.repairs import Repair
 from lamina.config.report import Report
@@ -35,7 +34,6 @@ class Configuration(Entry):
     benchmarks: Benchmarks = option(
         "What is measured on the variants, and on the unpruned model for comparison.", Benchmarks()
     )
-    metrics: MetricOptions = option("What metrics draw that value random cut models.", MetricOptions())
     sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
     benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
     report: Report = option("What the report recommends.", Report())

@@ -68,14 +68,9 @@ class Iterative(Selector):
     def _check_budget(self) -> Self:
         metric = METRICS[self.metric]
         if self.budget != "full" and not metric.losing:
-            why = (
-                "compares all units at once"
-                if metric.pooled
-                else "is not measured by removing one unit after the other"
-            )
             raise wrong(
-                f"'{self.budget}' saves nothing with metric '{self.metric}', which {why}. Write budget: full, or "
-                "metric: accuracy.",
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which is not measured by removing one "
+                "unit after the other. Write budget: full, or metric: accuracy.",
                 "budget",
             )
         if self.budget == "exact" and metric.signed:
@@ -151,33 +146,16 @@ class Random(Selector):
     seed: int = seed_option()
 
 
-class Beam(Selector):
-    """Keeps the best sets of each size and compares all their extensions; a plan need not contain the smaller one.
-
-    Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
-    on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
-    winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
-    samples. `repair` repairs what is compared, as for `iterative`. With `donors`, the kept sets of each size also
-    compete with themselves with one layer more replaced; the rivals have none.
-    """
-
-    SEARCHES = True
-    USUAL_METRICS = "accuracy or output_kl"
-
-    strategy: Literal["beam"] = "beam"
-    metric: MetricName = metric_option()
-    width: int = option("Sets of each size that are kept; with 1 it is greedy.", 3, ge=1)
-    held_back: float = held_back_option()
-    seed: int = seed_option()
-    repair: Filled | None = repair_option()
-    donors: list[Filled] = donors_option()
-
-
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
 
     A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
-    of them on more tokens; the parent competes in the last stage. Samples, costs and rivals are as for `beam`.
+    of them on more tokens; the parent competes in the last stage. A plan need not contain the smaller one.
+
+    It is one job for all sizes of the studies. It compares sets by the mean loss behind the metric, on a seeded part of
+    the calibration. Table `searches` has all that was tried, what it cost, and what the winner is worth on the samples
+    held back. `repair` repairs what is compared, as for `iterative`. With `donors`, half of the mutations replace a
+    layer by a donor's, or undo that.
     """
 
     SEARCHES = True

@@ -91,8 +91,7 @@ def _adds(metric: Metric) -> bool:
 def held_back_option() -> Any:
     """The key `held_back`."""
     return option(
-        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
-        "measured there.",
+        "Share of the calibration that the search never sees; its winner is measured there.",
         0.25,
         gt=0,
         lt=1,

@@ -10,10 +10,9 @@ from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
-from lamina.cost.rehearsal import drawn_work, search_work
+from lamina.cost.rehearsal import search_work
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import TRAINING, benchmark_work, drafting_work, fit_work, layer_flops, sweep_work, timing_work
-from lamina.relevance.passes import DRAWN
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.variant import Variant
@@ -146,10 +145,7 @@ def _sweep(
     model, calibration, selector, removed = place
     tokens = calibrations[model, calibration]
     pass_, kind, _ = studies.sweep_settings(config, selector)
-    if pass_ in DRAWN:
-        work, naive = drawn_work(tokens, n_layers, removed, pass_, getattr(config.metrics, pass_), kind)
-    else:
-        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
+    work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
     if (repair := studies.looped(config, selector)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
         seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], repair)}

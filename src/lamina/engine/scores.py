@@ -125,10 +125,6 @@ class Scores:
             for column, values in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
                 lead = values[sample.gold] - np.delete(values, sample.gold).max()
                 row[column] = float(lead) if np.isfinite(gold) else -np.inf
-            order = [sample.gold, *(number for number in range(len(length)) if number != sample.gold)]
-            lost = [-np.inf, *[0.0] * (len(length) - 1)]
-            row["choice_scores"] = scores[order].tolist() if np.isfinite(gold) else lost
-            row["choice_lengths"] = [length[number] for number in order]
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
         if count:

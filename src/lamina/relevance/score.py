@@ -105,11 +105,6 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
     values = {}
     for name, column in columns.values.items():
         answer = name in ("correct", "correct_norm")
-        if name in ("choice_scores", "choice_lengths"):
-            # Sure of the right one: any other choice is impossible.
-            sure = np.where(np.arange(column.shape[-1]) > 0, -np.inf, 0.0) if name == "choice_scores" else column[:1]
-            values[name] = np.where(np.isnan(column[..., :1]), sure, column)
-            continue
         best = column[:1] if name == "n_tokens" else np.where(np.isnan(column[:1]), np.nan, 1.0) if answer else 0.0
         values[name] = np.where(np.isnan(column), best, column)
     return ranking(replace(columns, values=values), metric, context).draws[0]
@@ -143,7 +138,7 @@ def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weigh
             low, high = _interval(metric, columns, context, order, weights)
             low, high = np.minimum(low, point), np.maximum(high, point)
     # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
-    column = "nll" if metric in ("accuracy", "expected_accuracy", "shrunk_accuracy") else METRICS[metric].column
+    column = "nll" if metric == "accuracy" else METRICS[metric].column
     not_finite = np.isinf(columns.values[column][1:]).sum(axis=1)
     rows = []
     for i, unit in enumerate(columns.units):

@@ -1,7 +1,6 @@
 """The evaluator: per-sample losses of any candidates. Each is measured once, however often it is asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +8,6 @@ import numpy as np
 from lamina.engine.candidates import Candidate, Observation
 from lamina.engine.scores import Name, Scores
 from lamina.errors import LaminaError
-from lamina.relevance.sureness import probability, temperature
 from lamina.selection.losses import Loss
 
 
@@ -85,31 +83,10 @@ class Evaluator:
         scores = self.session.scores
         if self.loss.metric == "accuracy":
             return 1.0 - scores.correct(places, number, self.loss.field == "correct_norm")
-        if self.loss.metric in ("margin", "expected_accuracy") and scores.samples[number].kind != "choices":
+        if self.loss.metric == "margin" and scores.samples[number].kind != "choices":
             raise LaminaError(
                 f"metric '{self.loss.metric}' needs choices, and sample {number} of the calibration has none. Use "
                 "accuracy or perplexity, or a calibration of multiple choice alone."
             )
-        if self.loss.metric == "expected_accuracy":
-            return 1.0 - probability(self._compared(places, number), self._temperature)
         losses = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
         return -losses if self.loss.metric == "margin" else losses
-
-    def _compared(self, places: Sequence[int], number: int) -> np.ndarray:
-        """Scores of a sample's choices as accuracy compares them, (candidates, choices), gold first."""
-        rows = [self.session.scores.sample(self.session.scores.names[place], number) for place in places]
-        scores = np.array([row["choice_scores"] for row in rows])
-        return scores / rows[0]["choice_lengths"] if self.loss.field.endswith("_norm") else scores
-
-    @cached_property
-    def _temperature(self) -> float:
-        """The temperature of the probabilities of choices. It is fitted on the model before a removal, over all
-        samples.
-        """
-        before, scores = self._beside[0] if self._beside else Candidate(frozenset()), self.session.scores
-        scores.add([name := self._name(before)])
-        if lacking := np.flatnonzero(~scores.scored[scores.index[name]]).tolist():
-            self.session.measure(lacking, {name: before})
-        compared = [self._compared([scores.index[name]], number)[0] for number in range(self.count)]
-        most = max(map(len, compared))
-        return temperature(np.array([np.pad(each, (0, most - len(each)), constant_values=np.nan) for each in compared]))

@@ -21,6 +21,6 @@ class Loss:
 def loss_of(metric: str, score: str) -> Loss:
     """The loss behind a metric that is measured by removal; `score` is `acc` or `acc_norm`."""
     known = METRICS[metric]
-    normalised = score == "acc_norm" and metric in ("accuracy", "expected_accuracy", "margin")
+    normalised = score == "acc_norm" and metric in ("accuracy", "margin")
     field = f"{known.column}_norm" if normalised else known.column
     return Loss(metric, field, known.bound)

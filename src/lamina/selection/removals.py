@@ -56,10 +56,7 @@ def rows(
     calibration = read[job.keys["calibration"]]
     tokens = room.tokens(job.tokens, model, calibration.samples, len(units) + 2)
     if job.pass_ in MODULES:
-        module = load(MODULES[job.pass_])
-        if job.drawn:
-            return list(module.rows(model, calibration, units, removed, job.pass_, job.drawn, tokens))
-        return list(module.rows(model, calibration.samples, units, removed, job.pass_, tokens))
+        return list(load(MODULES[job.pass_]).rows(model, calibration.samples, units, removed, job.pass_, tokens))
     if job.budget or job.loop or job.donors:
         return _evaluated(job, model, manifest, read, units, removed, tokens)
     names = [CURRENT, *units] if job.block == 0 else units

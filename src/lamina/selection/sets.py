@@ -19,11 +19,10 @@ from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from lamina.modules import load
 from lamina.relevance.columns import Context, from_table
-from lamina.selection import contest
 from lamina.selection.evaluator import Evaluator
 from lamina.selection.losses import loss_of
 from lamina.selection.plans import Plan, protected_layers
-from lamina.selection.trials import Trials, split, without
+from lamina.selection.trials import Trials, run, split, without
 from lamina.stages.search_plans import SearchPlans
 from lamina.store import parquet as store
 
@@ -94,7 +93,7 @@ def searched(
             prepare,
         )
         lengths = np.array([len(sequence) for sequence in sequences])
-        result = contest.run(trials, units, job.sizes, selector, seen, held_back, lengths)
+        result = run(trials, units, job.sizes, selector, seen, held_back, lengths)
     plans = []
     for size, end in result.sets.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))

@@ -1,13 +1,15 @@
-"""The code that searches for whole sets share: it compares candidates, measures each once, counts and logs the work.
+"""A search for whole sets: it compares candidates, measures each once, counts and logs the work.
 
-`beam` and `evolutionary` ask `Search.best` which of some sets lose least, and know nothing of models. `Trials` keeps
-every loss, so that a set that is compared again costs nothing, and a job that was killed goes on where it was.
+A strategy such as `evolutionary` asks `Search.best` which of some sets lose least, and knows nothing of models.
+`Trials` keeps every loss, so that a set that is compared again costs nothing, and a job that was killed goes on where
+it was.
 """
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,11 +19,12 @@ from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.models.units import parse
+from lamina.modules import load
 from lamina.study.variant import DONOR
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12
-WINNER, HELD_BACK = "winner", "held back"
+BASE, WINNER, HELD_BACK = "none", "winner", "held back"
 
 
 class Asked(Protocol):
@@ -31,7 +34,7 @@ class Asked(Protocol):
 
 
 class Trials:
-    """Losses of candidates by sample, measured once for all searches of a job.
+    """Losses of candidates by sample, measured once in a job.
 
     With a `log`, every answer is appended to that file. All random choices have a seed, so a job that was killed asks
     the same questions in the same order, finds their answers in the log, and ends with the same numbers.
@@ -164,23 +167,60 @@ class Search:
         order = generator.permutation(self.numbers)
         return np.sort(order[: np.searchsorted(np.cumsum(self._lengths[order]), tokens) + 1])
 
-    def judge(self, winner: Candidate, rival: Candidate | None, step: int, numbers: np.ndarray) -> None:
-        """Measure `winner` on samples that no search has seen, and its difference from `rival` on them."""
+    def judge(self, winner: Candidate, step: int, numbers: np.ndarray) -> None:
+        """Measure `winner` on samples that the search has not seen."""
         self.best([winner], 1, step, HELD_BACK, numbers)
-        losses, _ = self.trials.losses([winner, rival or winner], numbers)
-        self.rows[-1]["loss_stderr"] = _mean(losses[0])[1]
-        if rival:
-            with np.errstate(invalid="ignore"):
-                difference, error = _mean(losses[0] - losses[1])
-            self.rows[-1] |= {"difference": difference, "difference_stderr": error}
+        (losses,), _ = self.trials.losses([winner], numbers)
+        known = len(losses) > 1 and np.isfinite(losses).all()
+        self.rows[-1]["loss_stderr"] = float(losses.std(ddof=1) / np.sqrt(len(losses))) if known else None
 
 
-def _mean(values: np.ndarray) -> tuple[float | None, float | None]:
-    """Mean and its standard error; None where they are not finite."""
-    if not np.isfinite(values).all():
-        return None, None
-    error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else None
-    return float(values.mean()), error
+@dataclass(frozen=True)
+class Result:
+    """`sets` are the best sets by size, `losses` the mean loss of each on the samples of the search, that of the
+    unpruned model under 0, and `rows` those of table `searches` without model, calibration and selector.
+    """
+
+    sets: Mapping[int, Candidate]
+    losses: Mapping[int, float]
+    rows: Sequence[Mapping[str, Any]]
+
+
+def run(
+    trials: Trials,
+    units: Sequence[str],
+    sizes: Sequence[int],
+    options: Any,
+    seen: np.ndarray,
+    held_back: np.ndarray,
+    lengths: np.ndarray,
+) -> Result:
+    """Search the best set of each size, and measure it and the unpruned model on the samples held back.
+
+    Parameters
+    ----------
+    units
+        The units that may be removed.
+    options
+        A selector with a searching strategy.
+    seen, held_back
+        Numbers of the samples of the search, and of the samples on which the final sets are measured once.
+    lengths
+        Tokens of every sample.
+    """
+    own, base = (Search(strategy, trials, seen, lengths) for strategy in (options.strategy, BASE))
+    sets: dict[int, Candidate] = load(f"lamina.selection.strategies.{options.strategy}").find(
+        own, units, sizes, options
+    )
+    base.best([Candidate()], 1, 0, WINNER)
+    base.judge(Candidate(), 0, held_back)
+    losses = {0: base.rows[0]["loss"]}
+    for size, end in sets.items():
+        own.best([end], 1, size, WINNER)
+        losses[size] = own.rows[-1]["loss"]
+    for size, end in sets.items():
+        own.judge(end, size, held_back)
+    return Result(sets, losses, [row | {"evaluation": number} for number, row in enumerate([*base.rows, *own.rows])])
 
 
 def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
-from lamina.relevance.passes import DRAWN
 from lamina.stages.job import READ, Job
 from lamina.study import paths
 from lamina.study import requests as studies
@@ -34,8 +33,7 @@ class EstimateCost(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        drawing = (f"lamina.relevance.metrics.{metric}" for metric in DRAWN)
-        return (*(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies), *drawing)
+        return tuple(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies)
 
     @property
     def described_by(self) -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES, drawing
-from lamina.models.manifest import weights_gb
-from lamina.relevance.passes import DRAWN
+from lamina.config.metrics import METRICS, MODULES
 from lamina.stages.changes import Donors, Loop, added, donors, loop
 from lamina.stages.job import READ, OnModel, entries, family
 from lamina.study import paths
@@ -18,8 +16,8 @@ _BUDGET = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
 class SweepUnits(OnModel):
     """One block of a sweep.
 
-    `plan` says which units are gone already; `budget` lets units leave early; `drawn` says what a pass over random cut
-    models draws; `data` are the calibrations that a repair in the `loop` adds. `tokens` is the budget of one pass.
+    `plan` says which units are gone already; `budget` lets units leave early; `data` are the calibrations that a
+    repair in the `loop` adds. `tokens` is the budget of one pass.
     """
 
     OUTPUTS = {"output": paths.sweep_block(paths.KEY, "{removed}", "{block}")}
@@ -31,7 +29,6 @@ class SweepUnits(OnModel):
     pass_: str
     units: Literal["layer", "attention", "mlp"]
     budget: dict[str, Any] | None = None
-    drawn: dict[str, Any] | None = None
     loop: Loop | None = None
     donors: Donors | None = None
     block: int
@@ -44,10 +41,7 @@ class SweepUnits(OnModel):
     def of(cls, config: Configuration, w: Any) -> Self:
         pass_, units, budget = studies.sweep_settings(config, w.selector)
         own, planned = studies.planned_for(w.calibration, w.selector)
-        removed, score, drawn, metric = int(w.removed), config.calibrations[w.calibration].score, None, None
-        if pass_ in DRAWN:
-            options = getattr(config.metrics, pass_)
-            drawn, metric = {"options": options.options(), "score": score, "seed": config.seed}, METRICS[options.value]
+        removed, score, metric = int(w.removed), config.calibrations[w.calibration].score, None
         early = None
         if budget != "full":
             selector = config.selectors[planned]
@@ -61,7 +55,6 @@ class SweepUnits(OnModel):
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
             budget=early,
-            drawn=drawn,
             loop=loop(config, w),
             donors=donors(config, w),
             block=int(w.block),
@@ -81,18 +74,10 @@ class SweepUnits(OnModel):
         if self.pass_ in MODULES:
             # A pass of fits runs `ghost`.
             fits = ["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []
-            return (MODULES[self.pass_], *fits, *([f"lamina.relevance.metrics.{self.pass_}"] if self.drawn else []))
+            return (MODULES[self.pass_], *fits)
         names = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
         names += ["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []
         return (*names, *(["lamina.selection.looped", self.loop.module] if self.loop else []))
-
-    def minutes(self, attempt: int) -> int:
-        """As for any job; a pass over drawn models takes as long as one sweep for each order of all units."""
-        if not self.drawn:
-            return super().minutes(attempt)
-        model, options = self._described(), drawing(self.pass_, self.drawn["options"])
-        sweeps = getattr(options, "permutations", 0) + getattr(options, "draws", 0) / model["n_layers"]
-        return round(attempt * (20 + (1 + sweeps) * (1 + 6 * weights_gb(model))))
 
 
 def keys(w: Any) -> dict[str, Any]:

@@ -185,7 +185,7 @@ def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]
 
 
 def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
-    """Jobs of a sweep. Budgets and drawn models compare all units, and passes over weights are not worth sharing.
+    """Jobs of a sweep. Budgets compare all units, and passes over weights are not worth sharing.
 
     `auto` depends on the model's depth alone, so that neither the machine nor other studies make a sweep stale.
     """

@@ -10,8 +10,7 @@ import pyarrow as pa
 Columns = dict[str, tuple[pa.DataType, str]]
 
 STRING, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-CHANNELS = pa.list_(pa.float32())  # one number per channel of the stream, C of them, or per choice
-WHOLES = pa.list_(pa.int32())
+CHANNELS = pa.list_(pa.float32())  # one number per channel of the stream, C of them
 
 MODEL: Columns = {"model": (STRING, "Name of the model in the configuration.")}
 CALIBRATION: Columns = MODEL | {"calibration": (STRING, "Name of the calibration in the configuration.")}

@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from lamina.config.metrics import METRICS
 from lamina.cost.tokens import Tokens
 from lamina.cost.work import sweep_work
-from lamina.relevance.passes import DRAWN, carried
+from lamina.relevance.passes import carried
 from lamina.relevance.statistics import Z95
 from lamina.report.figures import style
 
@@ -80,12 +80,7 @@ def seconds(axes: Axes, place: int, values: list[float]) -> None:
 
 
 def layer_tokens(axes: Axes, place: int, pass_: str, chosen: list[dict[str, Any]]) -> None:
-    """Draw the work of the pass and of the naive way, means over calibrations.
-
-    Passes that draw models have no marks, since their work depends on their options.
-    """
-    if pass_ in DRAWN:
-        return
+    """Draw the work of the pass and of the naive way, means over calibrations."""
     # Along context and gold answer: wrong choices come on top of all passes alike.
     tokens = [Tokens(row["n_samples"], row["n_tokens"], row["n_tokens"], row["n_tokens"]) for row in chosen]
     depth = chosen[0]["n_layers"]

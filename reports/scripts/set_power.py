@@ -1,6 +1,6 @@
 """What predicts the cost of a set of removed layers, and how much the choice of a metric is worth, by measured sets.
 
-    PYTHONPATH=src python benchmarks/set_power.py RESULTS FOLDER [--tables TABLES]
+    PYTHONPATH=src python reports/scripts/set_power.py RESULTS FOLDER [--tables TABLES]
 
 FOLDER is what `measure_sets.py` wrote. Three tables as CSV, one after the other:
 
@@ -26,11 +26,11 @@ import pyarrow as pa
 from measure_sets import DRAWS, SEED, questions
 from metric_power import METRICS, averaging, correlations, only, sweeps
 
-from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking, was_measured
-from lamina.store import parquet as store
+from lamina.sweep.candidates import CURRENT
+from lamina.tables import store
 
 BOOTSTRAPS = 2000
 DRAWN = 200

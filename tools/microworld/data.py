@@ -10,7 +10,7 @@ import json
 import random
 from pathlib import Path
 
-from lamina.microworld.tasks import (
+from microworld.tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
     GENERATED_TASKS,

@@ -1,6 +1,6 @@
 """Sets of removed layers measured on many questions: sets that metrics choose from other questions, and drawn ones.
 
-    PYTHONPATH=src python benchmarks/measure_sets.py RESULTS MODEL CALIBRATION FOLDER --part 0 --parts 2
+    PYTHONPATH=src python reports/scripts/measure_sets.py RESULTS MODEL CALIBRATION FOLDER --part 0 --parts 2
 
 RESULTS is the folder of a run that has swept MODEL on all questions of CALIBRATION, layer by layer. Half of the
 questions choose the sets: each metric takes its least relevant layers at once, from draws of several sizes. As many
@@ -19,16 +19,15 @@ import numpy as np
 import pyarrow as pa
 from metric_power import METRICS, only, sweeps
 
+from lamina import paths, seal
 from lamina.data import calibrations
-from lamina.engine import sweep as engine
-from lamina.engine.candidates import CURRENT, Candidate
 from lamina.errors import LaminaError, explained
 from lamina.models.load import load_model
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
-from lamina.store import checksum as seal
-from lamina.store import parquet as store
-from lamina.study import paths
+from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT, Candidate
+from lamina.tables import store
 
 SEED = 0
 ROUND = 100  # questions

@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from lamina.microworld.tasks import RELATIONS, World, addition, digits, fact_wording, make_world, split_of
+from microworld.tasks import RELATIONS, World, addition, digits, fact_wording, make_world, split_of
 
 COUNTS = {"labels": 400, "pairs": 200}
 

@@ -1,6 +1,6 @@
 """Questions and texts of one's own cut for the study of SmolLM2: parts to calibrate, to choose by and to test.
 
-    python benchmarks/smollm2_data.py FOLDER OUTPUT
+    PYTHONPATH=src python tools/smollm2_data.py FOLDER OUTPUT
 
 FOLDER holds arc_easy.jsonl and piqa.jsonl (`query`, `choices` and `gold` in each line) and wikitext-2 with
 wiki.valid.tokens and wiki.test.tokens. Equal questions and near duplicates stay in one part.

@@ -1,6 +1,6 @@
 """How well each metric ranks layers and picks one with n samples, from one sweep of the unpruned model.
 
-    PYTHONPATH=src python benchmarks/metric_power.py results/tables --samples 50 100 200
+    PYTHONPATH=src python reports/scripts/metric_power.py results/tables --samples 50 100 200
 
 Truth is the accuracy that each layer costs on the samples that a draw leaves. Of every draw of n samples: Spearman's
 correlation of the scores with the truth; the same corrected for the noise of both, by the agreement of disjoint draws
@@ -23,12 +23,12 @@ from pyarrow import dataset
 from scipy.stats import rankdata
 
 from lamina.errors import LaminaError, explained
+from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Columns, Context, from_table
-from lamina.relevance.metrics.accuracy import hits
 from lamina.relevance.score import ranking, was_measured
-from lamina.store import parquet as store
+from lamina.tables import store
 
-METRICS = ("accuracy", "expected_accuracy", "shrunk_accuracy", "margin", "perplexity", "output_kl", "cosine")
+METRICS = ("accuracy", "margin", "perplexity", "output_kl", "cosine")
 
 
 def power(

@@ -1,7 +1,8 @@
 """Which layers to remove, unrepaired: every metric and strategy on the embedded model, judged on the same documents.
 
-    python benchmarks/selection.py --output FOLDER              measure
-    python benchmarks/selection.py --output FOLDER --summary    tables in markdown of what is there
+    export PYTHONPATH=src:benchmarks
+    python reports/scripts/selection.py --output FOLDER              measure
+    python reports/scripts/selection.py --output FOLDER --summary    tables in markdown of what is there
 
 Per task and seed, which draws the calibration, one Parquet file of selections with the answer to every test document,
 and one of the sweeps that the metrics are computed from. What a file holds is not measured again, so a run may be
@@ -30,28 +31,27 @@ from repair import Case, embedded
 from lamina.config import metrics, selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
-from lamina.engine import sweep as engine
-from lamina.engine.candidates import CURRENT, Candidate
-from lamina.engine.capture import capture
-from lamina.engine.scores import Scores
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
-from lamina.selection.plans import Plan, Request, Step
-from lamina.selection.strategies import beam, block, deepest, evolutionary
-from lamina.selection.strategies import random as drawn
-from lamina.selection.trials import Search, Trials
-from lamina.store import parquet as store
+from lamina.search import block, deepest, evolutionary
+from lamina.search import random as drawn
+from lamina.search.evaluator import Evaluator
+from lamina.search.losses import loss_of
+from lamina.search.plans import Plan, Request, Step
+from lamina.search.trials import Search, Trials
+from lamina.streams.capture import capture
+from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT, Candidate
+from lamina.sweep.scores import Scores
+from lamina.tables import store
 
 TOKENS = 16384
 SIZES = (3, 6)  # 25 and 50 % of 12 layers
 RANDOM = 10
-WIDTH, OFFSPRING, GENERATIONS = 3, 16, 60
+KEPT, OFFSPRING, GENERATIONS = 3, 16, 10
 OBJECTIVES = ("accuracy", "output_kl")
-SLOW = ("shapley", "taylor")  # to sweep again at every step
-DRAWN = {"shapley": {"permutations": 20, "local": 3}, "presence": {}}
+SLOW = ("taylor",)  # to sweep again at every step
 Found = tuple[list[str], int | None]
 """Layers in order of removal, and the sets times samples that choosing them took, where sets were evaluated."""
 Way = Callable[[], dict[str, dict[int, Found]]]
@@ -79,12 +79,7 @@ class Chooser:
                 scores = engine.sweep(*place, TOKENS, outputs)  # type: ignore[arg-type]
                 rows = scores.rows([CURRENT, *units])
             else:
-                module = importlib.import_module(metrics.MODULES[pass_])
-                if pass_ in DRAWN:
-                    told = {"options": DRAWN[pass_], "score": "acc_norm", "seed": case.seed}
-                    rows = module.rows(case.model, self.calibration, units, removed, pass_, told, TOKENS)
-                else:
-                    rows = module.rows(*place, TOKENS)
+                rows = importlib.import_module(metrics.MODULES[pass_]).rows(*place, TOKENS)
             keys = {"model": "embedded", "calibration": case.name, "selector": "base", "removed": len(removed)}
             self._swept[key] = store.from_rows("sweeps", rows, **keys)
         return self._swept[key]
@@ -114,7 +109,7 @@ class Chooser:
         return sum(self.case.depth - step for step in range(steps)) * self.count if removal else None
 
     def searched(self, metric: str) -> dict[str, dict[int, Found]]:
-        """`beam`, `evolutionary` with as many generations as cost the same, and by accuracy the best of all sets."""
+        """`evolutionary`, and by accuracy the best of all sets of the smaller size."""
         with engine.opened(self.case.model, self.case.calibration, TOKENS, metric.startswith("output")) as session:
 
             def prepare(_: Sequence[Candidate]) -> None:
@@ -126,30 +121,22 @@ class Chooser:
             def search() -> Search:
                 return Search("", trials, np.arange(self.count), lengths)
 
-            straight = search()
-            ends = beam.within(straight, self.units, SIZES, WIDTH)
-            spent = {size: _spent(row for row in straight.rows if row["removed"] <= size) for size in SIZES}
-            found = {"beam": {size: (_units(ends[size]), spent[size]) for size in SIZES}, "evolutionary": {}}
+            found: dict[str, dict[int, Found]] = {"evolutionary": {}}
             for size in SIZES:
-                # A longer search asks again what a shorter one did, which is known, so it costs its last part alone.
-                for generations in range(1, GENERATIONS):
-                    evolving = search()
-                    told = selectors.read(self._evolution(metric, generations))
-                    end = evolutionary.find(evolving, self.units, [size], told)[size]
-                    if generations > 1 and _spent(evolving.rows) > spent[size]:
-                        break
-                    found["evolutionary"][size] = _units(end), _spent(evolving.rows)
+                evolving, told = search(), selectors.read(self._evolution(metric))
+                end = evolutionary.find(evolving, self.units, [size], told)[size]
+                found["evolutionary"][size] = _units(end), sum(row["n_new"] for row in evolving.rows)
             if metric == "accuracy":
                 size, every = min(SIZES), search()
                 sets = [Candidate(frozenset(units)) for units in itertools.combinations(self.units, size)]
                 found["exhaustive"] = {size: (_units(every.best(sets, 1, 1)[0]), len(sets) * self.count)}
         return found
 
-    def _evolution(self, metric: str, generations: int) -> dict[str, Any]:
+    def _evolution(self, metric: str) -> dict[str, Any]:
         tokens = sum(len(sample.sequence()) for sample in self.case.calibration)
-        stages = [[WIDTH, tokens // 4], [1, tokens]]
+        stages = [[KEPT, tokens // 4], [1, tokens]]
         told = {"strategy": "evolutionary", "metric": metric, "offspring": OFFSPRING, "stages": stages}
-        return told | {"generations": generations, "seed": self.case.seed}
+        return told | {"generations": GENERATIONS, "seed": self.case.seed}
 
     @cached_property
     def _angles(self) -> dict[tuple[int, int], float]:
@@ -171,10 +158,6 @@ def _units(candidate: Candidate) -> list[str]:
     return sorted(candidate.removed, key=int)
 
 
-def _spent(rows: Iterator[dict[str, Any]] | Sequence[dict[str, Any]]) -> int:
-    return sum(row["n_new"] for row in rows)
-
-
 class Study:
     """The files of a case."""
 
@@ -188,7 +171,7 @@ class Study:
         """Add what is missing of one part of the ways."""
         began, chooser = time.monotonic(), self.chooser
         if not (sweeps := self.path.with_suffix(".sweeps")).exists():
-            parts = [chooser.sweep(pass_) for pass_ in ("removal", "fit", "gradient", "shapley", "presence")]
+            parts = [chooser.sweep(pass_) for pass_ in ("removal", "fit", "gradient")]
             measured = [part.filter(pc.not_equal(part["unit"], CURRENT)) for part in parts[1:]]
             store.write(sweeps, pa.concat_tables([parts[0], *measured]), {"chance": str(chooser.chance)})
         for metric, strategy, way in self._ways(part):
@@ -216,7 +199,7 @@ class Study:
             for metric in (name for name in ranking_metrics if (name in SLOW) == (part == "slow")):
                 yield metric, "iterative", lambda metric=metric: {"iterative": chooser.iterative(metric)}
         if part in OBJECTIVES:
-            yield part, "beam", lambda: chooser.searched(part)
+            yield part, "evolutionary", lambda: chooser.searched(part)
 
     def _add(self, metric: str, found: dict[str, dict[int, Found]]) -> None:
         ends = [(strategy, *end) for strategy, of_size in found.items() for end in of_size.values()]

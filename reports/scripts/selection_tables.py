@@ -13,7 +13,7 @@ from lamina.config.metrics import METRICS
 from lamina.relevance.columns import Context
 from lamina.relevance.metric_agreement import Agreement, compare, comparisons, draws_of
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.store import parquet as store
+from lamina.tables import store
 
 SCHEMA = pa.schema(
     [
@@ -170,8 +170,7 @@ def _differences(results: Results) -> str:
     pairs += [(greedy, (metric, "iterative")) for metric in METRICS if metric != "accuracy"]
     pairs += [((metric, "iterative"), (metric, "one_shot")) for metric in METRICS]
     for metric in ("accuracy", "output_kl"):
-        pairs += [((metric, search), (metric, "iterative")) for search in ("beam", "evolutionary")]
-        pairs += [((metric, "beam"), (metric, "evolutionary"))]
+        pairs += [((metric, "evolutionary"), (metric, "iterative"))]
     pairs += [(("accuracy", "exhaustive"), greedy)]
     pairs += [(greedy, other) for other in (("angular", "block"), ("", "deepest"), ("", "random"))]
     rows = []

@@ -8,9 +8,7 @@ import numpy as np
 from repair_cases import Case
 from transformers import PreTrainedModel
 
-from lamina.config import healings, repairs
-from lamina.engine import sweep as engine
-from lamina.engine.candidates import Candidate
+from lamina.config import healings, recoveries
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.training import Source
@@ -18,8 +16,10 @@ from lamina.models.boundary import Boundary, Patch, Repairing, share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
-from lamina.repair import protocol, refit
-from lamina.repair.protocol import Fitted
+from lamina.recovery import protocol, refit
+from lamina.recovery.protocol import Fitted
+from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
 
 GENERAL = {"data": {"own": 1, "corpus": 0.1}}
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -53,13 +53,13 @@ HEALINGS: dict[str, dict[str, Any]] = {
 }
 CLOSED = tuple(name for name in REPAIRS if not name.startswith("streamline"))
 HEALED = ("none", "ghost", "ghost_general", "streamline_general")
-REPAIRS = (*REPAIRS, *(f"{repair}+{healing}" for healing in HEALINGS for repair in HEALED))
+RECOVERIES = (*REPAIRS, *(f"{repair}+{healing}" for healing in HEALINGS for repair in HEALED))
 TOKENS = 16384
 
 
-def on_general_text(repair: str) -> bool:
-    """Whether a repair needs general text beside the own."""
-    repair, _, healing = repair.partition("+")
+def on_general_text(recovery: str) -> bool:
+    """Whether a recovery needs general text beside the own."""
+    repair, _, healing = recovery.partition("+")
     return "data" in REPAIRS[repair] or bool(healing)
 
 
@@ -73,35 +73,35 @@ class Variants:
         self._patches: dict[tuple[Any, ...], Patch | None] = {}
 
     def measure(self, wanted: Iterable[tuple[Sequence[str], str]]) -> None:
-        """Measure variants (units, repair): linear repairs in common passes, others as models of their own."""
+        """Measure variants (units, recovery): linear repairs in common passes, others as models of their own."""
         candidates: dict[tuple[frozenset[str], str], Candidate] = {}
-        for units, repair in wanted:
-            key = (frozenset(units), repair)
+        for units, recovery in wanted:
+            key = (frozenset(units), recovery)
             if key in self._found or key in candidates:
                 continue
-            repairs = self.repairs(units, repair)
+            repairs = self.repairs(units, recovery)
             if isinstance(repairs, str):
                 self._found[key] = {"refused": repairs}
                 continue
             # What is fitted behind other patches of the plan belongs to the plan, all else to the run.
-            name = (repair, *sorted(units)) if "refit" in REPAIRS.get(repair, {}) else (repair,)
+            name = (recovery, *sorted(units)) if "refit" in REPAIRS.get(recovery, {}) else (recovery,)
             patches = {run: self._patch((*name, run), repair) for run, repair in repairs.items()}
             linear = {run: patch for run, patch in patches.items() if patch}
-            if "+" in repair or len(linear) < len(repairs):
-                weights = self._uncut(self.model(units, repair, only_weights=True), units)
+            if "+" in recovery or len(linear) < len(repairs):
+                weights = self._uncut(self.model(units, recovery, only_weights=True), units)
                 self._found |= self._scored(weights, {key: Candidate(key[0], linear)})
             else:
                 candidates[key] = Candidate(key[0], linear)
         if candidates:
             self._found |= self._scored(self.case.model, candidates)
 
-    def repairs(self, units: Sequence[str], repair: str) -> dict[Boundary, Fitted] | str:
+    def repairs(self, units: Sequence[str], recovery: str) -> dict[Boundary, Fitted] | str:
         """A repair for each run of removed layers, or why there is none."""
-        name = repair.partition("+")[0]
+        name = recovery.partition("+")[0]
         needed = runs(removed_layers(sorted(units)), self.case.depth)
         if not units or name == "none":
             return {}
-        options = repairs.read(REPAIRS[name])
+        options = recoveries.read(REPAIRS[name])
         if "refit" in REPAIRS[name]:
             fits, _ = refit.fit(self.case.model, self.case.sources(options), needed, options, self.case.seed)
             return {run: Fitted(options.method, fit.tensors) for run, fit in fits.items()}
@@ -113,14 +113,14 @@ class Variants:
             return "a run begins at layer 0, and what is repaired stands before it"
         return {run: fitted[run] for run in needed}
 
-    def model(self, units: Sequence[str], repair: str, only_weights: bool = False) -> PreTrainedModel:
-        """The variant, trained where its repair says so; `only_weights` without its linear maps."""
+    def model(self, units: Sequence[str], recovery: str, only_weights: bool = False) -> PreTrainedModel:
+        """The variant, trained where its recovery says so; `only_weights` without its linear maps."""
         case, plan = self.case, {"units": list(units)}
-        repairs = self.repairs(units, repair)
+        repairs = self.repairs(units, recovery)
         assert not isinstance(repairs, str)
         patches: dict[Boundary, Repairing] = dict(repairs)
         left = {run: repair for run, repair in repairs.items() if not (only_weights and repair.as_patch())}
-        healing = repair.partition("+")[2]
+        healing = recovery.partition("+")[2]
         if not healing:
             return materialise(case.model, plan, dict(left) if left else None)
         options = healings.read(HEALINGS[healing])
@@ -137,7 +137,9 @@ class Variants:
             layers_of(whole)[place] = layer
         return whole
 
-    def _fitted(self, name: str, options: repairs.Repair, wanted: Iterable[Boundary]) -> dict[Boundary, Fitted] | str:
+    def _fitted(
+        self, name: str, options: recoveries.Recovery, wanted: Iterable[Boundary]
+    ) -> dict[Boundary, Fitted] | str:
         """A repair by run, fitted in one pass where it can be; or why there is none."""
         known = self._fits.setdefault(name, {})
         if isinstance(known, str):
@@ -154,9 +156,9 @@ class Variants:
                 self._fits[name] = str(refusal)
         return self._fits[name]
 
-    def row(self, units: Sequence[str], repair: str) -> dict[str, Any]:
+    def row(self, units: Sequence[str], recovery: str) -> dict[str, Any]:
         """What was measured."""
-        return self._found[frozenset(units), repair]
+        return self._found[frozenset(units), recovery]
 
     def _patch(self, name: tuple[Any, ...], repair: Fitted) -> Patch | None:
         """One object per fit, so that streams of several candidates stay one."""

@@ -22,8 +22,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch.nn import functional
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from lamina.microworld import data
-from lamina.microworld.tasks import CHOICE_TASKS, GENERATED_TASKS, make_world
+from microworld import data
+from microworld.tasks import CHOICE_TASKS, GENERATED_TASKS, make_world
 
 Settings = dict[str, Any]
 PAD, BOS, EOS, UNK = range(4)

@@ -1,6 +1,6 @@
 """The unpruned model after the training that a healing gives its variants: the control of what healing adds.
 
-    PYTHONPATH=src python benchmarks/train_unpruned.py CONFIG MODEL CALIBRATION HEALING FOLDER [--results results]
+    PYTHONPATH=src python reports/scripts/train_unpruned.py CONFIG MODEL CALIBRATION HEALING FOLDER [--results results]
 
 Trains MODEL on CALIBRATION and on what HEALING names beside it, with the documents, settings, seed and choice of epoch
 of rule `heal_variant`, and writes FOLDER, an ordinary checkpoint with the updates merged. The run of CONFIG must have
@@ -15,16 +15,15 @@ from pathlib import Path
 import torch
 from peft.tuners.lora import LoraLayer
 
+from lamina import paths, seal
 from lamina.config.configuration import Configuration
 from lamina.config.text import load as load_yaml
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
-from lamina.models.export import save as export
+from lamina.models import export
 from lamina.models.load import load_model
-from lamina.store import checksum as seal
-from lamina.study import paths
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
