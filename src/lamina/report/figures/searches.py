@@ -1,10 +1,13 @@
 """The result of searching whole sets: loss on the searched samples and on held-back ones, with greedy and one-shot."""
 
+from math import isfinite
 from typing import Any
 
+import duckdb
 from matplotlib.figure import Figure
 
 from lamina.report.figures import style
+from lamina.tables.answers import answer
 
 TITLE = "What searching whole sets finds"
 PLACE = 85
@@ -14,7 +17,7 @@ ABOUT = (
     "on samples held back, with 95 % intervals."
 )
 
-QUERIES = ("what_searching_ends_with",)
+QUERIES = ("what_searching_found",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -29,7 +32,7 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
             look: dict[str, Any] = {"color": style.COLOURS[place], "marker": style.MARKERS[place]}
             # Strategies stand beside each other, or equal ends would hide all but one.
             sizes = [row["removed"] + 0.08 * (place - (len(ways) - 1) / 2) for row in rows]
-            errors = [style.reach(row["loss_stderr"]) for row in rows]
+            errors = [style.reach(row["stderr"]) for row in rows]
             losses = [row["loss"] for row in rows]
             bars = axes.errorbar(sizes, losses, errors, linestyle=style.DASHES[place], capsize=2, markersize=5, **look)
             axes.scatter(sizes, [row["search_loss"] for row in rows], s=26, facecolor="white", zorder=4, **look)
@@ -42,10 +45,16 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
     return figure
 
 
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Sets that something was removed in, with a loss that is a number."""
+    rows = answer(connection, QUERIES[0])
+    return [row for row in rows if row["removed"] > 0 and row["loss"] is not None and isfinite(row["loss"])]
+
+
 def caption(data: style.Rows) -> str:
     """The caption: what the figure shows, and the number of samples."""
     return (
         "Mean loss behind the selector's metric (1 - accuracy for accuracy). Filled: on calibration samples held back "
-        f"from every strategy, with 95 % intervals ({style.counts([row['n_held_back'] for row in data])} samples); "
+        f"from every strategy, with 95 % intervals ({style.counts([row['n_samples'] for row in data])} samples); "
         "hollow: the same sets on the samples that they were chosen on, which flatter the best of many."
     )
