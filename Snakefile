@@ -6,7 +6,7 @@
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
 #   fits/{key}  patches/{key}/{repair}  adapters/{key}/removed={n}/{repair}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
-#   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}  exports/{key}/removed={n}/{repair}/{healing}
+#   efficiency/{model}  tables/{table}  figures/{figure}  exports/{key}/removed={n}/{repair}/{healing}
 import os
 
 from snakemake.utils import min_version

@@ -44,10 +44,10 @@ from tests.unit import chromium  # noqa: E402
 # The five questions that are asked most.
 QUERIES = (
     "which_layers_matter",
-    "accuracy_against_removed",
+    "what_pruning_for_one_task_costs_the_others",
     "which_repair_when",
     "which_selector_wins",
-    "largest_removal_that_keeps_95_percent",
+    "which_model_to_take",
 )
 
 

@@ -41,7 +41,6 @@ rule benchmark:
     input:
         "results/tables/benchmarks.parquet",
         "results/tables/efficiency.parquet",
-        "results/tables/drafts.parquet",
 
 
 rule report:

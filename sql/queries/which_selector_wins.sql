@@ -22,5 +22,5 @@ SELECT t.model, t.removed, t.repair, t.healing, t.selector, t.rival,
     c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples
 FROM tasks AS t
 LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, repair, healing, selector, rival)
-ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing, t.removed,
-    t.selector <> 'accuracy', t.selector, t.rival;
+ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,
+    t.selector <> 'accuracy', t.selector, t.rival, t.removed;

@@ -28,7 +28,6 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     load_in_4bit: bool = False,
     trust_remote_code: bool = False,
-    draft: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
@@ -43,8 +42,6 @@ def load(
     load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
     trust_remote_code : whether Python code in the folder may run. An export need not be trusted: lamina compares its
         modeling file with its own and runs that.
-    draft : give the unpruned model with the variant as its `draft`, which shares its weights and writes ahead of it:
-        `model.generate(**inputs, assistant_model=model.draft)` gives what `model.generate(**inputs)` gives.
 
     Raises
     ------
@@ -55,17 +52,7 @@ def load(
         raise LaminaError("give device, or device_map or load_in_4bit, not both.")
     options = placement(device_map, load_in_4bit, dtype)
     folder = Path(what)
-    if draft and (device_map is not None or load_in_4bit):
-        raise LaminaError(
-            "a draft shares the weights of its base, which device_map and load_in_4bit place or change one model at a "
-            "time. Load the base so, and an export of the variant for assistant_model."
-        )
     if (folder / "config.json").is_file():
-        if draft:
-            raise LaminaError(
-                f"{folder} is a checkpoint, and its base is another. Load both, and give "
-                f'`generate(**inputs, assistant_model=lamina.load("{folder}")[0])` to the base; or name the variant.'
-            )
         own = not trust_remote_code and (folder / own_code.CODE).is_file()
         model = load_folder(
             folder, dtype, trust_remote_code, classes=own_code.classes(folder) if own else None, **options
@@ -75,8 +62,6 @@ def load(
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
         return model, load_tokenizer(manifest, model.config)
     manifest, variant = _find(str(what), Path(results))
-    if draft and variant is None:
-        raise LaminaError(f"'{what}' is the unpruned model. Name the variant that is to draft for it: {FORM}.")
     if load_in_4bit:
         whole = variant is None or variant.is_base
         remedy = (
@@ -85,7 +70,7 @@ def load(
         raise LaminaError(f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}.")
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
     on = torch.device("cpu") if options else on_device(device)
-    model = base = load_model(manifest, on)
+    model = load_model(manifest, on)
     if variant is not None:
         parts = assembly.read(variant, results)
         for record in (parts.plan or {}).get("donors", {}).values():
@@ -93,10 +78,6 @@ def load(
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
         # A model saved from a notebook must have an export's weights and code: a plain checkpoint would lose its patch.
         model.__dict__["save_pretrained"] = functools.partial(export.save, model)
-    if draft:
-        # Not registered as a module: the draft is no part of the base, and its parameters are the base's.
-        base.__dict__["draft"] = model
-        return base, load_tokenizer(manifest)
     return _spread(model, device_map), load_tokenizer(manifest)
 
 

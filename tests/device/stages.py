@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 import lamina
 from lamina.config import healings, repairs, selectors
-from lamina.config.benchmarks import Drafts, Efficiency, Generate
+from lamina.config.benchmarks import Efficiency, Generate
 from lamina.config.diagnoses import Fit, Patching, Probe, Variance, Void
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
@@ -22,7 +22,7 @@ from lamina.engine import capture, residuals, weights
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
-from lamina.evaluation import drafts, efficiency, perplexity
+from lamina.evaluation import efficiency, perplexity
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
@@ -307,19 +307,7 @@ def benchmark_efficiency(world: World) -> Any:
     return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
 
 
-_TIMED = ("latency", "tokens_per_second", "device", "cost", "verification", "break_even", "speedup", "peak_memory")
-
-
-@stage()
-def benchmark_drafts(world: World) -> Any:
-    model = world.model()
-    fitted, _ = repaired(model, world, REPAIRS["ghost"])
-    asked, options = (
-        [list(text[:5]) for text in world.texts[:2]],
-        Drafts(text="x", prompt=5, tokens=4, draft=2),
-    )
-    rows = drafts.measure(model, [({}, materialise(model, PLAN, fitted))], asked, options)
-    return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
+_TIMED = ("latency", "tokens_per_second", "device", "peak_memory")
 
 
 @stage("variance", "fit", "void")

@@ -55,7 +55,6 @@ PLANTED = {
     "benchmark_generation": "tests.device.stages:materialise",
     "benchmark_perplexity": "lamina.evaluation.perplexity:padded",
     "benchmark_efficiency": "tests.device.stages:materialise",
-    "benchmark_drafts": "tests.device.stages:materialise",
     "diagnose_layers": "lamina.engine.taps:padded",
     "diagnose_probe": "lamina.engine.taps:padded",
     "diagnose_patching": "lamina.diagnosis.patching:padded",

@@ -27,7 +27,7 @@ def divided(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Proj
     project = copy_project(tmp_path_factory.mktemp("divided"), "tests/configs/tiny.yaml")
     config = yaml.safe_load(project.config.read_text())
     config["calibrations"] = {"recall": config["calibrations"]["recall"]}
-    del config["studies"]["heal"], config["benchmarks"]["perplexity"], config["benchmarks"]["drafts"]
+    del config["studies"]["heal"], config["benchmarks"]["perplexity"]
     config["studies"]["maps"] |= {"calibrations": ["recall"], "metrics": ["accuracy", "cosine"]}
     config["studies"]["prune"] |= {
         "calibrations": ["recall"],

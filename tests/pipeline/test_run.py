@@ -30,7 +30,6 @@ GRAINS = {
     "dissociations": "model, calibration, rival, unit",
     "comparisons": "model, calibration, task, removed, repair, healing, selector, rival",
     "efficiency": "model, calibration, selector, removed, repair, healing",
-    "drafts": "model, calibration, selector, removed, repair, healing, decoding",
 }
 
 
@@ -47,7 +46,7 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency", "drafts"]
+    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"]
 )
 def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))

@@ -11,7 +11,7 @@ REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
 COMPARING = {"compare_metrics", "compare_tasks", "compare_selectors"}
 GATHERING = REPORTING | COMPARING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
 # Their jobs measure all variants of a model, whatever the calibration.
-WHOLE_MODEL = {"benchmark_efficiency", "benchmark_drafts"}
+WHOLE_MODEL = {"benchmark_efficiency"}
 LOADING = {
     *("capture_activations", "sweep_units", "fit_patch", "heal_variant"),
     *("benchmark_task", "benchmark_perplexity", *WHOLE_MODEL),

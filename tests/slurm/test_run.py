@@ -22,7 +22,6 @@ GPU_STAGES = (
     "benchmark_task",
     "benchmark_perplexity",
     "benchmark_efficiency",
-    "benchmark_drafts",
 )
 
 

@@ -111,7 +111,6 @@ def write_study(
                         if healing == "none" and (removed, repair, runs) not in timed:
                             timed.add((removed, repair, runs))
                             data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
-                        data["drafts"] += [variant | _draft(way, removed, kept, n_layers) for way in (None, 0.8)]
                         if repair == "ghost" and healing == "none":
                             data["patches"].append(
                                 variant
@@ -295,15 +294,6 @@ def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:
         | dict(latency_ratio=latency, latency_ratio_stderr=0.01, tokens_per_second=400 / latency)
         | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012)
     )
-
-
-def _draft(temperature: float | None, removed: int, kept: float, n_layers: int) -> dict:
-    acceptance, cost = 1 - 0.08 * removed * kept, 1 - removed / (n_layers + 1)
-    tokens = sum(acceptance**power for power in range(5))
-    row = dict(decoding="sampled" if temperature else "greedy", temperature=temperature, draft=4, prompt=16, tokens=900)
-    row |= dict(n_samples=20, dtype="float32", device="cpu", acceptance=acceptance, acceptance_stderr=0.02, same=20)
-    row |= dict(tokens_per_round=tokens, tokens_per_round_stderr=0.1, tokens_per_round_expected=tokens, cost=cost)
-    return row | dict(verification=1.2, speedup=tokens / (4 * cost + 1.2), speedup_stderr=0.03, break_even=0.9)
 
 
 def _training(rng: Any) -> list[dict]:

@@ -84,11 +84,9 @@ def hand_made(tmp_path) -> list[Path]:
     return write_tables(tmp_path / "results" / "tables", **data)
 
 
-# What the study of these tests does not have: replicates, checkpoints, shared documents, outputs that are not finite.
+# What the study of these tests does not have: replicates, shared documents, outputs that are not finite.
 NOT_THERE = {
-    "how_far_layers_vary_between_draws",
     "how_far_variants_vary_between_draws",
-    "how_relevance_forms_in_training",
     "how_sure_rankings_are",
     "what_calibrations_share_with_tests",
     "what_diagnoses_found",
@@ -96,23 +94,13 @@ NOT_THERE = {
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
 LISTS = {
-    "how_alike_metrics_order_layers",
-    "which_calibrations_were_used",
-    "which_metrics_were_measured",
-    "which_models_were_studied",
     "which_plans_were_refused",
-    "which_rankings_can_be_drawn_anew",
 }
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
 COUNTS = {
     "how_healing_went",
-    "how_many_layers_can_go_alone",
-    "how_much_of_writing_is_left",
     "how_often_each_selector_wins",
-    "how_often_repairs_help",
     "what_a_metric_costs",
-    "what_kind_of_map_a_repair_is",
-    "what_repairs_do_to_text",
     "what_samples_say_of_layers",
 }
 KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
@@ -163,8 +151,8 @@ def test_removal_order_keeps_refused_plans(hand_made):
     assert found[0]["before_stderr"] == pytest.approx(0.04)
 
 
-def test_accuracy_against_removed_is_paired_with_the_base_model(hand_made):
-    one, two = answer(hand_made, "accuracy_against_removed")
+def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
+    one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
     assert two["paired"] and two["change_stderr"] == pytest.approx((0.4 * 0.6 / 9) ** 0.5)
@@ -174,7 +162,8 @@ def test_accuracy_against_removed_is_paired_with_the_base_model(hand_made):
 
 
 def test_repair_is_measured_against_the_same_plan_without_it(hand_made):
-    (found,) = answer(hand_made, "what_repair_gave_back")
+    *_, pruned, found = answer(hand_made, "what_repair_gave_back")
+    assert (pruned["repair"], pruned["removed"], pruned["gain"]) == ("none", 2, None)
     assert (found["repair"], found["gain"], found["loss"]) == ("ghost", pytest.approx(0.2), pytest.approx(0.4))
     assert found["gain_stderr"] == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
     assert found["recovered"] == pytest.approx(0.5)
@@ -201,9 +190,9 @@ def test_widest_disagreement_comes_first(hand_made):
     assert found[0]["spearman"] == pytest.approx(-0.8)
 
 
-def test_largest_removal_that_keeps_95_percent(hand_made):
-    (found,) = answer(hand_made, "largest_removal_that_keeps_95_percent")
-    assert (found["removed"], found["tried"], found["units"], found["kept"]) == (1, 2, "1", 1.0)
+def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(hand_made):
+    (found,) = (row for row in answer(hand_made, "which_model_to_take") if row["question"] == "task")
+    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (1, [1, 2], "1", 1.0)
     assert found["kept_above_chance"] == 1.0
     assert found["certain"] is False  # that ten documents are right says little of 95 % of all
 

@@ -174,37 +174,6 @@ def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_pa
         remove(model, ["0"])
 
 
-def generated(base: PreTrainedModel, **drafted: Any) -> list[list[int]]:
-    """The likeliest tokens behind some prompts, one prompt at a time as drafts need it."""
-    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 3, **drafted}
-    return [base.generate(row[None], attention_mask=torch.ones_like(row[None]), **settings)[0].tolist() for row in IDS]
-
-
-IDS = tiny.tokens(3, 6)
-
-
-def test_a_draft_shares_the_weights_of_the_base_that_generates_its_own_tokens_with_it(results: Path) -> None:
-    alone, _ = lamina.load("tiny", results, device="cpu")
-    base, tokenizer = lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu", draft=True)
-    held = {parameter.data_ptr() for parameter in base.parameters()}
-    assert {parameter.data_ptr() for parameter in base.draft.parameters()} < held
-    assert len(layers_of(base)) == len(layers_of(base.draft)) + 2 == 5 and "draft" not in dict(base.named_modules())
-    assert generated(base, assistant_model=base.draft) == generated(alone)
-    assert tokenizer("w1")["input_ids"] == tiny.tokenizer()("w1")["input_ids"]
-
-
-@pytest.mark.parametrize("form", ["stock", "code"])
-def test_an_export_drafts_for_its_base(form: str, tmp_path: Path) -> None:
-    base, patches = tiny.model(), random_patches((1, 2)) if form == "code" else None
-    source = source_of(base_folder(tmp_path / "base"), ["1"], repair="ghost" if patches else "none")
-    assert export.export(base, source, tmp_path / "export", patches) == form
-    draft, _ = lamina.load(tmp_path / "export", device="cpu")
-    assert generated(base, assistant_model=draft) == generated(base)
-    card = (tmp_path / "export/README.md").read_text()
-    assert "base.generate(**inputs, assistant_model=draft" in card
-    assert ("vllm serve lab/words --speculative-config" in card) == (form == "stock")
-
-
 @pytest.mark.parametrize(
     ("units", "made", "pruned"),
     [
@@ -236,8 +205,6 @@ def test_no_export_is_recommended_that_would_be_refused(results: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
-        ("tiny", {"draft": True}, "'tiny' is the unpruned model. Name the variant"),
-        ("tiny", {"draft": True, "device_map": "auto"}, "a draft shares the weights of its base"),
         ("nothing", {}, "neither a folder with config.json nor known"),
         ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
         ("tiny/words/cosine/removed=3/none/none", {}, "make export VARIANT=tiny/words/cosine/removed=3/none/none"),

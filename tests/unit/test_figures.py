@@ -79,7 +79,7 @@ def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
 
 
 # What a study of one model, one calibration and one size cannot show.
-BEYOND_SMALL = {"cross_task", "cross_task_graph", "pruning_dynamics", "training_dynamics"}
+BEYOND_SMALL = {"cross_task"}
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -9,7 +9,6 @@ from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.runtime.fingerprint import entry_digest
 from lamina.stages import changes, files
-from lamina.stages.benchmark_drafts import BenchmarkDrafts
 from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
 from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
 from lamina.stages.benchmark_task import BenchmarkTask
@@ -324,11 +323,10 @@ def test_the_weight_that_stands_for_auto_in_the_loop_is_told(
 def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(raw: Raw, tmp_path: Path) -> None:
     """An edit of `apply` alone leaves the patch as it is, and not the model."""
     put(raw, "benchmarks.efficiency", {})
-    put(raw, "benchmarks.drafts", {"text": "corpus_test"})
     raw["studies"]["prune"] |= {"perplexity": "all"}
     config = load(raw, workplace(tmp_path))
     ghost, task = ("lamina.repair.methods.ghost",), "microworld_recall"
-    found = {kind: kind.of(config, place(model="small")) for kind in (BenchmarkEfficiency, BenchmarkDrafts)}
+    found = {BenchmarkEfficiency: BenchmarkEfficiency.of(config, place(model="small"))}
     found |= {
         kind: kind.of(config, wildcards(task=name, block=0))
         for kind, name in ((BenchmarkTask, task), (BenchmarkPerplexity, "corpus_test"))

@@ -7,7 +7,6 @@ import pytest
 from scipy.stats import norm
 
 from lamina.report import database, explorer, recommendation
-from lamina.tables.answers import rows
 from tests.unit.planted_tables import variant, write
 from tests.unit.plausible_tables import VIEWS, write_study
 
@@ -139,17 +138,3 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
         assert card["certain"] is bool(ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"]))
         told.append(card["certain"])
     assert told == [True, False]
-
-
-def test_the_query_of_95_percent_names_the_model_of_the_card(folder):
-    run = database.connect(VIEWS, folder.glob("*.parquet"))
-    sql = (VIEWS.parent / "queries" / "largest_removal_that_keeps_95_percent.sql").read_text(encoding="utf-8")
-    cards = {
-        (c["model"], c["name"]): c for c in recommendation.recommendations(run, 0.95, None) if c["question"] == "task"
-    }
-    found = rows(run, sql)
-    assert len(found) == len(cards) == 4
-    for row in found:
-        card = cards[row["model"], row["calibration"]]
-        assert row["removed"] == (card["removed"] if card["kept_enough"] else 0)
-        assert all(row[key] == card[key] for key in ("selector", "repair", "healing", "kept", "certain", "n_tried"))

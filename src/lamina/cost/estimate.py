@@ -12,7 +12,7 @@ from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.rehearsal import search_work
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import TRAINING, benchmark_work, drafting_work, fit_work, layer_flops, sweep_work, timing_work
+from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.variant import Variant
@@ -129,10 +129,6 @@ def works(
             prompts = Tokens(timing.batch, length, timing.batch, length)
             work = timing_work(prompts, timing, depth[model], structures)
             yield Counted("benchmark", [paths.efficiency(model)], work, work, flops(model, prompts))
-        if drafts := studies.draft_variants(config, model):
-            work = drafting_work(config.benchmarks.drafts, depth[model], [draft.removed for draft in drafts])
-            # The prompts are short, so that attention over them does not count.
-            yield Counted("benchmark", [paths.drafts(model)], work, work, flops(model, Tokens(1, 1, 1, 1)))
 
 
 def _sweep(

@@ -36,7 +36,6 @@ RULES = {
     "benchmark_perplexity": "benchmark",
     "benchmark_generation": "benchmark",
     "benchmark_efficiency": "benchmark",
-    "benchmark_drafts": "benchmark",
 }
 
 

@@ -18,7 +18,7 @@ from lamina.evaluation.paired_tests import ratio_interval
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import explorer, recommendation, summary
-from lamina.tables.answers import answer
+from lamina.tables.answers import answer, rows
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
@@ -30,15 +30,12 @@ LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
 # The questions of `sql/queries` that each section answers: figures name their own.
 ASKED = {
     "refused": ("which_plans_were_refused",),
-    "names": ("which_metrics_were_measured",),
     "glance": ("which_layers_matter",),
     "repairs": ("which_repair_when",),
     "disagreements": ("where_metrics_disagree",),
     "written": ("what_is_written",),
-    "which-draft": ("which_draft_pays",),
     "times": ("where_the_time_went",),
     "diagnoses": ("what_diagnoses_found",),
-    "facts": ("which_models_were_studied", "which_calibrations_were_used"),
 }
 QUESTIONS = {
     **ASKED,
@@ -86,21 +83,23 @@ def render(
     specifications = explorer.specifications(drawn, keep)
     take = recommendation.recommendations(connection, keep, general_text, counted_from)
     drawn_figures, looks = drawings(figures)
-    models, calibrations = asked["facts"]
+    scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
     return page.render(
-        models=models,
-        calibrations=calibrations,
+        models=rows(connection, "FROM models ORDER BY model"),
+        calibrations=rows(connection, "FROM calibrations ORDER BY model, calibration"),
         questions=QUESTIONS,
         summary=summary.summary(connection, take),
         keep=keep,
         general_text=general_text,
         counted_from=counted_from,
         take=take,
-        names={**names, "metrics": metrics({row["metric"] for row in asked["names"][0]})},
+        names={
+            **names,
+            "metrics": metrics(scored),
+        },
         refused=asked["refused"][0],
         glance=glance(asked["glance"][0]),
         written=asked["written"][0],
-        drafts=asked["which-draft"][0],
         repairs=asked["repairs"][0],
         figures=drawn_figures,
         looks=looks,

@@ -1,31 +1,34 @@
 """The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite
+from statistics import fmean, median
 from typing import Any
 
 import duckdb
 
 from lamina.relevance.power import ENOUGH, samples_for
+from lamina.relevance.statistics import Z95
 from lamina.tables.answers import answer
 
 QUESTIONS = (
-    "how_many_layers_can_go_alone",
-    "how_alike_metrics_order_layers",
+    "which_layers_matter",
+    "how_metrics_agree",
     "how_sure_rankings_are",
     "how_often_each_selector_wins",
-    "how_often_repairs_help",
-    "what_repairs_do_to_text",
-    "how_much_of_writing_is_left",
-    "how_far_layers_vary_between_draws",
+    "what_repair_gave_back",
+    "what_is_left_of_choosing_and_writing",
+    "what_each_layer_is_worth",
     "how_far_variants_vary_between_draws",
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
 )
+Rows = Sequence[Mapping[str, Any]]
 
 
 def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
     """The results in a few plain sentences; poor numbers are reported like good ones."""
+    repaired = [row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None]
     return [
         sentence
         for sentence in (
@@ -33,8 +36,8 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
             *agreement(connection),
             *power(connection),
             *contests(connection, take),
-            *repairs(connection),
-            *text_repairs(connection),
+            *repairs([row for row in repaired if row["own"]]),
+            *text_repairs([row for row in repaired if not row["own"]]),
             *written(connection),
             *replicates(connection),
             not_finite(connection),
@@ -46,10 +49,19 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
-    counts = answer(connection, "how_many_layers_can_go_alone")
+    known = [row for row in answer(connection, "which_layers_matter") if row["relevance"] is not None]
+    counts = [
+        {
+            "model": model,
+            "calibration": calibration,
+            "n_layers": len(layers),
+            "free": sum(row["ci_low"] is not None and row["ci_low"] <= 0 for row in layers),
+            "n_samples": max(row["n_samples"] for row in layers),
+        }
+        for (model, calibration), layers in _grouped(known, "model", "calibration").items()
+    ]
     sentences = []
-    for model in dict.fromkeys(row["model"] for row in counts):
-        mine = [row for row in counts if row["model"] == model]
+    for (model,), mine in _grouped(counts, "model").items():
         least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
         spread = (
             f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
@@ -65,12 +77,16 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
 
 def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How each metric orders the layers of each model, compared with accuracy."""
-    pairs = answer(connection, "how_alike_metrics_order_layers")
-    return [
-        f"{row['model']}: rank correlation with what single removals cost in accuracy, over the layers and at most "
-        f"{row['tasks']} calibrations: {row['told']}.".replace("-", "−")
-        for row in pairs
-    ]
+    found = answer(connection, "how_metrics_agree")
+    known = [row for row in found if row["component"] == "layer" and row["spearman"] is not None]
+    sentences = []
+    for (model,), mine in _grouped(known, "model").items():
+        told = (f"{r['metric']} {r['spearman']:.2f} [{r['ci_low']:.2f}, {r['ci_high']:.2f}]" for r in mine)
+        sentences.append(
+            f"{model}: rank correlation with what single removals cost in accuracy, over the layers and at most "
+            f"{max(row['n_calibrations'] for row in mine)} calibrations: {'; '.join(told)}.".replace("-", "−")
+        )
+    return sentences
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -124,42 +140,65 @@ def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, h
     ]
 
 
-def repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def repairs(changes: Rows) -> list[str]:
     """How often each kind of repair helped and hurt on the calibrations' own tasks."""
-    repairs_helping = answer(connection, "how_often_repairs_help")
     sentences = []
-    for row in repairs_helping:
-        parts = [row[kind] for kind in ("repair", "healing") if row[kind] != "none"]
+    for repair, mine in _by_repair(changes):
+        better, worse = _told_apart(mine)
+        points = [row for row in mine if row["metric"] != "perplexity"]
         mean = ""
-        if row["gain"] is not None:
-            mean = f" Mean change {row['gain']:+.1f} points of accuracy, where pruning had cost {row['loss']:.1f}."
+        if points:
+            gain, loss = (100 * fmean(row[kind] for row in points) for kind in ("gain", "loss"))
+            mean = f" Mean change {gain:+.1f} points of accuracy, where pruning had cost {loss:.1f}."
         sentences.append(
-            f"Repair by {' then '.join(parts)} helped in {row['better']} of {row['n']} variants, hurt in "
-            f"{row['worse']}; the rest is undecided at 95 %.{mean}".replace("-", "−")
+            f"Repair by {ways} helped in {better} of {len(mine)} variants, hurt in {worse}; the rest is undecided at "
+            f"95 %.{mean}".replace("-", "−")
         )
     return sentences
 
 
-def text_repairs(connection: duckdb.DuckDBPyConnection) -> list[str]:
+def text_repairs(changes: Rows) -> list[str]:
     """The effect of a repair, fitted on one task, on texts that are not the calibration's own."""
-    changes = answer(connection, "what_repairs_do_to_text")
-    return [
-        f"On {row['task']}, documents that no repair was fitted on, "
-        f"{' then '.join(row[kind] for kind in ('repair', 'healing') if row[kind] != 'none')} helped in "
-        f"{row['better']} of {row['n']} variants and hurt in {row['worse']}: median perplexity {row['pruned']:.1f} "
-        f"after pruning, {row['repaired']:.1f} repaired, {row['highest']:.1f} at worst (base {row['base']:.2f})."
-        for row in changes
-    ]
+    sentences = []
+    for (task,), tested in sorted(_grouped(changes, "task").items()):
+        for repair, mine in _by_repair(tested):
+            better, worse = _told_apart(mine)
+            sentences.append(
+                f"On {task}, documents that no repair was fitted on, {ways} helped in {better} of {len(mine)} "
+                f"variants and hurt in {worse}: median perplexity {median(row['pruned_value'] for row in mine):.1f} "
+                f"after pruning, {median(row['value'] for row in mine):.1f} repaired, "
+                f"{max(row['value'] for row in mine):.1f} at worst (base {mine[0]['base_value']:.2f})."
+            )
+    return sentences
+
+
+def _by_repair(changes: Rows) -> list[tuple[str, Rows]]:
+    """The rows of each repair under its name: repairs first, then healings, then both."""
+    groups = _grouped(changes, "repair", "healing")
+    order = sorted(groups, key=lambda way: (way[1] != "none", way[0] != "none", way))
+    return [(" then ".join(part for part in way if part != "none"), groups[way]) for way in order]
+
+
+def _told_apart(changes: Rows) -> tuple[int, int]:
+    """How many gains lie above 0 with all their 95 % interval, and how many below."""
+    reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
+    return sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """The rows by their values of some columns, in the order of the first row of each."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers to the same questions if the model writes them."""
-    answers = answer(connection, "how_much_of_writing_is_left")
     shares = [
-        f"{' then '.join(row[kind] for kind in ('repair', 'healing') if row[kind] != 'none') or 'without repair'} "
-        f"{row['chosen']:.0f} % and {row['written']:.0f} % (n = {row['n']} variants)"
-        for row in answers
-        if row["written"] is not None
+        f"{repair or 'without repair'} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
+        f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
+        for repair, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
     ]
     if not shares:
         return []
@@ -173,14 +212,19 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How much the relevance of layers and the scores of variants depend on the samples, or the seed, that were
     drawn.
     """
-    layers = answer(connection, "how_far_layers_vary_between_draws")
+    worth = answer(connection, "what_each_layer_is_worth")
+    drawn = [row for row in worth if row["component"] == "layer" and row["accuracy_spread"] is not None]
     kept = answer(connection, "how_far_variants_vary_between_draws")
-    return [
-        f"{row['calibration']}, drawn {row['n_draws']} times: the accuracy relevance of a layer of {row['model']} has "
-        f"a standard deviation of {row['spread']:.3f} from draw to draw in the median of {row['n']} layers, and of "
-        f"{row['most']:.3f} at most (layer {row['unit']})."
-        for row in layers
-    ] + [
+    sentences = []
+    for (model, calibration), layers in sorted(_grouped(drawn, "model", "calibration").items()):
+        widest = max(layers, key=lambda row: row["accuracy_spread"])
+        sentences.append(
+            f"{calibration}, drawn {max(row['n_draws'] for row in layers)} times: the accuracy relevance of a layer of "
+            f"{model} has a standard deviation of {median(row['accuracy_spread'] for row in layers):.3f} from draw to "
+            f"draw in the median of {len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
+            f"{widest['layer']})."
+        )
+    return sentences + [
         f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
         f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
         f"the median of {row['n']} variants, and of {row['most']:.1f} at most."

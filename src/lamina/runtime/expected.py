@@ -15,7 +15,6 @@ COST = Path("results/cost.json")
 
 # Seconds of a job beside its counted arithmetic, on two cores: rounded means of the embedded study. Others take USUAL.
 BESIDE = {
-    "benchmark_drafts": 10.0,
     "benchmark_efficiency": 10.0,
     "check_overlap": 0.7,
     "compare_metrics": 6.0,

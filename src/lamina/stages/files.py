@@ -49,10 +49,3 @@ def gates(config: Configuration, model: str, calibration: str, task: str, listed
         return [paths.task(task)]
     seen = {name for variant in listed for name in studies.read_by(config, variant)}
     return [paths.overlap(model, name, task) for name in sorted({calibration, *seen})]
-
-
-def draft_gates(config: Configuration, model: str) -> list[str]:
-    """The checks before drafts are measured: no calibration that they were made from may hold their prompts."""
-    drafts, listed = config.benchmarks.drafts, studies.draft_variants(config, model)
-    seen = {name for variant in listed for name in (variant.calibration, *studies.read_by(config, variant))}
-    return [paths.overlap(model, name, drafts.text) for name in sorted(seen)] if drafts else []

@@ -76,8 +76,6 @@ def parts(config: Configuration, table: str) -> list[str]:
             return [paths.benchmark_samples(*block) for block in studies.benchmark_blocks(config)] + written
         case "efficiency":
             return [paths.efficiency(model) for model in config.models if studies.efficiency_variants(config, model)]
-        case "drafts":
-            return [paths.drafts(model) for model in config.models if studies.draft_variants(config, model)]
         case "diagnoses":
             return [paths.diagnosis(*place) for place in studies.diagnoses(config)]
     raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.stages.gather_table.")
@@ -85,7 +83,7 @@ def parts(config: Configuration, table: str) -> list[str]:
 
 def _overlaps(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
-    gates = {gate for model in config.models for gate in files.draft_gates(config, model)}
+    gates: set[str] = set()
     for model, calibration, task, block in studies.benchmark_blocks(config):
         if calibration != "none":
             listed = studies.block_variants(config, model, calibration, task, block)

@@ -30,8 +30,6 @@ def check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> N
                     check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
                 if efficiency := config.benchmarks.efficiency:
                     check_generation(efficiency.prompt, efficiency.generate, limit, model)
-                if drafts := config.benchmarks.drafts:
-                    check_fits("benchmarks.drafts (prompt + tokens + draft)", drafts.longest, limit, model)
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:

@@ -58,7 +58,6 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
             _check_donors(config, f"studies.{name}", study)
-    _check_drafted(config)
     files.check(config, root)
     return config
 
@@ -172,26 +171,6 @@ def _check_benchmark_names(config: Configuration) -> None:
                 f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
                 f"the same files. Rename one, for example '{name}_text'."
             )
-    if drafts := config.benchmarks.drafts:
-        _defined("benchmarks.drafts.text", drafts.text, "benchmarks.perplexity", config.benchmarks.perplexity)
-
-
-def _check_drafted(config: Configuration) -> None:
-    """Refuse drafts that would not be measured because no study removes as much."""
-    pruning = [study for study in config.studies.values() if isinstance(study, Prune)]
-    drafts, known = config.benchmarks.drafts, [name for study in pruning for name in study.models]
-    if drafts is None or any(config.models[name].layers is None for name in known):
-        return
-    if not any(
-        removed_count(size, config.models[name].layers) >= removed_count(drafts.removed, config.models[name].layers)
-        for study in pruning
-        for name in study.models
-        for size in study.removed
-    ):
-        raise LaminaError(
-            f"benchmarks.drafts.removed: no study removes {drafts.removed} or more, so that no draft would be "
-            "measured. Write a smaller number here, or a larger one under `removed` of a study."
-        )
 
 
 def _check_loops(config: Configuration) -> None:

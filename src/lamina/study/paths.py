@@ -168,11 +168,6 @@ def efficiency(model: str, results: str | Path = RESULTS) -> str:
     return f"{results}/efficiency/{model}.parquet"
 
 
-def drafts(model: str, results: str | Path = RESULTS) -> str:
-    """Speed of a model's variants as its drafts."""
-    return f"{results}/drafts/{model}.parquet"
-
-
 def diagnosis(model: str, calibration: str, name: str, results: str | Path = RESULTS) -> str:
     """One diagnosis of a model on a calibration."""
     return f"{results}/diagnoses/{model}/{calibration}/{name}.parquet"

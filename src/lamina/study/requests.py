@@ -249,28 +249,14 @@ def efficiency_variants(config: Configuration, model: str) -> list[Variant]:
     """
     if config.benchmarks.efficiency is None:
         return []
-    return sorted({replace(variant, healing="none") for variant in _of_model(config, model)})
+    every = (variant for study in _pruning(config) for variant in _study_variants(config, study, model))
+    return sorted({replace(variant, healing="none") for variant in every})
 
 
 def structures(config: Configuration, model: str) -> int:
     """How many variants of a model differ in cost, as far as that is known before there are plans."""
     listed = efficiency_variants(config, model)
     return len({(config.selectors[v.selector].units, v.removed, v.repair) for v in listed})
-
-
-def draft_variants(config: Configuration, model: str) -> list[Variant]:
-    """Variants of a model that are measured as its drafts; none where the configuration measures no drafts."""
-    drafts = config.benchmarks.drafts
-    every = _of_model(config, model) if drafts else set()
-    # The number of layers may be unknown for a model that no study prunes.
-    if drafts is None or not every:
-        return []
-    least = removed_count(drafts.removed, config.models[model].layers)
-    return sorted(v for v in every if v.removed >= least)
-
-
-def _of_model(config: Configuration, model: str) -> set[Variant]:
-    return {variant for study in _pruning(config) for variant in _study_variants(config, study, model)}
 
 
 def _pruning(config: Configuration) -> list[Prune]:

@@ -66,7 +66,7 @@ class Facts:
 
 def card(facts: Facts) -> str:
     """The README.md of an export: a Hugging Face model card."""
-    sections = [_metadata(facts), _summary(facts), _loading(facts), _drafting(facts), _onward(facts), _removed(facts)]
+    sections = [_metadata(facts), _summary(facts), _loading(facts), _onward(facts), _removed(facts)]
     sections += [_donors(facts), _repairs(facts), _benchmarks(facts), _licence(facts)]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -116,23 +116,10 @@ def _loading(facts: Facts) -> str:
     return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
 
 
-def _drafting(facts: Facts) -> str:
-    trust = ", trust_remote_code=True" if facts.form == "code" else ""
-    return (
-        f"## As a draft\n\nIt can write ahead of `{facts.base_name}`, which then decides every token: the output is "
-        "that model's own, and faster where the draft is right often enough.\n\n```python\n"
-        f'base = {facts.base_class}.from_pretrained("{facts.base_name}", dtype="auto")\n'
-        f'draft = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
-        'inputs = tokenizer("Once upon a time", return_tensors="pt")\n'
-        "base.generate(**inputs, assistant_model=draft, max_new_tokens=64)\n```"
-    )
-
-
 def _onward(facts: Facts) -> str:
     """Commands for programs that read a stock checkpoint; llama.cpp can cut a GGUF of the base, without repairs."""
     if facts.form != "stock":
         return ""
-    draft = '{"model": "FOLDER", "method": "draft_model", "num_speculative_tokens": 4}'
     commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
     bare = facts.variant.repair == facts.variant.healing == "none"
     # Heads that predict tokens further ahead count as layers of a GGUF.
@@ -141,7 +128,6 @@ def _onward(facts: Facts) -> str:
         cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
         commands.append(("The same layers dropped from a GGUF of the base model", cut))
     commands.append(("Served by vLLM", "vllm serve FOLDER"))
-    commands.append(("As the draft of its base there", f"vllm serve {facts.base_name} --speculative-config '{draft}'"))
     return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in commands)])
 
 

@@ -24,15 +24,10 @@ COLOURS = LinearSegmentedColormap.from_list("angle", ["#fffbe6", "#f2c45a", "#b5
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
     """Rows are spans, columns start layers; one panel per model and calibration, one colour scale."""
-    return triangles(data, theme, by_row=False)
-
-
-def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
-    """The angles unchanged, or each row stretched from 0, its least, to 1, its largest."""
     groups = sorted({(row["model"], row["calibration"]) for row in data})
     depth = max(row["span"] for row in data)
     figure, grid = style.panels(len(groups), 3.6, 3.3 if depth <= 16 else 3.7, 3)
-    scale = Normalize(0, 1 if by_row else max(row["angle"] for row in data))
+    scale = Normalize(0, max(row["angle"] for row in data))
     for axes, (model, calibration) in zip(grid, groups, strict=True):
         chosen = [row for row in data if (row["model"], row["calibration"]) == (model, calibration)]
         size = max(row["span"] for row in chosen)
@@ -41,8 +36,7 @@ def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
             angle[row["span"] - 1, row["layer"]] = row["angle"]
             error[row["span"] - 1, row["layer"]] = row["stderr"] or 0
         edges = (-0.5, size - 0.5, 0.5, size + 0.5)
-        shown = stretched(angle) if by_row else angle
-        axes.imshow(shown, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="none")
+        axes.imshow(angle, extent=edges, origin="lower", aspect="auto", cmap=COLOURS, norm=scale, interpolation="none")
         small = size <= 16
         for span in range(1, size + 1):
             if not np.isfinite(angle[span - 1]).any():
@@ -76,8 +70,7 @@ def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
         for axis in "xy":
             style.whole_numbers(axes, axis)
     bar = figure.colorbar(ScalarMappable(scale, COLOURS), ax=grid, location="top", shrink=0.5, aspect=40, pad=0.02)
-    what = "angular distance within its row (0 = least, 1 = largest)"
-    bar.set_label(what if by_row else "angular distance at the last token (1 = opposite)")
+    bar.set_label("angular distance at the last token (1 = opposite)")
     handles = [
         Line2D([], [], marker="o", linestyle="", color="#0072B2", markeredgecolor="white", markersize=5.5),
         Line2D([], [], marker="o", linestyle="", color="white", markeredgecolor="black", markersize=4),
@@ -86,12 +79,6 @@ def triangles(data: style.Rows, theme: style.Theme, by_row: bool) -> Figure:
     drawn = 2 if depth <= 16 else 1
     style.legend_below(figure, handles[:drawn], labels[:drawn], 2)
     return figure
-
-
-def stretched(angle: np.ndarray) -> np.ndarray:
-    """Each row stretched from 0, its least, to 1, its largest; 0 if a row holds only one run."""
-    low, high = np.nanmin(angle, axis=1, keepdims=True), np.nanmax(angle, axis=1, keepdims=True)
-    return np.where(np.isnan(angle), np.nan, (angle - low) / np.where(high > low, high - low, 1))
 
 
 def label_minima(axes: Axes, angle: np.ndarray, error: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from lamina.config import metrics as registry
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.stability import stability
 from lamina.report.figures import style
-from lamina.tables.answers import answer, answer_table
+from lamina.tables.answers import answer_table, rows
 
 TITLE = "How many samples a ranking takes"
 PLACE = 26
@@ -22,7 +22,12 @@ ABOUT = (
 )
 
 METRICS = ("accuracy", "margin", "perplexity", "cosine")  # what a few samples tell, and what they do not
-QUERIES = ("which_rankings_can_be_drawn_anew", "what_samples_say_of_layers")
+QUERIES = ("what_samples_say_of_layers",)
+# Of which calibrations what every sample says of every layer is known, by metric.
+_RANKINGS = """SELECT DISTINCT model, calibration, metric, chance_accuracy, choice_score
+    FROM relevance JOIN calibrations USING (model, calibration)
+    WHERE selector = 'base' AND removed = 0 AND component = 'layer' AND score IS NOT NULL
+    ORDER BY model, calibration, metric"""
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -57,12 +62,11 @@ def line_style(place: int) -> dict[str, Any]:
 def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
     """The points of all panels; `n_samples` is the size of each calibration of a pair."""
     # With the scores among its tables, the figure also follows an edit to a metric, which it imports by name.
-    rankings, said = QUERIES
     points: style.Rows = []
-    for group, asked in style.grouped(answer(connection, rankings), "model", "calibration").items():
+    for group, asked in style.grouped(rows(connection, _RANKINGS), "model", "calibration").items():
         model, calibration = group
         context = Context.of(asked[0])
-        table = answer_table(connection, said, model=model, calibration=calibration)
+        table = answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for name in (row["metric"] for row in asked if row["metric"] in METRICS):
             # Several passes may have been run: the rows that hold the metric count.
             column = table[registry.METRICS[name].column].cast("double")

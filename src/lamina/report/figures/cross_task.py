@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import duckdb
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
@@ -10,6 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lamina.report.figures import style
 from lamina.report.figures.relevance_maps import number_cell
+from lamina.tables.answers import answer
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46
@@ -19,7 +21,7 @@ ABOUT = (
     "percentage points with half the 95 % interval."
 )
 
-QUERIES = ("what_a_plan_does_to_every_task",)
+QUERIES = ("what_pruning_for_one_task_costs_the_others",)
 COLOURS = LinearSegmentedColormap.from_list(
     "change", [(0, "#5b1203"), (0.28, "#d7540f"), (0.55, "#fdc57f"), (0.8, "#ffffff"), (1, "#2f7fb8")]
 )
@@ -73,6 +75,17 @@ def shared_prefix(names: list[str]) -> str:
     """The first part of the names, up to an underscore, if all names share it; labels then leave it out."""
     head = names[0].split("_")[0] + "_"
     return head if len(names) > 1 and all(name.startswith(head) and name != head for name in names) else ""
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Tasks with an accuracy, at the largest size of each selector at which another calibration's task was tested."""
+    rows = [row for row in answer(connection, QUERIES[0]) if row["higher_is_better"]]
+    largest: dict[tuple[str, str], int] = {}
+    for row in (row for row in rows if not row["own"]):
+        way = row["model"], row["selector"]
+        largest[way] = max(row["removed"], largest.get(way, 0))
+    shown = [row for row in rows if row["removed"] == largest.get((row["model"], row["selector"]))]
+    return sorted(shown, key=lambda row: (row["model"], row["calibration"], row["task"], row["selector"]))
 
 
 def caption(data: style.Rows) -> str:

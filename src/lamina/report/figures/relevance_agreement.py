@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
+from lamina.tables.answers import answer
 
 TITLE = "Where cosine and accuracy disagree"
 PLACE = 20
@@ -17,7 +19,7 @@ ABOUT = (
     "intervals reach, and Spearman's correlation over layers with its bootstrap interval."
 )
 
-QUERIES = ("how_cosine_and_accuracy_order_layers",)
+QUERIES = ("where_metrics_disagree",)
 METRICS = ("accuracy", "cosine")
 BOOTSTRAPS = 2000
 
@@ -102,6 +104,12 @@ def correlation_text(data: list[dict[str, Any]]) -> str:
         return f"too few layers for a correlation (n = {len(data)})"
     rho, low, high = correlation(data)
     return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}], n = {len(data)}".replace("-", "−")
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Every layer that both metrics scored, in order of depth."""
+    rows = answer(connection, QUERIES[0])
+    return sorted(rows, key=lambda row: (row["model"], row["calibration"], row["layer"]))
 
 
 def caption(data: style.Rows) -> str:

@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from lamina.report.figures import style
 from lamina.report.figures.pruning_curves import reading
+from lamina.tables.answers import answer
 
 TITLE = "What repair gives back"
 PLACE = 50
@@ -17,7 +19,7 @@ ABOUT = (
     "with 95 % intervals."
 )
 
-QUERIES = ("what_repair_gives_back",)
+QUERIES = ("what_repair_gave_back",)
 HATCHES = ("", "////", "||||", "xxxx", "\\\\\\\\", "++++", "----")  # dots are thousands of curves in an SVG
 FILLS = ("#ffffff", "#9ecae1", "#fdae6b", "#41936f", "#bcbddc", "#c7c7c7", "#fde0a0")
 
@@ -84,6 +86,22 @@ def panel(axes: Axes, data: list[dict[str, Any]], repairs: list[tuple[str, str]]
     axes.set_xlim(-1.05, len(selectors) - 0.45)
     axes.grid(False, axis="x")
     style.metric_scale(axes, first["metric"], [first["base_value"], *(row["value"] for row in data)])
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Own tasks at the largest size that was healed, else at the largest that was patched."""
+    rows = [row for row in answer(connection, QUERIES[0]) if row["own"]]
+    sizes: dict[tuple[str, str], tuple[bool, int]] = {}
+    for row in (row for row in rows if (row["repair"], row["healing"]) != ("none", "none")):
+        place = row["model"], row["calibration"]
+        sizes[place] = max((row["healing"] != "none", row["removed"]), sizes.get(place, (False, 0)))
+    shown = [row for row in rows if row["removed"] == sizes.get((row["model"], row["calibration"]), (False, 0))[1]]
+    return sorted(shown, key=_order)
+
+
+def _order(row: dict[str, Any]) -> tuple[Any, ...]:
+    where = row["model"], row["calibration"], row["task"], row["selector"]
+    return *where, row["healing"] != "none", row["repair"] != "none", row["repair"], row["healing"]
 
 
 def caption(data: style.Rows) -> str:

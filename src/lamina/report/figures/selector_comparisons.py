@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import duckdb
 from matplotlib.figure import Figure
 
 from lamina.report.figures import style
+from lamina.tables.answers import answer
 
 TITLE = "Which selector wins"
 PLACE = 45
@@ -15,7 +17,7 @@ ABOUT = (
 )
 LEVEL = 0.05
 
-QUERIES = ("how_selectors_compare",)
+QUERIES = ("which_selector_wins",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -47,6 +49,13 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         axes.set_ylim(len(pairs) - 0.5, -0.5)
     style.legend_below(figure, list(handles.values()), list(handles))
     return figure
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Pairs with a mean over tasks, in points of accuracy."""
+    rows = [row for row in answer(connection, QUERIES[0]) if row["difference"] is not None]
+    points = {"difference": "difference", "low": "ci_low", "high": "ci_high"}
+    return [row | {name: 100 * row[column] for name, column in points.items()} for row in rows]
 
 
 def caption(data: style.Rows) -> str:
