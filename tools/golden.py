@@ -1,11 +1,11 @@
 """The rows of a run's tables as hashes, so that a change of the code can show that it changes no number.
 
     python tools/golden.py write RESULTS FILE     hashes of RESULTS/tables/*.parquet, and how many rows each table has
-    python tools/golden.py compare BEFORE AFTER   which rows are gone and which are new, by table and by what tells them apart
+    python tools/golden.py compare BEFORE AFTER   which rows are gone and which are new, by table and key
 
-A row is hashed without times, costs and origins, which differ between two runs of the same code. Floating-point numbers are
-rounded to 6 significant digits: a sum in another order changes later ones. `--without NAME` leaves rows out that hold a word,
-such as a metric that no longer exists.
+A row is hashed without times, costs and origins, which differ between two runs of the same code. Floating-point numbers
+are rounded to 6 significant digits: a sum in another order changes later ones. `--without NAME` leaves rows out that
+hold a word, such as a metric that no longer exists.
 """
 
 import argparse
@@ -43,8 +43,8 @@ def rows(file: Path, without: tuple[str, ...]) -> list[dict[str, Any]]:
 
 def keys(row: dict[str, Any]) -> str:
     """What tells rows apart in a message: the short texts of a row, without its unit."""
-    words = (name for name in ("selector", "repair", "healing", "metric", "task", "kind") if isinstance(row.get(name), str))
-    return " ".join(f"{name}={row[name]}" for name in words)
+    words = ("selector", "repair", "healing", "metric", "task", "kind")
+    return " ".join(f"{name}={row[name]}" for name in words if isinstance(row.get(name), str))
 
 
 def hashed(row: dict[str, Any]) -> str:

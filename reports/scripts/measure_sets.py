@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT, Candidate
 from metric_power import METRICS, only, sweeps
 
 from lamina import paths, seal
@@ -25,8 +27,6 @@ from lamina.errors import LaminaError, explained
 from lamina.models.load import load_model
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 SEED = 0

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
+from lamina.relevance.accuracy import hits
 from pyarrow import dataset
 from scipy.stats import rankdata
 
 from lamina.errors import LaminaError, explained
-from lamina.relevance.accuracy import hits
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.score import ranking, was_measured
 from lamina.tables import store

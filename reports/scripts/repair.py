@@ -27,6 +27,14 @@ import pyarrow as pa
 import repair_costs
 import repair_tables
 import torch
+from lamina.search import block, exact, looped
+from lamina.search.evaluator import Evaluator
+from lamina.search.looped import Looped, Repairs
+from lamina.search.losses import loss_of
+from lamina.search.plans import Plan, Request, Step
+from lamina.streams.capture import capture
+from lamina.sweep import engine
+from lamina.sweep.candidates import CURRENT, Candidate
 from repair_cases import TASKS, Case, embedded, on_disk
 from repair_variants import CLOSED, RECOVERIES, REPAIRS, TOKENS, Variants, on_general_text
 
@@ -38,14 +46,6 @@ from lamina.models.boundary import Boundary
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.search import block, exact, looped
-from lamina.search.evaluator import Evaluator
-from lamina.search.looped import Looped, Repairs
-from lamina.search.losses import loss_of
-from lamina.search.plans import Plan, Request, Step
-from lamina.streams.capture import capture
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.tables import store
 
 # Without a metric: the case's own, accuracy for questions and loss for text.

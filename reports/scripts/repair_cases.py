@@ -9,6 +9,9 @@ from pathlib import Path
 
 import torch
 from cases import REFERENCE, ROOT
+from lamina.jobs.changes import IN_LOOP
+from lamina.streams.sources import Source
+from lamina.sweep import engine
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import recoveries
@@ -17,9 +20,6 @@ from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import corpus_file, read_documents
 from lamina.data.text import text_samples
 from lamina.evaluation import perplexity
-from lamina.jobs.changes import IN_LOOP
-from lamina.streams.sources import Source
-from lamina.sweep import engine
 
 TASKS = ("addition", "sorting", "facts", "comparison")
 CALIBRATION, DOCUMENTS, WINDOW = 300, 80, 128

@@ -5,6 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from lamina.recovery import protocol, refit
+from lamina.recovery.protocol import Fitted
+from lamina.sweep import engine
+from lamina.sweep.candidates import Candidate
 from repair_cases import Case
 from transformers import PreTrainedModel
 
@@ -16,10 +20,6 @@ from lamina.models.boundary import Boundary, Patch, Repairing, share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
-from lamina.recovery import protocol, refit
-from lamina.recovery.protocol import Fitted
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
 
 GENERAL = {"data": {"own": 1, "corpus": 0.1}}
 REPAIRS: dict[str, dict[str, Any]] = {

@@ -26,14 +26,6 @@ import pyarrow.compute as pc
 import selection_tables
 import torch
 from cases import TASKS
-from repair import Case, embedded
-
-from lamina.config import metrics, selectors
-from lamina.config.metrics import METRICS
-from lamina.data import calibrations
-from lamina.models.units import all_units
-from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking
 from lamina.search import block, deepest, evolutionary
 from lamina.search import random as drawn
 from lamina.search.evaluator import Evaluator
@@ -44,6 +36,14 @@ from lamina.streams.capture import capture
 from lamina.sweep import engine
 from lamina.sweep.candidates import CURRENT, Candidate
 from lamina.sweep.scores import Scores
+from repair import Case, embedded
+
+from lamina.config import metrics, selectors
+from lamina.config.metrics import METRICS
+from lamina.data import calibrations
+from lamina.models.units import all_units
+from lamina.relevance.columns import Context, from_table
+from lamina.relevance.score import ranking
 from lamina.tables import store
 
 TOKENS = 16384

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lamina.sweep.candidates import CURRENT
 from measure_sets import DRAWS, SEED, questions
 from metric_power import METRICS, averaging, correlations, only, sweeps
 
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.score import ranking, was_measured
-from lamina.sweep.candidates import CURRENT
 from lamina.tables import store
 
 BOOTSTRAPS = 2000

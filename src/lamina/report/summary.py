@@ -143,7 +143,7 @@ def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, h
 def repairs(changes: Rows) -> list[str]:
     """How often each kind of repair helped and hurt on the calibrations' own tasks."""
     sentences = []
-    for repair, mine in _by_repair(changes):
+    for ways, mine in _by_repair(changes):
         better, worse = _told_apart(mine)
         points = [row for row in mine if row["metric"] != "perplexity"]
         mean = ""
@@ -161,7 +161,7 @@ def text_repairs(changes: Rows) -> list[str]:
     """The effect of a repair, fitted on one task, on texts that are not the calibration's own."""
     sentences = []
     for (task,), tested in sorted(_grouped(changes, "task").items()):
-        for repair, mine in _by_repair(tested):
+        for ways, mine in _by_repair(tested):
             better, worse = _told_apart(mine)
             sentences.append(
                 f"On {task}, documents that no repair was fitted on, {ways} helped in {better} of {len(mine)} "
@@ -196,9 +196,9 @@ def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, .
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers to the same questions if the model writes them."""
     shares = [
-        f"{repair or 'without repair'} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
+        f"{ways or 'without repair'} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
         f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
-        for repair, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
+        for ways, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
     ]
     if not shares:
         return []
