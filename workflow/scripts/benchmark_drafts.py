@@ -15,7 +15,7 @@ if __name__ == "__main__":
     with explained():
         job = BenchmarkDrafts.read()
         manifest = seal.read_json(job.manifest)
-        base = load_model(manifest)
+        base = load_model(manifest, check=job.check)
         documents = read_documents(corpus_file(job.text.text, job.text.split, Path.cwd()), job.text.documents)
         prompts = drafts.prompts(documents, load_tokenizer(manifest), job.drafts)
         built = assembly.in_turn(base, [Variant.parse(text) for text in job.variants])
