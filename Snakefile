@@ -54,7 +54,3 @@ rule all:
         "results/refusals.txt",
         "results/cost.json",
         REPORTED,
-
-
-# Snakemake would inspect the parameters of a function at each call. Here they are written down once.
-graph.tell_signatures(workflow.rules)

@@ -1,7 +1,5 @@
 # What all rules share. Needs: the config. Gives: CONFIG (checked), wildcard constraints, digests that decide what is
 # stale, and how commands run. What a job reads, is told and asks of the machine is one object of lamina.stages.
-import atexit
-import gc
 import os
 import shlex
 import sys
@@ -31,7 +29,7 @@ from lamina.stages.described import described
 from lamina.study.variant import Variant
 from lamina.study import paths
 from lamina.store import checksum as seal
-from lamina.runtime import commands, failures, devices as gpu_lock, graph, progress, records, runs, warm
+from lamina.runtime import commands, failures, devices as gpu_lock, progress
 from lamina.stages import exports
 from lamina.study import requests as studies
 from lamina.registry import declared
@@ -40,10 +38,6 @@ from lamina.runtime.resources import devices, threads
 
 # Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
 CHOOSING, REPAIRING = 20, 10
-
-# The graph of jobs is large and holds no garbage: the search for it takes a third of the start and end of a large run.
-gc.disable()
-atexit.register(gc.freeze)
 
 with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
@@ -67,15 +61,10 @@ BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selecto
 
 # An interpreter that Snakemake deploys must come first on PATH, so ours is not put there.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
-# Jobs of this machine fork from a parent that has imported the libraries; jobs of a cluster or on a GPU import them.
-HERE = not workflow.remote_exec and not DEPLOYED
-WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
-shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
+shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
 
 
 progress.follow(workflow)
-records.follow_files()
-runs.explain_locks()
 
 
 wildcard_constraints:

@@ -474,7 +474,7 @@ def test_jobs_are_gathered_from_benchmark_files(tmp_path):
     (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
     (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
     output = str(tmp_path / "jobs.parquet")
-    done = started(GatherJobs(tables=[], folder=str(folder), logs="logs", output=output))
+    done = started(GatherJobs(tables=[], folder=str(folder), output=output))
     assert done.returncode == 0, done.stderr
     first, second = store.read(output).to_pylist()
     assert first == dict(

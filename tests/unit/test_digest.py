@@ -287,19 +287,6 @@ def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyP
     assert {name for name in before if before[name] != after[name]} == {"unheard_of", "gemma3", None}
 
 
-def test_what_was_parsed_is_kept_and_an_edit_or_damage_is_seen(tree: Path) -> None:
-    known = code_digest("lamina.parts.wheel", root=tree)
-    kept = list((tree / "lamina/parts/__pycache__").glob("bolt.*.digest"))
-    assert len(kept) == 1
-    again = edited(tree, "lamina/alone.py", "X = 1", "X = 2")
-    assert code_digest("lamina.parts.wheel", root=again) == known
-    other = edited(tree, "lamina/parts/bolt.py", "x * y", "x / y")
-    assert code_digest("lamina.parts.wheel", root=other) != known
-    kept[0].write_bytes(b"\xff\n")
-    damaged = edited(tree, "lamina/alone.py", "X = 1", "X = 3")
-    assert code_digest("lamina.parts.wheel", root=damaged) == known
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the library and its scripts."""

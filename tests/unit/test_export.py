@@ -24,7 +24,7 @@ import lamina
 from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
-from lamina.models import unchanged
+from lamina.models import checksum
 from lamina.models.boundary import Patch, share
 from lamina.models.export import modeling_lamina, own_code
 from lamina.models.export import save as export
@@ -431,7 +431,7 @@ def real_models() -> list[Path]:
 def test_real_models_keep_their_perplexity_on_real_text(folder: Path, tmp_path: Path) -> None:
     """After removing nothing it is what it was, and after a reload it is what it was before."""
     manifest = {"path": str(folder), "source": folder.name, "dtype": "float32", "trust_remote_code": False}
-    manifest |= {"revision": None, **unchanged.digests(folder)}
+    manifest |= {"revision": None, **checksum.facts(folder)}
     base, tokenizer = load_model(manifest, torch.device("cpu")), load_tokenizer(manifest)
     documents = read_documents(REAL / "data/tinystories_1000.json", "0:12")
     cut = perplexity.windows(documents, tokenizer, 128)

@@ -14,7 +14,7 @@ if __name__ == "__main__":
         job = BenchmarkEfficiency.read()
         listed, rows = [Variant.parse(text) for text in job.variants], []
         if listed:
-            base = load_model(seal.read_json(job.manifest))
+            base = load_model(seal.read_json(job.manifest), check=job.check)
             made = [variant for variant in listed if not assembly.refused(variant)]
             chosen = efficiency.one_per_cost({variant: assembly.plan(variant) for variant in made})
             pairs = (

@@ -12,7 +12,7 @@ from lamina.store import parquet as store
 if __name__ == "__main__":
     with explained():
         job = CaptureActivations.read()
-        model = load_model(seal.read_json(job.manifest))
+        model = load_model(seal.read_json(job.manifest), check=job.check)
         calibration = calibrations.read(job.calibration)
         tokens = room.tokens(job.tokens, model, calibration.samples)
         rows = capture(model, calibration.sequences(), tokens)

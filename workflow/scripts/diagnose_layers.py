@@ -20,6 +20,6 @@ if __name__ == "__main__":
             given = method.read(Path(job.given), load_tokenizer(manifest), job.diagnosis)
         else:
             given = calibrations.read(job.given).samples
-        model = load_model(manifest)
+        model = load_model(manifest, check=job.check)
         rows = method.diagnose(model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given))
         store.write(job.output, store.from_rows("diagnoses", rows, **job.keys), job.provenance)

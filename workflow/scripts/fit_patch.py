@@ -17,7 +17,7 @@ if __name__ == "__main__":
         if groups is None:
             files = {job.own: job.calibration} | job.data
             read = {name: calibrations.read(file) for name, file in files.items()}
-            groups = fitting.fitted(job, load_model(manifest), ask, read)
+            groups = fitting.fitted(job, load_model(manifest, check=job.check), ask, read)
         tensors, rows = fitting.written(job, ask, groups)
         patch.save(job.output, job.repair.method, tensors, ask.reasons)
         store.write(job.table, store.from_rows("patches", rows), job.provenance)

@@ -12,4 +12,4 @@ if __name__ == "__main__":
         job = FitRuns.read()
         manifest, plans = seal.read_json(job.manifest), {file: seal.read_json(file) for file in job.plans}
         read = {name: calibrations.read(file) for name, file in ({job.own: job.calibration} | job.data).items()}
-        fits.save(job.output, shared.by_key(job, load_model(manifest), plans, read))
+        fits.save(job.output, shared.by_key(job, load_model(manifest, check=job.check), plans, read))

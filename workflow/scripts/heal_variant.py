@@ -29,7 +29,7 @@ if __name__ == "__main__":
         if plan["units"] and not (job.patch and patch.refused(job.patch, plan["removed"])):
             patches = patch.load(job.patch, plan["removed"]) if job.patch else None
             manifest = seal.read_json(job.manifest)
-            base = load_quantised(manifest, getattr(job.healing, "quantise", "none"))
+            base = load_quantised(manifest, getattr(job.healing, "quantise", "none"), job.check)
             files = {variant.calibration: job.calibration} | job.data
             sources = [Source(calibrations.read(files[name]).samples, weight) for name, weight in job.weights]
             read = [job.manifest, job.plan, *([job.patch] if patches else [])]

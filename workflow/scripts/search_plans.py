@@ -18,7 +18,7 @@ if __name__ == "__main__":
         files = {job.keys["calibration"]: job.calibration} | job.data
         read = {name: calibrations.read(file) for name, file in files.items()}
         log = Path(job.output).with_suffix(".log")
-        plans, rows = searched(job, load_model(manifest), manifest, read, log)
+        plans, rows = searched(job, load_model(manifest, check=job.check), manifest, read, log)
         store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)
         log.unlink(missing_ok=True)

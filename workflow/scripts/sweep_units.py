@@ -19,6 +19,8 @@ if __name__ == "__main__":
             if units := removals.share(job, manifest["n_layers"], removed):
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 read = {name: calibrations.read(file) for name, file in files.items()}
-                rows = removals.rows(job, load_model(manifest), manifest, read, units, removed, progress)
+                rows = removals.rows(
+                    job, load_model(manifest, check=job.check), manifest, read, units, removed, progress
+                )
         store.write(job.output, store.from_rows("sweeps", rows, **job.keys), job.provenance)
         progress.remove()

@@ -1,14 +1,12 @@
 """How fast this machine works on a study's own model. `make plan CALIBRATE=1` measures it in about half a minute.
 
 `python -m lamina.cost.pace RESULTS FILE` takes the study's largest model and its longest calibration, runs a
-plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. The start
-of a job is measured in the way jobs start here: as a fork of a parent that has imported the libraries, or else as a
-new process. On a CPU, times are those of the processor, so that other processes do not count.
+plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. On a
+CPU, times are those of the processor, so that other processes do not count.
 `lamina.cost.forecast` reads FILE.
 """
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -22,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lamina.config.jobs import Sweep
 from lamina.errors import LaminaError, explained
-from lamina.runtime import commands, resources, warm
+from lamina.runtime import resources
 from lamina.store import checksum as seal
 
 if TYPE_CHECKING:
@@ -63,7 +61,7 @@ def main() -> None:
 
 
 def _job(manifest: Path, calibration: Path) -> float:
-    """Processor seconds of a job of rule capture_activations here, with its imports if it is a new process."""
+    """Processor seconds of a job of rule capture_activations here, with its imports."""
     script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
     folder = Path(tempfile.mkdtemp())
     options = {
@@ -75,14 +73,9 @@ def _job(manifest: Path, calibration: Path) -> float:
     }
     (folder / "job.json").write_text(json.dumps({"job": options}))
     command = [str(script), str(folder / "job.json")]
-    if warm_here := commands.can_be_warm():
-        for name in warm.LIBRARIES["heavy"]:
-            importlib.import_module(name)
     threads = {"OMP_NUM_THREADS": str(resources.threads(os.cpu_count()))}
     job = os.fork()
     if job == 0:
-        if warm_here:
-            os._exit(warm.run(command, str(Path.cwd()), threads, 0o022))
         os.execve(sys.executable, [sys.executable, *command], os.environ | threads)
     _, status, used = os.wait4(job, 0)
     shutil.rmtree(folder)

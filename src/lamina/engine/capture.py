@@ -11,11 +11,12 @@ from lamina.engine import taps
 from lamina.engine.batches import TOKENS, padded
 from lamina.errors import LaminaError
 from lamina.models import check as proof
-from lamina.models import proven
+from lamina.models import findings
 from lamina.models.structure import layers_of, text_config
 
 # Numbers of the streams that are converted to float32 at a time: 8 MiB.
 _CHUNK = 1 << 21
+_BESIDE = "run beside a longer text"  # the name of a finding
 
 
 def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens: int = TOKENS) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     """
     short, longest = proof.short(sequences), max(sequences, key=len)
     proof.check(model, short, longest)
-    _check_beside(model, short, longest)
+    check_beside(model, short, longest)
     count = len(layers_of(model)) + 1
     similarities = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
     taps.run(model, sequences, range(count), similarities.add, tokens)
@@ -66,10 +67,9 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
 
 
 @torch.inference_mode()
-def _check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
+def check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
     """Refuse a model whose logits of a text change beside a longer one, as with some rotations of positions."""
-    claim = f"run beside {len(longest)} tokens"
-    if len(ids) == len(longest) or proven.found(model, claim):
+    if len(ids) == len(longest) or findings.found(model, _BESIDE, len(longest)):
         return
     rows, real = padded([longest, ids], model.device)
     last = proof.places(model, ids)
@@ -82,7 +82,7 @@ def _check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[
             f"{len(longest)} tokens than alone (by {far:.2g} of their spread), so its activations would depend on what "
             "runs beside them. Calibrate on texts of one length, or on shorter ones."
         )
-    proven.note(model, claim, True)
+    findings.note(model, _BESIDE, True, len(longest))
 
 
 class _Similarities:

@@ -22,7 +22,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.models import check as proof
-from lamina.models import proven
+from lamina.models import findings
 from lamina.models.boundary import share
 from lamina.models.structure import text_config
 from lamina.models.surgery import remove
@@ -44,9 +44,9 @@ class Proof:
     def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
         self.model, self.most = model, proof.tolerance(model)
         self.windows = forking.windows(model)
-        longest, most_rows = max(map(_length, samples)), max(len(sample.rows) for sample in samples)
-        self.what = f"swept, in lines of {longest} tokens and of {'several rows' if most_rows > 1 else 'one row'}"
-        self.known: Sequence[Any] | None = proven.found(model, self.what)
+        self.longest, most_rows = max(map(_length, samples)), max(len(sample.rows) for sample in samples)
+        self.what = f"swept, in lines of {'several rows' if most_rows > 1 else 'one row'}"
+        self.known: Sequence[Any] | None = findings.found(model, self.what, self.longest)
         if self.known is not None:
             return
         self.samples = _chosen(samples)
@@ -78,7 +78,7 @@ class Proof:
             session.share(*way)
         else:
             *way, why = self._way(session)
-            proven.note(self.model, self.what, [*way, why])
+            findings.note(self.model, self.what, [*way, why], self.longest)
         if why:
             _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
 
@@ -155,7 +155,7 @@ def check_halves(session: Session) -> None:
         If a layer cannot lose a half, or if engine and cut model differ without it.
     """
     model = session.model
-    if proven.found(model, _HALVES):
+    if findings.found(model, _HALVES):
         return
     # The text of the proof, from the same samples.
     short = _chosen(session.scores.samples)[0].sequence()[:_LONG]
@@ -175,7 +175,7 @@ def check_halves(session: Session) -> None:
             f"{cannot}: without {units[0]} and {units[1]} the logits of engine and cut model are {far:.2g} of their "
             "spread apart. Use units: layer."
         )
-    proven.note(model, _HALVES, True)
+    findings.note(model, _HALVES, True)
 
 
 def _length(sample: Sample) -> int:

@@ -39,7 +39,7 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
     unfinished = _Unfinished(job)
     if job.variants:
         manifest = seal.read_json(job.manifest)
-        base = load_model(manifest)
+        base = load_model(manifest, check=job.check)
         for variant, (measured, documents) in _scored(job, base, prepare(manifest, base), unfinished):
             rows += [variant.row() | row for row in measured]
             samples += [variant.row() | row for row in documents]

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import proven
+from lamina.models import findings
 from lamina.models.boundary import share
 from lamina.models.load import load_folder
 from lamina.models.structure import family_of, halves, layers_of, text_config
@@ -159,15 +159,14 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
 
     Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
-    rotations of positions depend on the length of a text. A model is checked once, see `proven`.
+    rotations of positions depend on the length of a text. A model is checked once, see `lamina.models.findings`.
 
     Raises
     ------
     LaminaError
         The message says which of them, and by how much.
     """
-    what = f"{_WHOLE}, in rows of {len(longest)} tokens"
-    if proven.found(model, what):
+    if findings.found(model, _WHOLE, len(longest)):
         return
     name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
     before = logits(model, longest[:-last] or ids, last)
@@ -192,7 +191,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     depth = len(layers_of(model))
     if depth >= 3:
         check_cut(model, [depth // 3, depth - 1], longest)
-    proven.note(model, what, True)
+    findings.note(model, _WHOLE, True, len(longest))
 
 
 def not_numbers(model: PreTrainedModel) -> LaminaError:
@@ -220,8 +219,8 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
     LaminaError
         The message says by how much.
     """
-    what = f"cut by {list(gone)}, in a row of {len(ids)} tokens"
-    if not gone or proven.found(model, what):
+    what = f"cut by {list(gone)}"
+    if not gone or findings.found(model, what, len(ids)):
         return
     last, most = places(model, ids), tolerance(model)
     named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
@@ -236,7 +235,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
             f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
             "layers depend on their number, on the depth or on each other."
         )
-    proven.note(model, what, True)
+    findings.note(model, what, True, len(ids))
 
 
 def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:

@@ -19,8 +19,8 @@ Every result is a row of a table: a Parquet file under `results/tables/`, and a 
 
 A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 `removed` = 0 and `none` in the others. Layers keep the numbers they have in the base model. Each file's metadata name
-the version of lamina, a hash of all that the job was told that wrote it (`lamina.told`) and, where one job measured it,
-the digest of its code, a hash of its settings, and its seed.
+the version of lamina, all that the job was told that wrote it (`lamina.job`; `make explain` prints it) and, where one
+job measured it, the digest of its code, a hash of its settings, and its seed.
 
 The views show the study that ran last. A results folder in which several configurations were run keeps the tables of
 each: `studies.benchmarks`, and so on for every table and view below, has a first column `study`, the name of the

@@ -8,7 +8,6 @@ no number are left aside. If an entry of such a registry matters to a job, its r
 import ast
 import hashlib
 import json
-import os
 import re
 import sys
 from dataclasses import MISSING, fields
@@ -36,9 +35,6 @@ _BRINGS = {
     "transformers": ("jinja2", "tokenizers"),  # chat templates; how text becomes tokens
     "lm-eval": ("datasets", "evaluate", "jinja2", "sacrebleu", "scikit-learn"),  # documents, prompts, metrics
 }
-
-
-_OWN = Path(__file__).read_bytes()  # how a module is read
 
 
 class _Module(NamedTuple):
@@ -165,7 +161,7 @@ def _file_of(name: str, root: Path) -> Path | None:
 
 @cache
 def _read(name: str, file: Path, root: Path) -> _Module:
-    digest, imported = _parsed(name, file)
+    digest, imported = _parse(name, file)
     tops = {name.split(".")[0] for name in imported}
     local = {name for name in imported if name.split(".")[0] == _PACKAGE}
     parents = {name.rsplit(".", depth)[0] for name in local for depth in range(1, name.count(".") + 1)}
@@ -174,30 +170,8 @@ def _read(name: str, file: Path, root: Path) -> _Module:
     return _Module(digest, tuple(known), tuple(packages))
 
 
-def _parsed(name: str, file: Path) -> tuple[str, list[str]]:
-    """Hash of a module's code, and its imports; both are kept beside the compiled code, so that it is parsed once."""
-    text = file.read_bytes()
-    key = hashlib.sha256(f"{name} {sys.version} ".encode() + _OWN + text).hexdigest()
-    kept = file.parent / "__pycache__" / f"{file.stem}.{sys.implementation.cache_tag}.digest"
-    try:
-        kept_key, digest, *imported = kept.read_text(encoding="utf-8").split("\n")
-        if kept_key == key:
-            return digest, imported
-    except (OSError, ValueError):
-        pass
-    digest, imported = _parse(name, file, text)
-    try:
-        kept.parent.mkdir(exist_ok=True)
-        whole = kept.with_name(f"{kept.name}.{os.getpid()}")
-        whole.write_text("\n".join([key, digest, *imported]), encoding="utf-8")
-        os.replace(whole, kept)
-    except OSError:
-        pass  # the folder belongs to someone else, so every start parses the module
-    return digest, imported
-
-
-def _parse(name: str, file: Path, text: bytes) -> tuple[str, list[str]]:
-    tree = ast.parse(text, filename=str(file))
+def _parse(name: str, file: Path) -> tuple[str, list[str]]:
+    tree = ast.parse(file.read_bytes(), filename=str(file))
     # What stands under `if TYPE_CHECKING` is read by type checkers and never run.
     tree.body = [s for s in tree.body if not (isinstance(s, ast.If) and ast.unparse(s.test) == "TYPE_CHECKING")]
     package = name.split(".") if file.name == "__init__.py" else name.split(".")[:-1]

@@ -21,6 +21,7 @@ class CaptureActivations(OnModel):
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration},

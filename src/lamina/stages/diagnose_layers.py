@@ -25,6 +25,7 @@ class DiagnoseLayers(OnModel):
         keys = {"model": w.model, "calibration": w.calibration, "diagnosis": w.diagnosis, "kind": entry.kind}
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             given=getattr(entry, "file", None) or paths.calibration(w.model, w.calibration),
             diagnosis=entry,
             tokens=config.sweep.tokens,

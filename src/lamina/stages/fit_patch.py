@@ -43,6 +43,7 @@ class FitPatch(OnModel):
         sizes = studies.sizes(config, w.model, w.calibration, w.selector, w.repair)
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             data=added(config, w, w.repair),
             plans=[paths.plan(paths.KEY.format(**w), size) for size in sizes],

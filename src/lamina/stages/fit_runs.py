@@ -35,6 +35,7 @@ class FitRuns(OnModel):
         jobs = [FitPatch.of(config, Place(w, repair=name)) for name in studies.fitted_together(config, w)]
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             data=dict(sorted(file for job in jobs for file in job.data.items())),
             plans=sorted({plan for job in jobs for plan in job.plans}),

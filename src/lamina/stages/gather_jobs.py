@@ -1,4 +1,4 @@
-"""Rule gather_jobs: gather the cost of every job from the records of Snakemake and of the jobs."""
+"""Rule gather_jobs: gather the cost of every job from the records of Snakemake."""
 
 from typing import Annotated, Any, Self
 
@@ -16,13 +16,12 @@ class GatherJobs(Job):
 
     tables: Annotated[list[str], READ]
     folder: str
-    logs: str
     output: str
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         tables = [paths.table(table) for table in declared("lamina.tables", "GRAIN") if table != "jobs"]
-        return cls(tables=tables, folder=f"{paths.RESULTS}/jobs", logs="logs", **cls.written(w))
+        return cls(tables=tables, folder=f"{paths.RESULTS}/jobs", **cls.written(w))
 
     @property
     def described_by(self) -> tuple[str, ...]:

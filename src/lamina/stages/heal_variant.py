@@ -46,6 +46,7 @@ class HealVariant(OnModel):
             healing=healing,
             weights=list(weights.items()),
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             data={name: paths.calibration(w.model, name) for name in weights if name != w.calibration},
             plan=made.plan or "",

@@ -113,7 +113,7 @@ class Job(Part):
     def told(self) -> str:
         """The job as a rule hands it over, with the digests of its code, packages and data files."""
         named = (self.rule(), *self.modules, *self.described_by)
-        message: dict[str, Any] = {"job": self._plain(), "code": code_digest(*named)}
+        message: dict[str, Any] = {"rule": self.rule(), "job": self._plain(), "code": code_digest(*named)}
         if self.PACKAGES:
             message["packages"] = package_digest(*named)
         if self.sources:
@@ -187,6 +187,7 @@ class OnModel(Job):
     PACKAGES = True
 
     manifest: Annotated[str, READ]
+    check: Annotated[str | None, READ] = None  # what rule check_model found; no number follows from it
 
     def memory(self, attempt: int) -> int:
         """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them.

@@ -34,6 +34,7 @@ def measured(config: Configuration, model: str, variants: Sequence[Variant]) -> 
     """The fields that all these jobs have, without the gate."""
     return {
         "manifest": paths.manifest(model),
+        "check": paths.check(model),
         "variants": [str(variant) for variant in variants],
         "made_of": files.of_variants(variants),
         "repairs": files.repairs(config, [variant.repair for variant in variants]),

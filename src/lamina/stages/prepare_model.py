@@ -5,6 +5,7 @@ from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.models import Model
+from lamina.models import checksum
 from lamina.models.gguf import is_gguf
 from lamina.models.manifest import fingerprint
 from lamina.stages.job import READ, Job, Told
@@ -36,3 +37,15 @@ class PrepareModel(Job):
             follows=follows,
             **cls.written(w),
         )
+
+    @property
+    def inputs(self) -> dict[str, Any]:
+        """Also the files of a local model, so that a newer one makes the manifest stale."""
+        folder = Path(self.entry.source)
+        found = [path for paths in checksum.files(folder) for path in paths] if folder.is_dir() else []
+        return super().inputs | ({"files": [str(path) for path in found]} if found else {})
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """None: `follows` has a fingerprint of a model's files, which are too large to be hashed at each start."""
+        return ()

@@ -35,6 +35,7 @@ class SearchPlans(OnModel):
         selector = config.selectors[w.selector]
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             data=added(config, w, studies.looped(config, w.selector)),
             selector=selector,

@@ -49,6 +49,7 @@ class SweepUnits(OnModel):
             metric = METRICS[selector.metric or ""]
         return cls(
             manifest=paths.manifest(w.model),
+            check=paths.check(w.model),
             calibration=paths.calibration(w.model, w.calibration),
             plan=paths.plan(f"{w.model}/{own}/{planned}", removed) if removed else None,
             data=added(config, w, studies.looped(config, w.selector)),

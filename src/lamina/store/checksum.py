@@ -1,11 +1,8 @@
-"""The digest inside each file of lamina, by which a reader checks that the file is as it was written.
+"""Checksums and the origin of the files of lamina, inside each file.
 
-Parquet and safetensors have a place for it in their metadata, JSON has a key: `lamina.sha256` and 64 hexadecimal
-digits, the hash of the whole file with zeros in their place. The formats themselves check less: they would read a
-flipped bit in weights, in a plan or in the footer of a table as another number.
-
-Beside it stands `lamina.told`, the hash of what the writing job was told. It shows whether a job would write the same
-file now, also if Snakemake's own records are gone.
+JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the place of its digits, since the
+formats themselves would read a flipped bit as another number. Parquet has checksums of its pages, see
+`lamina.store.parquet`. `lamina.job` is what the job was told that wrote the file: `make explain FILE=…` prints it.
 """
 
 import hashlib
@@ -16,41 +13,32 @@ from typing import Any, BinaryIO
 
 from lamina.errors import LaminaError
 
-KEY = "lamina.sha256"
-BLANK = 64 * "0"
-TOLD = "lamina.told"
-
-_MARK, _TOLD = (re.compile(re.escape(name.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL) for name in (KEY, TOLD))
-_HEAD = 1 << 16  # where JSON and safetensors have it; Parquet has it in its footer
-_CHUNK = 1 << 22
+KEY, JOB = "lamina.sha256", "lamina.job"
+PARQUET = b"PAR1"
+_BLANK = 64 * "0"
+_MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
+_HEAD = 1 << 12  # bytes at the beginning of a file, where the digits are
 
 _now: dict[str, str] = {}  # what stands in every file that this process writes
 
 
 def tell(text: str) -> None:
-    """From now on, this process writes the hash of what its job was told into its files."""
-    _now[TOLD] = hashed(text)
+    """From now on, this process writes what its job was told into its files."""
+    _now[JOB] = text.strip()
 
 
-def hashed(text: str) -> str:
-    """The hash of a text; `told` returns it for a file whose job was told this text."""
-    return hashlib.sha256(text.strip().encode()).hexdigest()
+def origin() -> dict[str, str]:
+    """What this process writes into its files: what its job was told."""
+    return dict(_now)
 
 
 def blank() -> dict[str, str]:
-    """The names and values that a file must hold for `put` and `told`."""
-    return {KEY: BLANK, **_now}
-
-
-def told(path: str | Path) -> str | None:
-    """The hash of what the job that wrote a file was told; None if the file holds none."""
-    with Path(path).open("rb") as file:
-        digits = _digits(_TOLD, file)
-    return None if digits is None else digits[1]
+    """The names and values that a JSON or safetensors file must begin with, for `put`."""
+    return {KEY: _BLANK, **_now}
 
 
 def put(path: str | Path) -> None:
-    """Write the digest of a file into its blank.
+    """Write the checksum of a file into its blank.
 
     Raises
     ------
@@ -60,14 +48,14 @@ def put(path: str | Path) -> None:
     with Path(path).open("r+b") as file:
         at = _place(file)
         if at is None:
-            raise ValueError(f"{path} has no blank for a digest")
+            raise ValueError(f"{path} has no blank for a checksum")
         digest = _digest(file, at)
         file.seek(at)
         file.write(digest.encode())
 
 
 def check(path: str | Path) -> None:
-    """Refuse a file that is not what was written. One without a digest, as earlier versions wrote them, passes.
+    """Refuse a JSON or safetensors file that is not what was written. One without a checksum passes.
 
     Raises
     ------
@@ -75,11 +63,10 @@ def check(path: str | Path) -> None:
         If the file is damaged. The message names the file and what to do.
     """
     with Path(path).open("rb") as file:
-        at = _place(file)
-        if at is None:
+        if file.read(len(PARQUET)) == PARQUET or (at := _place(file)) is None:
             return
         file.seek(at)
-        if file.read(64).decode() != _digest(file, at):
+        if file.read(len(_BLANK)).decode() != _digest(file, at):
             raise damaged(path, "what it holds is not what was written")
 
 
@@ -98,7 +85,7 @@ def read_json(path: str | Path) -> dict[str, Any]:
             raise ValueError("it holds no keys and values")
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)) from error
-    return {name: value for name, value in values.items() if name not in (KEY, TOLD)}
+    return {name: value for name, value in values.items() if name not in (KEY, JOB)}
 
 
 def damaged(path: str | Path, reason: str) -> LaminaError:
@@ -107,29 +94,17 @@ def damaged(path: str | Path, reason: str) -> LaminaError:
 
 
 def _place(file: BinaryIO) -> int | None:
-    """The position of the digest's digits; None if the file holds none."""
-    digits = _digits(_MARK, file)
-    return None if digits is None else digits[0]
-
-
-def _digits(mark: re.Pattern[bytes], file: BinaryIO) -> tuple[int, str] | None:
-    """The position of the 64 digits behind a name, and the digits; None if there are none."""
-    size = file.seek(0, 2)
-    file.seek(max(0, size - 8))
-    footer, magic = int.from_bytes(file.read(4), "little"), file.read(4)
-    begin, length = (size - 8 - footer, footer) if magic == b"PAR1" and footer <= size - 8 else (0, _HEAD)
-    file.seek(begin)
-    match = mark.search(file.read(length))
-    return None if match is None else (begin + match.start(1), match[1].decode())
+    """The position of the checksum's digits; None if the file holds none."""
+    file.seek(0)
+    match = _MARK.search(file.read(_HEAD))
+    return None if match is None else match.start(1)
 
 
 def _digest(file: BinaryIO, at: int) -> str:
     """SHA-256 of a file with zeros in the place of the digits."""
-    digest = hashlib.sha256()
     file.seek(0)
-    digest.update(file.read(at))
-    digest.update(BLANK.encode())
-    file.seek(at + len(BLANK))
-    while chunk := file.read(_CHUNK):
+    digest = hashlib.sha256(file.read(at) + _BLANK.encode())
+    file.seek(at + len(_BLANK))
+    while chunk := file.read(1 << 22):
         digest.update(chunk)
     return digest.hexdigest()

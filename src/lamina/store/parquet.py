@@ -4,6 +4,7 @@ A table's grain and columns are the contract between the stages that measure and
 report. Each table is a module in this folder; a new module is found without a list of names.
 """
 
+import hashlib
 import importlib
 import json
 import os
@@ -60,13 +61,17 @@ def write(path: str | Path, data: pa.Table, provenance: Mapping[str, str] | None
     `provenance` (code digest, params hash, seed …) goes into the file's metadata, which changes only if content may.
     """
     stamp = {"version": VERSION, "schema_version": SCHEMA_VERSION, **(provenance or {})}
-    metadata = {f"lamina.{name}".encode(): str(value).encode() for name, value in stamp.items()}
+    metadata = {f"lamina.{name}": str(value) for name, value in stamp.items()} | seal.origin()
+    metadata[seal.KEY] = _footer(data.schema, metadata)
     data = data.replace_schema_metadata(metadata)
     with replacing(path) as temporary:
-        with pq.ParquetWriter(temporary, data.schema, compression="zstd") as writer:
-            writer.write_table(data)
-            writer.add_key_value_metadata(seal.blank())
-        seal.put(temporary)
+        pq.write_table(data, temporary, compression="zstd", write_page_checksum=True)
+
+
+def _footer(columns: pa.Schema, metadata: Mapping[str, str]) -> str:
+    """A hash of the names of columns and the metadata of a table, for which Parquet has no checksum."""
+    described = [sorted(metadata.items()), columns.names]
+    return hashlib.sha256(json.dumps(described).encode()).hexdigest()
 
 
 def metadata(path: str | Path) -> dict[str, str]:
@@ -77,9 +82,8 @@ def metadata(path: str | Path) -> dict[str, str]:
     LaminaError
         If the file is damaged.
     """
-    with reading(path):
-        written = pq.read_schema(path).metadata or {}
-        return {name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()}
+    written = read(path).schema.metadata or {}
+    return {name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()}
 
 
 def kept_provenance(path: str | Path) -> dict[str, str]:
@@ -97,7 +101,12 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
         If the file is damaged.
     """
     with reading(path):
-        return pq.read_table(path, columns=columns, partitioning=None)
+        data = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
+        schema = pq.read_schema(path)
+        written = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
+        if seal.KEY in written and written.pop(seal.KEY) != _footer(schema, written):
+            raise ValueError("its columns or its metadata are not what was written")
+        return data
 
 
 @contextmanager
@@ -131,7 +140,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Any], metadata: Mappin
 
     # Of several keys, safetensors would write one or the other first. The blank comes before metadata of any size,
     # because it is looked for at the beginning of the file.
-    header = {"lamina": json.dumps({**dict(sorted(seal.blank().items())), **dict(sorted(metadata.items()))})}
+    header = {"lamina": json.dumps({**seal.blank(), **dict(sorted(metadata.items()))})}
     with replacing(path) as temporary:
         save_file(dict(tensors), temporary, metadata=header)
         seal.put(temporary)

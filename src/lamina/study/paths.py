@@ -68,6 +68,11 @@ def manifest(model: str, results: str | Path = RESULTS) -> str:
     return f"{results}/models/{model}/manifest.json"
 
 
+def check(model: str, results: str | Path = RESULTS) -> str:
+    """What the check of a model found."""
+    return f"{results}/models/{model}/check.json"
+
+
 def checkpoint(model: str, results: str | Path = RESULTS) -> str:
     """The folder of a model that came as a GGUF file, dequantised."""
     return f"{results}/models/{model}/checkpoint"

@@ -6,24 +6,30 @@ function's name, so that an edit would change nothing. Python caches compiled mo
 file.
 """
 
-import hashlib
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import datasets
-from datasets import data_files
 
-_by_time = data_files._get_single_origin_metadata
+LOCAL = ("arrow", "csv", "json", "parquet", "text")  # builders of `datasets` that read files
+
+datasets.disable_caching()
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends: data sets map their files
 
 
-def by_content() -> None:
-    """From here on, `datasets` knows a local file by the hash of what it holds, and calls functions anew."""
-    data_files._get_single_origin_metadata = _origin
-    datasets.disable_caching()
+@contextmanager
+def read_anew() -> Iterator[None]:
+    """While open, `datasets` has an empty cache, so that it reads files anew."""
+    before = datasets.config.HF_DATASETS_CACHE
+    _folders.append(tempfile.TemporaryDirectory())
+    datasets.config.HF_DATASETS_CACHE = Path(_folders[-1].name)
+    try:
+        yield
+    finally:
+        datasets.config.HF_DATASETS_CACHE = before
 
 
 @contextmanager
@@ -36,11 +42,3 @@ def compiled_anew() -> Iterator[None]:
             yield
         finally:
             sys.pycache_prefix = before
-
-
-def _origin(data_file: str, *args: Any, **kwargs: Any) -> tuple[str, ...]:
-    path = Path(data_file)
-    if not path.is_file():
-        return tuple(_by_time(data_file, *args, **kwargs))
-    with path.open("rb") as file:
-        return (hashlib.file_digest(file, "sha256").hexdigest(),)

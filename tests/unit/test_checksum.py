@@ -1,7 +1,6 @@
 """No number comes from weights that are made up, or that are not those of the model that was prepared."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError, explained
-from lamina.models import unchanged
+from lamina.models import checksum
 from lamina.models.load import load_folder, load_model
 from lamina.models.manifest import describe, find_model
 from tests.unit import tiny
@@ -23,9 +22,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's folder with a model, in which a run has begun."""
     folder = tmp_path / "one"
     tiny.model().save_pretrained(folder / "model")
-    (folder / ".snakemake").mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(unchanged, "_seen", {})
     return folder
 
 
@@ -71,14 +68,11 @@ def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
 
 
 def test_weights_that_change_while_a_job_reads_them_end_it(project: Path) -> None:
-    """Also where they are of the same size, and their time is set back."""
     manifest = prepared()
-    before = Path("model/model.safetensors").stat()
-    said = "weights of the model 'model' .* not what they were when it was prepared"
+    said = "files of the model 'model' .* not what they were when it was prepared"
     with pytest.raises(SystemExit, match=said), explained():
         load_model(manifest)
         edit(Path("model"), layers_1_mlp_up_proj=0.5)
-        os.utime("model/model.safetensors", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(LaminaError, match="not what they were"):
         load_model(manifest)
     with explained():  # what is left of the job before checks nothing here
@@ -94,19 +88,15 @@ def test_so_do_a_configuration_and_a_tokenizer(file: str, project: Path) -> None
         load_model(manifest)
 
 
-def test_large_files_are_hashed_once_per_change_and_not_per_job(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_as_prepared_are_not_hashed_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = prepared()
     hashed = []
-    told = unchanged._sha256
-    monkeypatch.setattr(unchanged, "_sha256", lambda files: hashed.append(1) or told(files))
-    for _ in range(3):
-        monkeypatch.setattr(unchanged, "_seen", {})  # another process
-        unchanged.check(manifest)
+    sha256 = checksum._sha256
+    monkeypatch.setattr(checksum, "_sha256", lambda files: hashed.append(1) or sha256(files))
+    checksum.check(manifest)
     assert hashed == []
     Path("model/model.safetensors").touch()
-    for _ in range(3):
-        monkeypatch.setattr(unchanged, "_seen", {})
-        unchanged.check(manifest)
+    checksum.check(manifest)
     assert len(hashed) == 2  # weights, and what stands beside them
 
 
