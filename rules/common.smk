@@ -73,7 +73,7 @@ WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
 
 
-progress.follow(workflow)
+progress.follow(workflow, Path("results/cost.json"))
 records.follow_files()
 runs.explain_locks()
 
