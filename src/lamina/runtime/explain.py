@@ -1,4 +1,4 @@
-"""`python -m lamina.runtime.explain FILE …` prints where a file of results came from: rule, options, inputs, fingerprints."""
+"""`python -m lamina.runtime.explain FILE …` prints where a file of results came from: rule, options, inputs, code."""
 
 import json
 import sys
