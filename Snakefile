@@ -4,9 +4,9 @@
 #   models/{model}  calibrations/{model}/{calibration}  activations/{model}/{calibration}
 #   diagnoses/{model}/{calibration}/{diagnosis}
 #   sweeps/{key}/removed={n}  relevance/{key}/removed={n}  plans/{key}/removed={n}  searches/{key}
-#   fits/{key}  patches/{key}/{recovery}  adapters/{key}/removed={n}/{recovery}/{healing}
+#   fits/{key}  patches/{key}/{repair}  adapters/{key}/removed={n}/{repair}/{healing}
 #   benchmarks/{model}/{calibration}/{task}/block={b}  generation/{model}/{calibration}/{task}/block={b}
-#   efficiency/{model}  drafts/{model}  tables/{table}  figures/{figure}  exports/{key}/removed={n}/{recovery}/{healing}
+#   efficiency/{model}  tables/{table}  figures/{figure}  exports/{key}/removed={n}/{repair}/{healing}
 import os
 
 from snakemake.utils import min_version
@@ -35,7 +35,7 @@ include: "rules/capture.smk"
 include: "rules/sweep.smk"
 include: "rules/prune.smk"
 include: "rules/search.smk"
-include: "rules/recover.smk"
+include: "rules/repair.smk"
 include: "rules/heal.smk"
 include: "rules/diagnose.smk"
 include: "rules/benchmark.smk"
@@ -54,7 +54,3 @@ rule all:
         "results/refusals.txt",
         "results/cost.json",
         REPORTED,
-
-
-# Snakemake would inspect the parameters of a function at each call. Here they are written down once.
-graph.tell_signatures(workflow.rules)

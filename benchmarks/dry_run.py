@@ -2,7 +2,7 @@
 
     python benchmarks/dry_run.py [--json] [--models 8] [--repeats 3]
 
-8 models (71 are 100,000 jobs), 10 calibrations, 6 selectors, 8 sizes and 4 recoveries. All models are the embedded one
+8 models (71 are 100,000 jobs), 10 calibrations, 6 selectors, 8 sizes and 4 repairs. All models are the embedded one
 by other names, for a dry run reads no weight.
 """
 
@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {
         "angular": {"metric": "angular", "strategy": "block"},
         "random": {"strategy": "random"},
     },
-    "recoveries": {
+    "repairs": {
         "ghost": {"method": "ghost"},
         "affine": {"method": "ghost", "bias": True},
         "narrow": {"method": "ghost", "rank": 8},
@@ -46,7 +46,7 @@ CONFIG: dict[str, Any] = {
             "calibrations": [f"text{i}" for i in range(10)],
             "selectors": ["accuracy", "cosine", "perplexity", "once", "angular", "random"],
             "removed": [1, 2, 3, 4, 5, 6, 7, 8],
-            "recoveries": ["none", "ghost", "affine", "narrow"],
+            "repairs": ["none", "ghost", "affine", "narrow"],
         }
     },
 }

@@ -18,10 +18,11 @@ import torch
 from cases import peak_of
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from lamina.config.recoveries import Ghost
-from lamina.recovery import check, fit_rows, ghost
-from lamina.streams import taps
-from lamina.streams.sources import Source
+from lamina.config.repairs import Ghost
+from lamina.engine import taps
+from lamina.engine.sources import Source
+from lamina.repair import check, fit_rows
+from lamina.repair.methods import ghost
 
 LENGTH = 128
 BATCH = 4096  # tokens of a batch

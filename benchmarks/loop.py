@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from cases import Case, cases
 
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate, swept
+from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.recovery import ghost
-from lamina.search import looped
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate, swept
+from lamina.repair.methods import ghost
+from lamina.selection import looped
 
 
 def plain(case: Case, tokens: int) -> float:

@@ -13,8 +13,9 @@ import sys
 import torch
 from cases import deep_model, pass_bytes, peak_of, random_documents
 
+from lamina.engine import packing
+from lamina.engine import sweep as engine
 from lamina.models.units import all_units
-from lamina.sweep import engine, packing
 
 BUDGETS = (32768, 65536, 131072)  # predicted to need 0.25, 0.5 and 1 GB
 

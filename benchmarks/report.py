@@ -26,15 +26,15 @@ from pathlib import Path
 
 import duckdb
 
-from lamina import paths
 from lamina.config.report import Report
-from lamina.declared import declared
-from lamina.jobs.compare_metrics import CompareMetrics
-from lamina.jobs.compare_selectors import CompareSelectors
-from lamina.jobs.job import Job
-from lamina.jobs.plot_figure import PlotFigure
-from lamina.jobs.render_report import RenderReport
-from lamina.reporting import database
+from lamina.registry import declared
+from lamina.report import database
+from lamina.stages.compare_metrics import CompareMetrics
+from lamina.stages.compare_selectors import CompareSelectors
+from lamina.stages.job import Job
+from lamina.stages.plot_figure import PlotFigure
+from lamina.stages.render_report import RenderReport
+from lamina.study import paths
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -44,10 +44,10 @@ from tests.unit import chromium  # noqa: E402
 # The five questions that are asked most.
 QUERIES = (
     "which_layers_matter",
-    "accuracy_against_removed",
+    "what_pruning_for_one_task_costs_the_others",
     "which_repair_when",
     "which_selector_wins",
-    "largest_removal_that_keeps_95_percent",
+    "which_model_to_take",
 )
 
 
@@ -106,7 +106,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         ("compare_selectors", CompareSelectors(views=paths.VIEWS, tables=tested, output=of["comparisons"])),
     ]
     after: list[tuple[str, Job]] = []  # what is drawn of comparisons waits for them, and nothing else does
-    for name, read in sorted(declared("lamina.figures", "TABLES").items()):
+    for name, read in sorted(declared("lamina.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
         job = (f"figure {name}", PlotFigure(figure=name, views=paths.VIEWS, tables=tables, **written))

@@ -26,25 +26,27 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTr
 
 from lamina.config.benchmarks import Efficiency
 from lamina.config.healings import Lora
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
 from lamina.cost import work
 from lamina.cost.counting import counted
 from lamina.cost.tokens import Tokens
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import footprint, packing, taps
+from lamina.engine import memory as room
+from lamina.engine import sweep as engine
+from lamina.engine.batches import TOKENS
+from lamina.engine.capture import capture
+from lamina.engine.footprint import Shape
+from lamina.engine.session import Pass
+from lamina.engine.sources import Source
 from lamina.evaluation import efficiency, tasks
 from lamina.evaluation.tasks import VariantLM
 from lamina.healing import lora, training
 from lamina.models.load import device
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.recovery import check, ghost
-from lamina.streams import footprint, taps
-from lamina.streams.batches import TOKENS
-from lamina.streams.capture import capture
-from lamina.streams.footprint import Shape
-from lamina.streams.sources import Source
-from lamina.sweep import engine, packing, room
-from lamina.sweep.session import Pass
+from lamina.repair import check
+from lamina.repair.methods import ghost
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
 from lamina.models.boundary import share
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.sweep import engine
 
 
 def model(depth: int, width: int) -> PreTrainedModel:

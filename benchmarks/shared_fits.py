@@ -1,4 +1,4 @@
-"""Recoveries fitted from one pass of a selector, against a job for each: processor seconds of loading and fitting.
+"""Repairs fitted from one pass of a selector, against a job for each: processor seconds of loading and fitting.
 
     python benchmarks/shared_fits.py MODEL [--texts 100 --length 128]
 
@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from lamina.config import recoveries
+from lamina.config import repairs
+from lamina.engine.sources import Source
 from lamina.models.surgery import runs
-from lamina.recovery import check, fit_rows, protocol, shared
-from lamina.streams.sources import Source
+from lamina.repair import check, fit_rows, protocol, shared
 
 PLANS = (range(20, 27), (12, 13, 14, 15, 17, 25, 26), (13, 14, 15, 16, 18, 19, 20))
 METHODS = ("ghost", "linearpatch", "replaceme")
@@ -34,8 +34,8 @@ def loaded(folder: Path) -> Any:
 
 
 def alone(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]], name: str) -> None:
-    """One job of one recovery."""
-    model, method, options = loaded(folder), protocol.method(name), recoveries.read({"method": name})
+    """One job of one repair."""
+    model, method, options = loaded(folder), protocol.method(name), repairs.read({"method": name})
     fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, boundaries, options, 0)}
     maps = {at: each for at, fit in fits.items() if (each := method.as_patch(fit.validated)) is not None}
     checked = check.measure(model, sources, maps, 0) if maps else {}
@@ -44,8 +44,8 @@ def alone(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]]
 
 
 def together(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]]) -> None:
-    """One job of all recoveries."""
-    options = {name: recoveries.read({"method": name}) for name in METHODS}
+    """One job of all repairs."""
+    options = {name: repairs.read({"method": name}) for name in METHODS}
     wanted = {name: shared.Wanted(entry, frozenset(boundaries)) for name, entry in options.items()}
     list(shared.fitted(loaded(folder), sources, wanted, 0))
 

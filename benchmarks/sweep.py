@@ -26,16 +26,17 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
 from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.engine import packing
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate, swept
+from lamina.engine.scores import Scores
+from lamina.engine.session import Session
 from lamina.models.boundary import share
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
-from lamina.search import exact, race
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.sweep import engine, packing
-from lamina.sweep.candidates import CURRENT, Candidate, swept
-from lamina.sweep.scores import Scores
-from lamina.sweep.session import Session
+from lamina.selection import exact, race
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
 
 BUDGET = {"confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20

@@ -22,6 +22,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.cost.tokens import Tokens
 from lamina.data.lm_tasks import task_object
+from lamina.engine import packing
+from lamina.engine.candidates import grow
 from lamina.evaluation import perplexity
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.tasks import TaskBenchmark
@@ -29,9 +31,7 @@ from lamina.evaluation.together import Together, candidate, shared
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
-from lamina.recovery.protocol import Fitted
-from lamina.sweep import packing
-from lamina.sweep.candidates import grow
+from lamina.repair.protocol import Fitted
 
 
 def variants(depth: int, channels: int) -> dict[str, Parts]:

@@ -1,12 +1,11 @@
 # Needs: plans, patches and adapters of the variants, and the check that their calibration holds no test document. Gives:
 # results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
 # load; calibration `none` is the unpruned model), results/generation/... of the same form for their answers, and
-# results/efficiency/{model}.parquet and results/drafts/{model}.parquet (all variants of a model, in turn with it).
-from lamina.jobs.benchmark_drafts import BenchmarkDrafts
-from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
-from lamina.jobs.benchmark_generation import BenchmarkGeneration
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
-from lamina.jobs.benchmark_task import BenchmarkTask
+# results/efficiency/{model}.parquet (all variants of a model, in turn with it).
+from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.stages.benchmark_generation import BenchmarkGeneration
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.benchmark_task import BenchmarkTask
 
 task_measured = described(BenchmarkTask, CONFIG)
 
@@ -113,30 +112,5 @@ rule benchmark_efficiency:
         runtime=efficiency_measured.minutes,
     params:
         job=efficiency_measured.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-drafts_measured = described(BenchmarkDrafts, CONFIG)
-
-
-rule benchmark_drafts:
-    input:
-        unpack(drafts_measured.inputs),
-    output:
-        BenchmarkDrafts.OUTPUTS["output"],
-    log:
-        "logs/benchmark_drafts/{model}.log",
-    benchmark:
-        "results/jobs/benchmark_drafts/{model}.jsonl"
-    conda:
-        "../envs/lamina.yaml"
-    threads: lambda _: threads(cores(), alone=True)
-    resources:
-        gpu=gpus,
-        mem_mb=drafts_measured.memory,
-        runtime=drafts_measured.minutes,
-    params:
-        job=drafts_measured.told,
     shell:
         'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'

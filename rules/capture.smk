@@ -1,6 +1,6 @@
 # Needs: a model and a calibration. Gives: results/activations/{model}/{calibration}.parquet, the similarity of every
 # pair of layer boundaries.
-from lamina.jobs.capture_activations import CaptureActivations
+from lamina.stages.capture_activations import CaptureActivations
 
 capture = described(CaptureActivations, CONFIG)
 

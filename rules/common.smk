@@ -1,7 +1,5 @@
 # What all rules share. Needs: the config. Gives: CONFIG (checked), wildcard constraints, digests that decide what is
-# stale, and how commands run. What a job reads, is told and asks of the machine is one object of lamina.jobs.
-import atexit
-import gc
+# stale, and how commands run. What a job reads, is told and asks of the machine is one object of lamina.stages.
 import os
 import shlex
 import sys
@@ -26,21 +24,20 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
     )
 
 from lamina.config import text
-from lamina.preflight.load import load
-from lamina.jobs.described import described
-from lamina.variant import Variant
-from lamina import paths, seal
-from lamina.workflow import commands, exports, failures, gpu_lock, graph, progress, records, runs, studies, warm
-from lamina.declared import declared
-from lamina.paths import KEY, any_of
-from lamina.workflow.resources import devices, threads
+from lamina.study.load import load
+from lamina.stages.described import described
+from lamina.study.variant import Variant
+from lamina.study import paths
+from lamina.store import checksum as seal
+from lamina.runtime import commands, failures, devices as gpu_lock, progress
+from lamina.stages import exports
+from lamina.study import requests as studies
+from lamina.registry import declared
+from lamina.study.paths import KEY, any_of
+from lamina.runtime.resources import devices, threads
 
 # Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
 CHOOSING, REPAIRING = 20, 10
-
-# The graph of jobs is large and holds no garbage: the search for it takes a third of the start and end of a large run.
-gc.disable()
-atexit.register(gc.freeze)
 
 with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
@@ -53,33 +50,28 @@ with failures.refused(workflow.configfiles):
             seal.read_json(manifest)
 
 TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
-FIGURES = declared("lamina.figures", "TABLES")  # the tables that each reads
+FIGURES = declared("lamina.report.figures", "TABLES")  # the tables that each reads
 # All files behind the report; a run makes those anew that were deleted.
 REPORTED = ["results/lamina.duckdb", *map(paths.table, TABLES)]
 REPORTED += [file for figure in FIGURES for file in (paths.figure(figure), paths.figure_data(figure))]
-TITLES = declared("lamina.figures", "TITLE")
-ABOUT = declared("lamina.figures", "ABOUT")  # their captions in Snakemake's own report
-BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights|shapley|presence)/(?:layer|attention|mlp)"
+TITLES = declared("lamina.report.figures", "TITLE")
+ABOUT = declared("lamina.report.figures", "ABOUT")  # their captions in Snakemake's own report
+BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp)"
 BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
 
 # An interpreter that Snakemake deploys must come first on PATH, so ours is not put there.
 DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
-# Jobs of this machine fork from a parent that has imported the libraries; jobs of a cluster or on a GPU import them.
-HERE = not workflow.remote_exec and not DEPLOYED
-WARM = str(runs.own() / "warm") if HERE and commands.can_be_warm() else None
-shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable), WARM))
+shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
 
 
 progress.follow(workflow)
-records.follow_files()
-runs.explain_locks()
 
 
 wildcard_constraints:
     model=any_of(CONFIG.models),
     calibration=any_of(CONFIG.calibrations, "none"),
     selector=any_of(CONFIG.selectors, BASE_SWEEP, BESIDE_SWEEP),
-    recovery=any_of(CONFIG.recoveries, "none"),
+    repair=any_of(CONFIG.repairs, "none"),
     healing=any_of(CONFIG.healings),
     diagnosis=any_of(CONFIG.diagnoses),
     task=any_of([*CONFIG.benchmarks.tasks, *CONFIG.benchmarks.perplexity]),

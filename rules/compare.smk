@@ -1,8 +1,8 @@
 # Needs: tables of what was measured. Gives: the tables of how metrics, tasks and selectors compare, with their errors:
 # agreements, dissociations and comparisons.
-from lamina.jobs.compare_metrics import CompareMetrics
-from lamina.jobs.compare_selectors import CompareSelectors
-from lamina.jobs.compare_tasks import CompareTasks
+from lamina.stages.compare_metrics import CompareMetrics
+from lamina.stages.compare_selectors import CompareSelectors
+from lamina.stages.compare_tasks import CompareTasks
 
 
 localrules:

@@ -1,6 +1,6 @@
 # Needs: what `prepare` gives. Gives: results/cost.json, the work of the configuration before any of it is done. `make plan`
 # prints it, and the time that a run has left is counted from it.
-from lamina.jobs.estimate_cost import EstimateCost
+from lamina.stages.estimate_cost import EstimateCost
 
 
 localrules:

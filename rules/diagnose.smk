@@ -1,6 +1,6 @@
 # Needs: a model, and a calibration or a file of one's own. Gives: what layers of the unpruned model do, for the
 # diagnoses that studies list, in results/diagnoses/{model}/{calibration}/{diagnosis}.parquet.
-from lamina.jobs.diagnose_layers import DiagnoseLayers
+from lamina.stages.diagnose_layers import DiagnoseLayers
 
 diagnosed = described(DiagnoseLayers, CONFIG)
 

@@ -1,6 +1,6 @@
 # Needs: the files that make a variant, and its benchmarks where they have been measured. Gives, on demand:
-# results/exports/{key}/removed={n}/{recovery}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
-from lamina.jobs.export_variant import ExportVariant
+# results/exports/{key}/removed={n}/{repair}/{healing}/, a Hugging Face checkpoint (make export VARIANT=…).
+from lamina.stages.export_variant import ExportVariant
 
 # A wrong name is refused here: Snakemake would only say that no rule makes the target.
 with failures.refused(workflow.configfiles):
@@ -27,7 +27,7 @@ rule export_variant:
     output:
         directory(ExportVariant.OUTPUTS["output"]),
     log:
-        "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
+        "logs/export_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.log",
     wildcard_constraints:
         calibration=any_of(CONFIG.calibrations),
         selector=any_of(CONFIG.selectors),

@@ -1,9 +1,9 @@
 # Needs: everything that the studies measured. Gives: the relevance of every sweep by every metric,
 # results/tables/{table}.parquet and results/lamina.duckdb. Nothing here imports torch or needs a GPU.
-from lamina.jobs.build_database import BuildDatabase
-from lamina.jobs.gather_jobs import GatherJobs
-from lamina.jobs.gather_table import GatherTable
-from lamina.jobs.score_relevance import ScoreRelevance
+from lamina.stages.build_database import BuildDatabase
+from lamina.stages.gather_jobs import GatherJobs
+from lamina.stages.gather_table import GatherTable
+from lamina.stages.score_relevance import ScoreRelevance
 
 
 localrules:

@@ -1,8 +1,8 @@
-# Needs: a plan, its patch (unless the recovery is none), the calibration and those that the healing adds to it. Gives:
-# results/adapters/{key}/removed={n}/{recovery}/{healing}/ with what was trained and its curve. While a job trains, it
+# Needs: a plan, its patch (unless the repair is none), the calibration and those that the healing adds to it. Gives:
+# results/adapters/{key}/removed={n}/{repair}/{healing}/ with what was trained and its curve. While a job trains, it
 # has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a killed job goes on
 # from there.
-from lamina.jobs.heal_variant import HealVariant
+from lamina.stages.heal_variant import HealVariant
 
 healing = described(HealVariant, CONFIG)
 
@@ -13,9 +13,9 @@ rule heal_variant:
     output:
         list(HealVariant.OUTPUTS.values()),
     log:
-        "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.log",
+        "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.log",
     benchmark:
-        "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{recovery}/{healing}.jsonl"
+        "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.jsonl"
     priority: REPAIRING
     conda:
         "../envs/lamina.yaml"

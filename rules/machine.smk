@@ -1,5 +1,6 @@
 # What this machine gives a run: cores and GPUs for its jobs, and what happens as it begins and fails. Gives: `cores` and
 # `gpus` for the resources of rules, STARTED.
+import atexit
 
 
 def cores():
@@ -26,15 +27,7 @@ STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; 
 
 
 onstart:
-    gc.freeze()
-    gc.enable()
-    graph.look_when_jobs_end(workflow.scheduler)
     Path(STARTED).touch()
-    # `make resume-slurm` and `make unlock` ask whether this process still lives before they touch anything.
-    runs.begin()
-    atexit.register(runs.end)
-    if WARM:
-        warm.start(WARM, "results/jobs/warm_parent")
 
 
 onerror:

@@ -1,12 +1,13 @@
 # Needs: the config, model folders or files or the hub, task files. Gives: results/models/{model}/manifest.json,
 # results/models/{model}/checkpoint of a model that is a GGUF file,
 # results/calibrations/{model}/{calibration}.parquet, results/tasks/{task}.parquet and the overlap checks.
-# Only these rules may use the network.
-from lamina.jobs.check_overlap import CheckOverlap
-from lamina.jobs.prepare_calibration import PrepareCalibration
-from lamina.jobs.dequantise_model import DequantiseModel
-from lamina.jobs.prepare_model import PrepareModel
-from lamina.jobs.prepare_task import PrepareTask
+# results/models/{model}/check.json: what the check of a model found. Only these rules may use the network.
+from lamina.stages.check_model import CheckModel
+from lamina.stages.check_overlap import CheckOverlap
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.dequantise_model import DequantiseModel
+from lamina.stages.prepare_model import PrepareModel
+from lamina.stages.prepare_task import PrepareTask
 
 
 localrules:
@@ -59,6 +60,32 @@ rule prepare_model:
         job=model_described.told,
     shell:
         'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+
+
+model_check = described(CheckModel, CONFIG)
+
+
+rule check_model:
+    input:
+        unpack(model_check.inputs),
+    output:
+        CheckModel.OUTPUTS["output"],
+    log:
+        "logs/check_model/{model}.log",
+    benchmark:
+        "results/jobs/check_model/{model}.jsonl"
+    priority: CHOOSING
+    conda:
+        "../envs/lamina.yaml"
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=model_check.memory,
+        runtime=model_check.minutes,
+    params:
+        job=model_check.told,
+    shell:
+        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
 
 
 calibration_described = described(PrepareCalibration, CONFIG)

@@ -1,7 +1,7 @@
 # Needs: a sweep, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
 # An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this plan leaves. A plan
 # depends on its own metric; gather.smk makes the table of all metrics. `also` are other calibrations and their sweeps.
-from lamina.jobs.prune_step import PruneStep
+from lamina.stages.prune_step import PruneStep
 
 
 localrules:

@@ -1,9 +1,9 @@
 # Needs: the tables and the database. Gives: results/figures/{figure}.svg and .csv, results/report.html, and
 # results/refusals.txt, which says what was asked for and refused.
-from lamina.jobs.check_refusals import CheckRefusals
-from lamina.jobs.collect_facts import CollectFacts
-from lamina.jobs.plot_figure import PlotFigure
-from lamina.jobs.render_report import RenderReport
+from lamina.stages.check_refusals import CheckRefusals
+from lamina.stages.collect_facts import CollectFacts
+from lamina.stages.plot_figure import PlotFigure
+from lamina.stages.render_report import RenderReport
 
 
 localrules:

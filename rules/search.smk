@@ -1,8 +1,8 @@
 # Needs: a model, a calibration, what a repair in the loop adds. Gives: results/searches/{key}.parquet, every set of
 # units that was tried, and results/plans/{key}/removed={n}.json of selectors that search whole sets. One job finds the
 # plans of all sizes; a killed one leaves what it measured in results/searches/{key}.log and goes on from there.
-from lamina.jobs.pick_plan import PickPlan
-from lamina.jobs.search_plans import SearchPlans
+from lamina.stages.pick_plan import PickPlan
+from lamina.stages.search_plans import SearchPlans
 
 
 localrules:

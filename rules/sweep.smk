@@ -2,8 +2,8 @@
 # results/sweeps/{key}/removed={n}.parquet: every remaining unit's removal, sample by sample.
 # Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps. A sweep
 # of another calibration than that of the plans has the selector for/{calibration of the plans}/{selector}.
-from lamina.jobs.gather_sweep import GatherSweep
-from lamina.jobs.sweep_units import SweepUnits
+from lamina.stages.gather_sweep import GatherSweep
+from lamina.stages.sweep_units import SweepUnits
 
 
 localrules:

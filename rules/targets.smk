@@ -5,7 +5,7 @@ localrules:
     all,
     relevance,
     prune,
-    recover,
+    repair,
     heal,
     diagnose,
     benchmark,
@@ -22,7 +22,7 @@ rule prune:
         "results/tables/plans.parquet",
 
 
-rule recover:
+rule repair:
     input:
         "results/tables/patches.parquet",
 
@@ -41,7 +41,6 @@ rule benchmark:
     input:
         "results/tables/benchmarks.parquet",
         "results/tables/efficiency.parquet",
-        "results/tables/drafts.parquet",
 
 
 rule report:

@@ -37,33 +37,33 @@ drawn AS (
 -- draws of a calibration under one selector are no further selectors, and the other way round: first the mean over the
 -- one, then the spread over the other
 averaged AS (
-    SELECT model, calibration, selector, removed, recovery, healing, task, drawn_calibration, drawn_selector,
+    SELECT model, calibration, selector, removed, repair, healing, task, drawn_calibration, drawn_selector,
         avg(value) AS value, avg(kept) AS kept
     FROM drawn WHERE value IS NOT NULL
-    GROUP BY model, calibration, selector, removed, recovery, healing, task,
+    GROUP BY model, calibration, selector, removed, repair, healing, task,
         GROUPING SETS ((drawn_calibration), (drawn_selector))
 ),
 spreads AS (
-    SELECT model, calibration, selector, removed, recovery, healing, task, drawn_selector IS NULL AS over_calibrations,
+    SELECT model, calibration, selector, removed, repair, healing, task, drawn_selector IS NULL AS over_calibrations,
         count(*) AS n, var_samp(value) AS variance, var_samp(kept) AS kept_variance
     FROM averaged GROUP BY ALL
 ),
 varied AS (
-    SELECT model, calibration, selector, removed, recovery, healing, task,
+    SELECT model, calibration, selector, removed, repair, healing, task,
         max(n) FILTER (over_calibrations) AS n_calibrations, max(n) FILTER (NOT over_calibrations) AS n_selectors,
         sqrt(sum(variance)) AS spread, sqrt(sum(kept_variance)) AS kept_spread,
         sqrt(sum(t95(n) ** 2 * variance / n)) AS reach
     FROM spreads GROUP BY ALL
 ),
 means AS (
-    SELECT model, calibration, selector, removed, recovery, healing, task, metric, higher_is_better, bool_and(own) AS own,
+    SELECT model, calibration, selector, removed, repair, healing, task, metric, higher_is_better, bool_and(own) AS own,
         max(chance) AS chance, any_value(base_value) AS base_value, any_value(base_stderr) AS base_stderr,
         any_value(n_samples) AS n_samples, avg(value) AS value, count(value) AS n_draws,
         joint_stderr(value, if(value IS NULL, NULL, stderr)) AS stderr, avg(kept) AS kept
     FROM drawn GROUP BY ALL
 )
 SELECT m.*, n_calibrations, n_selectors, spread, kept_spread, value - reach AS ci_low, value + reach AS ci_high
-FROM means AS m LEFT JOIN varied USING (model, calibration, selector, removed, recovery, healing, task);
+FROM means AS m LEFT JOIN varied USING (model, calibration, selector, removed, repair, healing, task);
 COMMENT ON VIEW score_means IS 'One row per variant and task, with replicated calibrations and selectors as one: the mean over draws.';
 COMMENT ON COLUMN score_means.calibration IS 'Label of the calibration''s group, else its name.';
 COMMENT ON COLUMN score_means.selector IS 'Label of the selector''s group, else its name.';

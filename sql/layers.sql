@@ -19,13 +19,9 @@ WITH wide AS (
         max(score) FILTER (metric = 'output_norm') AS output_norm,
         max(score) FILTER (metric = 'output_js') AS output_js,
         max(score) FILTER (metric = 'output_kl') AS output_kl,
-        max(score) FILTER (metric = 'expected_accuracy') AS expected_accuracy,
-        max(score) FILTER (metric = 'shrunk_accuracy') AS shrunk_accuracy,
         max(score) FILTER (metric = 'margin') AS margin,
         max(score) FILTER (metric = 'agreement') AS agreement,
         max(score) FILTER (metric = 'acceptance') AS acceptance,
-        max(score) FILTER (metric = 'shapley') AS shapley,
-        max(score) FILTER (metric = 'presence') AS presence,
         max(score) FILTER (metric = 'residual') AS residual,
         max(score) FILTER (metric = 'taylor') AS taylor,
         max(score) FILTER (metric = 'magnitude') AS magnitude,
@@ -57,13 +53,9 @@ COMMENT ON COLUMN relevance_wide.output_cosine IS '1 - cos of the logits against
 COMMENT ON COLUMN relevance_wide.output_norm IS 'Euclidean distance of the logits from the base model.';
 COMMENT ON COLUMN relevance_wide.output_js IS 'Jensen-Shannon divergence of the outputs, in nats.';
 COMMENT ON COLUMN relevance_wide.output_kl IS 'KL divergence of the outputs from the base model, in nats.';
-COMMENT ON COLUMN relevance_wide.expected_accuracy IS 'Share of the mean probability of right choices above chance that is lost, 1 = all.';
-COMMENT ON COLUMN relevance_wide.shrunk_accuracy IS 'Share of the accuracy above chance that is lost, shrunk to what the sureness of right answers predicts.';
 COMMENT ON COLUMN relevance_wide.margin IS 'Fall of the right choice''s lead over the best other one, in nats (per character for acc_norm).';
 COMMENT ON COLUMN relevance_wide.agreement IS 'Share of scored positions where the likeliest token is not the base model''s.';
 COMMENT ON COLUMN relevance_wide.acceptance IS 'Total variation distance of the outputs: how often a draft would be rejected.';
-COMMENT ON COLUMN relevance_wide.shapley IS 'What the unit adds to models of the other units, over all orders of removal; by default a share of right answers.';
-COMMENT ON COLUMN relevance_wide.presence IS 'How much better random cut models are that keep the unit; by default a share of right answers.';
 COMMENT ON COLUMN relevance_wide.residual IS 'Share of the stream''s variance that no linear patch gives back where the unit went: 0 to about 1.';
 COMMENT ON COLUMN relevance_wide.taylor IS 'Sum over the weights of abs(weight x gradient).';
 COMMENT ON COLUMN relevance_wide.magnitude IS 'Sum over the weights of their absolute value.';
@@ -144,7 +136,7 @@ WITH ended AS (
         any_value(units) AS units,
         any_value(loss) FILTER (stage = 'winner') AS search_loss,
         any_value(n_samples) FILTER (stage = 'winner') AS n_search,
-        any_value(COLUMNS(['loss', 'loss_stderr', 'difference', 'difference_stderr'])) FILTER (stage = 'held back'),
+        any_value(COLUMNS(['loss', 'loss_stderr'])) FILTER (stage = 'held back'),
         any_value(n_samples) FILTER (stage = 'held back') AS n_held_back
     FROM searches WHERE stage IN ('winner', 'held back') GROUP BY ALL
 )
@@ -153,14 +145,12 @@ FROM ended AS e, LATERAL (
     SELECT sum(s.n_new) AS evaluations, count(DISTINCT s.units) AS sets, sum(s.layer_tokens) AS layer_tokens
     FROM searches AS s
     WHERE s.model = e.model AND s.calibration = e.calibration AND s.selector = e.selector AND s.strategy = e.strategy
-        AND s.stage <> 'held back'
-        -- An evolutionary search begins anew for every size, the others build larger sets from smaller ones.
-        AND (s.removed = e.removed OR (s.removed < e.removed AND e.strategy <> 'evolutionary' AND s.stage <> 'winner'))
+        AND s.stage <> 'held back' AND s.removed = e.removed
 ) AS c;
-COMMENT ON VIEW search_results IS 'One row per search, strategy and size: what it ended with, what that is worth on samples it never saw, and what it cost, the smaller sizes on the way included.';
+COMMENT ON VIEW search_results IS 'One row per search and size: what it ended with, what that is worth on samples it never saw, and what it cost; the unpruned model has removed = 0.';
 COMMENT ON COLUMN search_results.search_loss IS 'Mean loss of the set on the samples it was chosen on: too low, as of any best of many.';
 COMMENT ON COLUMN search_results.n_search IS 'Number of these samples.';
 COMMENT ON COLUMN search_results.loss IS 'Mean loss of the set on the samples held back.';
 COMMENT ON COLUMN search_results.n_held_back IS 'Number of these samples.';
-COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the strategy asked for, each once.';
+COMMENT ON COLUMN search_results.evaluations IS 'Sets times samples that the search asked for, each once.';
 COMMENT ON COLUMN search_results.sets IS 'Different sets that it asked about.';

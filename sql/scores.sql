@@ -27,7 +27,7 @@ COMMENT ON COLUMN own_tasks.chance IS 'Accuracy of guessing on the calibration s
 
 CREATE OR REPLACE VIEW paired_differences AS
 SELECT
-    v.model, v.calibration, v.selector, v.removed, v.recovery, v.healing, v.task, v.metric,
+    v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task, v.metric,
     avg(v.value - b.value) AS difference,
     stddev_samp(v.value - b.value) / sqrt(count(*)) AS stderr,
     count(*) FILTER (v.value > b.value) AS higher,
@@ -69,7 +69,7 @@ joined AS (
     LEFT JOIN base ON base.model = m.model AND base.task = m.task AND base.metric = m.metric
         AND base.part_of IS NOT DISTINCT FROM m.part_of
     LEFT JOIN paired_differences AS p ON p.model = m.model AND p.calibration = m.calibration
-        AND p.selector = m.selector AND p.removed = m.removed AND p.recovery = m.recovery AND p.healing = m.healing
+        AND p.selector = m.selector AND p.removed = m.removed AND p.repair = m.repair AND p.healing = m.healing
         AND p.task = m.task AND p.metric = if(m.metric = 'perplexity', 'nll', m.metric) AND m.part_of IS NULL
     LEFT JOIN own_tasks AS o ON o.model = m.model AND o.calibration = m.calibration AND o.task = m.task
         AND m.part_of IS NULL
@@ -97,7 +97,7 @@ shares AS (
     FROM told
 )
 SELECT
-    model, calibration, selector, removed, recovery, healing, task, part_of, metric, value, stderr, n_samples,
+    model, calibration, selector, removed, repair, healing, task, part_of, metric, value, stderr, n_samples,
     higher_is_better, own, general_text, chance, at_chance, base_value, base_stderr, change, change_stderr, paired,
     kept,
     if(higher_is_better, ratio_stderr(kept, stderr, base_value, base_stderr, covariance),
@@ -137,7 +137,7 @@ WITH asked AS (
     FROM scores, (VALUES ('own'), ('others'), ('all')) AS a (tasks_of)
     WHERE CASE tasks_of WHEN 'own' THEN own WHEN 'others' THEN higher_is_better AND NOT own ELSE higher_is_better END
 )
-SELECT model, calibration, selector, removed, recovery, healing, tasks_of,
+SELECT model, calibration, selector, removed, repair, healing, tasks_of,
     string_agg(task, ', ' ORDER BY task) AS tasks, count(kept) AS n_tasks, count(*) FILTER (at_chance) AS n_at_chance,
     coalesce(sum(n_samples) FILTER (kept IS NOT NULL), sum(n_samples)) AS n_samples,
     avg(kept) AS kept, mean_stderr(kept, kept_stderr) AS kept_stderr,
@@ -161,7 +161,7 @@ COMMENT ON COLUMN kept_means.kept_above_chance_stderr IS 'Standard error of kept
 COMMENT ON COLUMN kept_means.kept_above_chance_step IS 'Most that one wrong document more takes from kept_above_chance.';
 
 CREATE OR REPLACE VIEW general_texts AS
-SELECT model, calibration, selector, removed, recovery, healing,
+SELECT model, calibration, selector, removed, repair, healing,
     string_agg(task, ', ' ORDER BY task) AS texts,
     -- of several texts the geometric mean, which is exp of the mean loss
     exp(avg(ln(value))) AS text_perplexity,
@@ -185,7 +185,7 @@ WITH shared AS (SELECT model, task FROM own_tasks GROUP BY ALL HAVING count(*) >
 owned AS MATERIALIZED (
     SELECT *, count(*) OVER variant AS n_values, count(kept) OVER variant AS n_kept FROM scores
     WHERE own AND removed > 0 AND model IN (SELECT model FROM shared)
-    WINDOW variant AS (PARTITION BY model, calibration, selector, removed, recovery, healing)
+    WINDOW variant AS (PARTITION BY model, calibration, selector, removed, repair, healing)
     QUALIFY (model, task) IN (FROM shared)
 ),
 documents AS (  -- what each adds to value and to both shares, as far as they differ from one document to another
@@ -194,26 +194,26 @@ documents AS (  -- what each adds to value and to both shares, as far as they di
         if(higher_is_better, (d.value - kept_above_chance * b.value) / (base_value - chance), kept * (b.value - d.value))
             AS a
     FROM owned AS o
-    JOIN benchmark_samples AS d USING (model, calibration, selector, removed, recovery, healing, task)
+    JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
     LEFT JOIN (FROM benchmark_samples WHERE removed = 0) AS b ON b.model = o.model AND b.task = o.task
         AND b.metric = d.metric AND b.sample = d.sample
     WHERE d.metric = if(o.metric = 'perplexity', 'nll', o.metric)
 ),
 known AS (
-    SELECT x.model, x.selector, x.removed, x.recovery, x.healing, x.task, x.calibration, y.calibration AS other,
+    SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.task, x.calibration, y.calibration AS other,
         covar_samp(x.v, y.v) / count(*) AS v, covar_samp(x.k, y.k) / count(*) AS k, covar_samp(x.a, y.a) / count(*) AS a
-    FROM documents AS x JOIN documents AS y USING (model, selector, removed, recovery, healing, task, sample)
+    FROM documents AS x JOIN documents AS y USING (model, selector, removed, repair, healing, task, sample)
     WHERE x.calibration < y.calibration GROUP BY ALL
 )
-SELECT x.model, x.selector, x.removed, x.recovery, x.healing, x.calibration, y.calibration AS other_calibration,
+SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.calibration, y.calibration AS other_calibration,
     -- of documents that are not known at most this
     sum(coalesce(d.v, x.stderr * y.stderr) / x.n_values / y.n_values) AS value_covariance,
     sum(coalesce(d.k, x.kept_stderr * y.kept_stderr) / x.n_kept / y.n_kept) AS kept_covariance,
     sum(coalesce(d.a, x.kept_above_chance_stderr * y.kept_above_chance_stderr) / x.n_kept / y.n_kept)
         AS kept_above_chance_covariance
-FROM owned AS x JOIN owned AS y USING (model, selector, removed, recovery, healing, task)
+FROM owned AS x JOIN owned AS y USING (model, selector, removed, repair, healing, task)
 LEFT JOIN known AS d ON d.model = x.model AND d.selector = x.selector AND d.removed = x.removed
-    AND d.recovery = x.recovery AND d.healing = x.healing AND d.task = x.task AND d.calibration = x.calibration
+    AND d.repair = x.repair AND d.healing = x.healing AND d.task = x.task AND d.calibration = x.calibration
     AND d.other = y.calibration
 WHERE x.calibration < y.calibration GROUP BY ALL;
 COMMENT ON VIEW shared_errors IS 'One row per two variants of a selector, size and repair whose calibrations, draws of one for instance, have an own task in common: how their errors go together, since they share its test documents.';

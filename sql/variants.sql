@@ -4,7 +4,7 @@ CREATE OR REPLACE VIEW variants AS
 WITH told AS MATERIALIZED (FROM scores),
 means AS MATERIALIZED (FROM kept_means),
 own AS (
-    SELECT model, calibration, selector, removed, recovery, healing,
+    SELECT model, calibration, selector, removed, repair, healing,
         string_agg(task, ', ' ORDER BY task) AS own_tasks,
         string_agg(DISTINCT metric, ', ' ORDER BY metric) AS own_metric,
         -- accuracies and perplexities have no mean
@@ -15,25 +15,25 @@ own AS (
     FROM told WHERE own GROUP BY ALL
 ),
 described AS (
-    SELECT model, calibration, selector, removed, recovery, healing FROM told
-    UNION SELECT model, calibration, selector, removed, recovery, healing FROM efficiency
+    SELECT model, calibration, selector, removed, repair, healing FROM told
+    UNION SELECT model, calibration, selector, removed, repair, healing FROM efficiency
 ),
 placed AS (
     SELECT d.*, r.units, r.component, r.runs
     FROM described AS d LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
 ),
 timed AS (  -- what was timed stands for all that cost the same; runs count where there is a patch at each
-    SELECT p.model, p.calibration, p.selector, p.removed, p.recovery, p.healing, e.parameters_ratio, e.latency_ratio,
+    SELECT p.model, p.calibration, p.selector, p.removed, p.repair, p.healing, e.parameters_ratio, e.latency_ratio,
         e.latency_ratio_stderr, e.repeats,
-        coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.recovery,
+        coalesce(e.timed, concat_ws('/', t.model, t.calibration, t.selector, 'removed=' || t.removed, t.repair,
             t.healing)) AS timed
     FROM placed AS p
-    JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.recovery = p.recovery
-        AND t.component IS NOT DISTINCT FROM p.component AND (p.recovery = 'none' OR t.runs = p.runs)
+    JOIN placed AS t ON t.model = p.model AND t.removed = p.removed AND t.repair = p.repair
+        AND t.component IS NOT DISTINCT FROM p.component AND (p.repair = 'none' OR t.runs = p.runs)
     JOIN efficiency AS e ON e.model = t.model AND e.calibration = t.calibration AND e.selector = t.selector
-        AND e.removed = t.removed AND e.recovery = t.recovery AND e.healing = t.healing
+        AND e.removed = t.removed AND e.repair = t.repair AND e.healing = t.healing
     QUALIFY row_number() OVER (
-        PARTITION BY p.model, p.calibration, p.selector, p.removed, p.recovery, p.healing
+        PARTITION BY p.model, p.calibration, p.selector, p.removed, p.repair, p.healing
         ORDER BY (t.calibration, t.selector) = (p.calibration, p.selector) DESC, t.healing = p.healing DESC,
             t.runs = p.runs DESC, t.calibration, t.selector, t.healing) = 1
 )
@@ -43,11 +43,11 @@ SELECT d.* EXCLUDE (component, runs), own_tasks, own_metric, own_value, own_stde
     text_base, text_ratio, text_ratio_stderr, text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr,
     repeats AS latency_repeats, timed
 FROM placed AS d
-LEFT JOIN own USING (model, calibration, selector, removed, recovery, healing)
-LEFT JOIN (FROM means WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, recovery, healing)
-LEFT JOIN (FROM means WHERE tasks_of = 'all') AS e USING (model, calibration, selector, removed, recovery, healing)
-LEFT JOIN general_texts USING (model, calibration, selector, removed, recovery, healing)
-LEFT JOIN timed USING (model, calibration, selector, removed, recovery, healing);
+LEFT JOIN own USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN (FROM means WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN (FROM means WHERE tasks_of = 'all') AS e USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN general_texts USING (model, calibration, selector, removed, repair, healing)
+LEFT JOIN timed USING (model, calibration, selector, removed, repair, healing);
 COMMENT ON VIEW variants IS 'One row per variant: what it lacks, what it keeps of its own task and of all, how large and fast it is.';
 COMMENT ON COLUMN variants.own_tasks IS 'The calibration''s own benchmark tasks.';
 COMMENT ON COLUMN variants.own_metric IS 'Main metrics of the own tasks.';
@@ -63,7 +63,7 @@ COMMENT ON COLUMN variants.mean_kept_stderr IS 'Standard error of mean_kept.';
 COMMENT ON COLUMN variants.n_tasks IS 'Number of tasks in mean_kept.';
 COMMENT ON COLUMN variants.n_at_chance IS 'Number of tasks left out of it because the base model is at chance.';
 COMMENT ON COLUMN variants.latency_repeats IS 'Number of timed repetitions behind latency_ratio.';
-COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units and, where a patch works at each, the same number of runs, with the same recovery or one that builds the model alike. Null where none was.';
+COMMENT ON COLUMN variants.timed IS 'Variant that parameters_ratio and latency_ratio were measured on: itself, or one of the same kind and number of units and, where a patch works at each, the same number of runs, with the same repair or one that builds the model alike. Null where none was.';
 
 CREATE OR REPLACE VIEW frontier AS
 WITH measured AS MATERIALIZED (
@@ -80,7 +80,7 @@ sets AS (  -- of calibrations: all that at least so many selectors have
     WHERE selectors >= least
 ),
 whole AS (  -- pairs that were measured on all calibrations of a set
-    SELECT model, removed, least, selector, recovery, healing, any_value(n) AS n
+    SELECT model, removed, least, selector, repair, healing, any_value(n) AS n
     FROM measured JOIN sets USING (model, removed, calibration)
     GROUP BY ALL HAVING count(*) = any_value(n)
 ),
@@ -91,32 +91,32 @@ shared AS (  -- means compare over the same calibrations: those that keep the mo
         USING (model, removed, least)
 ),
 read AS (  -- all read the same texts: the mean of each document first
-    SELECT s.model, s.removed, s.selector, s.recovery, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
+    SELECT s.model, s.removed, s.selector, s.repair, s.healing, s.task, avg(s.value) AS nll, count(*) AS n
     FROM benchmark_samples AS s
-    JOIN (FROM told WHERE general_text) AS g USING (model, calibration, selector, removed, recovery, healing, task)
+    JOIN (FROM told WHERE general_text) AS g USING (model, calibration, selector, removed, repair, healing, task)
     JOIN shared USING (model, removed, calibration)
     WHERE s.metric = 'nll'
-    GROUP BY s.model, s.removed, s.selector, s.recovery, s.healing, s.task, s.sample
+    GROUP BY s.model, s.removed, s.selector, s.repair, s.healing, s.task, s.sample
 ),
 tested AS (  -- draws of one calibration are tested on the same documents
-    SELECT model, removed, selector, recovery, healing, sum(n) AS n_samples
-    FROM (SELECT model, removed, selector, recovery, healing, task, max(n_samples) AS n
+    SELECT model, removed, selector, repair, healing, sum(n) AS n_samples
+    FROM (SELECT model, removed, selector, repair, healing, task, max(n_samples) AS n
         FROM told JOIN shared USING (model, removed, calibration) WHERE own GROUP BY ALL)
     GROUP BY ALL
 ),
 together AS (
-    SELECT e.model, e.removed, e.selector, e.recovery, e.healing, sum(value_covariance) AS covariance
+    SELECT e.model, e.removed, e.selector, e.repair, e.healing, sum(value_covariance) AS covariance
     FROM shared_errors AS e JOIN shared AS x USING (model, removed, calibration)
     JOIN shared AS y ON y.model = e.model AND y.removed = e.removed AND y.calibration = e.other_calibration
     GROUP BY ALL
 ),
 texts AS (
-    SELECT model, removed, selector, recovery, healing, mean_stderr(n, stderr) AS nll_stderr, min(n) AS n_read
+    SELECT model, removed, selector, repair, healing, mean_stderr(n, stderr) AS nll_stderr, min(n) AS n_read
     FROM (SELECT * EXCLUDE (nll, n), stddev_samp(nll) / sqrt(count(*)) AS stderr, min(n) AS n FROM read GROUP BY ALL)
     GROUP BY ALL
 ),
 means AS (
-    SELECT model, removed, selector, recovery, healing,
+    SELECT model, removed, selector, repair, healing,
         avg(own_value) AS accuracy,
         if(count(own_stderr) = count(*), root(sum(own_stderr ** 2) + 2 * coalesce(any_value(covariance), 0)) / count(*),
             NULL) AS accuracy_stderr,
@@ -128,9 +128,9 @@ means AS (
         exp(avg(ln(text_base))) AS perplexity_base,
         count(*) AS n_calibrations, any_value(t.n_samples) AS n_samples
     FROM measured JOIN shared USING (model, removed, calibration)
-    LEFT JOIN texts USING (model, removed, selector, recovery, healing)
-    LEFT JOIN together USING (model, removed, selector, recovery, healing)
-    LEFT JOIN tested AS t USING (model, removed, selector, recovery, healing)
+    LEFT JOIN texts USING (model, removed, selector, repair, healing)
+    LEFT JOIN together USING (model, removed, selector, repair, healing)
+    LEFT JOIN tested AS t USING (model, removed, selector, repair, healing)
     GROUP BY ALL
 ),
 comparable AS (  -- a repair that was tried on some of them only has another mean
@@ -155,7 +155,7 @@ COMMENT ON COLUMN frontier.best IS 'Whether no other pair of this size has both 
 
 CREATE OR REPLACE VIEW answers AS
 WITH known AS MATERIALIZED (
-    SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, recovery, healing) AS variant,
+    SELECT v.*, concat_ws('/', model, calibration, selector, 'removed=' || removed, repair, healing) AS variant,
         -- half a layer is half as much
         v.removed / if(coalesce(r.component, 'layer') = 'layer', 1, 2) AS layers
     FROM variants AS v LEFT JOIN removal_order AS r USING (model, calibration, selector, removed)
@@ -163,7 +163,7 @@ WITH known AS MATERIALIZED (
 ),
 kept AS MATERIALIZED (FROM kept_means WHERE removed > 0),
 recipes AS (
-    SELECT model, selector, removed, recovery, healing, layers, count(*) AS n_calibrations,
+    SELECT model, selector, removed, repair, healing, layers, count(*) AS n_calibrations,
         avg(k.kept) AS kept, sum(k.kept_stderr ** 2) AS variance, count(k.kept_stderr) AS n_stderr,
         if(count(k.kept_above_chance) = count(*), avg(k.kept_above_chance), NULL) AS kept_above_chance,
         sum(k.kept_above_chance_stderr ** 2) AS variance_above_chance,
@@ -175,51 +175,51 @@ recipes AS (
         avg(latency_ratio) AS latency_ratio, joint_stderr(latency_ratio, latency_ratio_stderr) AS latency_ratio_stderr,
         min(latency_repeats) AS latency_repeats, list(variant ORDER BY calibration) AS variants
     FROM known JOIN (FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL) AS k
-        USING (model, calibration, selector, removed, recovery, healing)
+        USING (model, calibration, selector, removed, repair, healing)
     GROUP BY ALL
 ),
 whole AS (  -- a mean over fewer calibrations is another question
     FROM recipes QUALIFY n_calibrations > 1 AND n_calibrations = max(n_calibrations) OVER (PARTITION BY model)
 ),
 together AS (
-    SELECT model, selector, removed, recovery, healing, sum(kept_covariance) AS covariance,
+    SELECT model, selector, removed, repair, healing, sum(kept_covariance) AS covariance,
         sum(kept_above_chance_covariance) AS covariance_above_chance
     FROM shared_errors GROUP BY ALL
 ),
 tested AS (  -- a document is wrong in all draws of a calibration at once, and counts once
-    SELECT model, selector, removed, recovery, healing, max(kept_step) AS kept_step,
+    SELECT model, selector, removed, repair, healing, max(kept_step) AS kept_step,
         max(kept_above_chance_step) AS kept_above_chance_step, sum(n_samples) AS n_samples
-    FROM (SELECT model, selector, removed, recovery, healing, tasks, sum(kept_step) AS kept_step,
+    FROM (SELECT model, selector, removed, repair, healing, tasks, sum(kept_step) AS kept_step,
             sum(kept_above_chance_step) AS kept_above_chance_step, max(n_samples) AS n_samples
         FROM kept WHERE tasks_of = 'own' AND kept IS NOT NULL GROUP BY ALL)
     GROUP BY ALL
 )
-SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, recovery,
+SELECT 'task' AS question, model, calibration AS name, k.tasks, k.n_tasks, k.n_at_chance, selector, removed, repair,
     healing, layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples,
     o.n_tasks AS n_others, o.kept AS others_kept, o.kept_stderr AS others_kept_stderr, o.n_samples AS others_samples,
     parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants,
     coalesce(own_at_chance, false) AS at_chance
-FROM known JOIN (FROM kept WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, recovery, healing)
+FROM known JOIN (FROM kept WHERE tasks_of = 'own') AS k USING (model, calibration, selector, removed, repair, healing)
 LEFT JOIN (FROM kept WHERE tasks_of = 'others' AND kept IS NOT NULL) AS o
-    USING (model, calibration, selector, removed, recovery, healing)
+    USING (model, calibration, selector, removed, repair, healing)
 WHERE k.kept IS NOT NULL OR own_at_chance
 UNION ALL BY NAME
-SELECT 'model' AS question, model, '' AS name, '' AS tasks, k.n_tasks, k.n_at_chance, selector, removed, recovery, healing,
+SELECT 'model' AS question, model, '' AS name, '' AS tasks, k.n_tasks, k.n_at_chance, selector, removed, repair, healing,
     layers, units, k.* LIKE 'kept%', k.n_samples, text_ratio, text_ratio_stderr, text_samples, parameters_ratio,
     latency_ratio, latency_ratio_stderr, latency_repeats, [variant] AS variants, false AS at_chance
-FROM known JOIN (FROM kept WHERE tasks_of = 'all') AS k USING (model, calibration, selector, removed, recovery, healing)
+FROM known JOIN (FROM kept WHERE tasks_of = 'all') AS k USING (model, calibration, selector, removed, repair, healing)
 WHERE k.n_tasks > 1 QUALIFY k.n_tasks = max(k.n_tasks) OVER (PARTITION BY model)
 UNION ALL BY NAME
 SELECT 'recipe' AS question, model, '' AS name, '' AS tasks, n_calibrations AS n_tasks, 0 AS n_at_chance, selector,
-    removed, recovery, healing, layers, kept,
+    removed, repair, healing, layers, kept,
     if(n_stderr = n_calibrations, root(variance + 2 * coalesce(covariance, 0)) / n_calibrations, NULL) AS kept_stderr,
     t.kept_step / n_calibrations AS kept_step, kept_above_chance,
     if(n_stderr_above_chance = n_calibrations, root(variance_above_chance
         + 2 * coalesce(covariance_above_chance, 0)) / n_calibrations, NULL) AS kept_above_chance_stderr,
     t.kept_above_chance_step / n_calibrations AS kept_above_chance_step, t.n_samples, text_ratio, text_ratio_stderr,
     text_samples, parameters_ratio, latency_ratio, latency_ratio_stderr, latency_repeats, variants, false AS at_chance
-FROM whole JOIN tested AS t USING (model, selector, removed, recovery, healing)
-LEFT JOIN together USING (model, selector, removed, recovery, healing);
+FROM whole JOIN tested AS t USING (model, selector, removed, repair, healing)
+LEFT JOIN together USING (model, selector, removed, repair, healing);
 COMMENT ON VIEW answers IS 'One row per question of which model to take and variant that answers it: what it keeps of a calibration''s own tasks, of all tasks in one model, and of all calibrations'' own tasks by one recipe (a selector and a repair, with a plan for each).';
 COMMENT ON COLUMN answers.question IS 'task, model or recipe.';
 COMMENT ON COLUMN answers.name IS 'Calibration of a question about a task; empty for the others.';
@@ -255,5 +255,5 @@ SELECT *, row_number() OVER (
     PARTITION BY model, question, name
     ORDER BY kept_enough DESC, if(kept_enough, layers, 0) DESC, kept_enough AND coalesce(certain, false) DESC,
         if(kept_enough, coalesce(text_ratio, 'inf'::DOUBLE), 0), share DESC NULLS LAST, healing = 'none' DESC,
-        recovery = 'none' DESC, variants) AS place
+        repair = 'none' DESC, variants) AS place
 FROM judged;

@@ -9,7 +9,7 @@
 -- The dictionary is docs/tables.md too. Columns of tables are described in src/lamina/tables, columns that a view adds
 -- below it, and a column that a view hands on keeps the description it has in the first view that its FROM and JOIN name.
 --
--- A variant is spelled out in six columns: model, calibration, selector, removed, recovery, healing. The base model has
+-- A variant is spelled out in six columns: model, calibration, selector, removed, repair, healing. The base model has
 -- removed = 0 and 'none' in the others. Layers keep the numbers they have in the base model.
 
 CREATE OR REPLACE VIEW models AS SELECT * FROM 'results/tables/models.parquet';
@@ -29,7 +29,6 @@ CREATE OR REPLACE VIEW dissociations AS SELECT * FROM 'results/tables/dissociati
 CREATE OR REPLACE VIEW comparisons AS SELECT * FROM 'results/tables/comparisons.parquet';
 CREATE OR REPLACE VIEW efficiency AS SELECT * FROM 'results/tables/efficiency.parquet';
 CREATE OR REPLACE VIEW diagnoses AS SELECT * FROM 'results/tables/diagnoses.parquet';
-CREATE OR REPLACE VIEW drafts AS SELECT * FROM 'results/tables/drafts.parquet';
 CREATE OR REPLACE VIEW jobs AS SELECT * FROM 'results/tables/jobs.parquet';
 
 -- A standard error from a variance: below 0 is rounding; unknown stays unknown, of which greatest alone would make 0.
@@ -72,7 +71,7 @@ CREATE OR REPLACE MACRO certain(ahead, stderr, step, tried) AS
 .read sql/scores.sql
 -- Replicates as one: means over draws of a calibration or a selector.
 .read sql/draws.sql
--- What repairs give back, what is left of writing beside choosing, and one task's plan on another task.
+-- What repairs give back, and what is left of writing beside choosing.
 .read sql/repairs.sql
 -- Units: their relevance, the order in which they go, and what searching whole sets of them found.
 .read sql/layers.sql

@@ -5,4 +5,4 @@
 -- One row per healed variant and logged step: losses in nats per token.
 -- chosen   whether the weights of this step were kept
 -- Empty where no variant was healed.
-SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, recovery, step;
+SELECT * FROM training ORDER BY model, calibration, removed, healing, selector, repair, step;

@@ -7,11 +7,11 @@
 -- points         mean difference in accuracy, in percentage points; null where the tasks are texts
 -- Empty where no two selectors were tested on the same task at equal size and repair.
 WITH met AS (
-    SELECT selector, rival AS other, recovery, healing, metric, difference, p_holm FROM comparisons WHERE task <> 'all'
+    SELECT selector, rival AS other, repair, healing, metric, difference, p_holm FROM comparisons WHERE task <> 'all'
     UNION ALL
-    SELECT rival, selector, recovery, healing, metric, -difference, p_holm FROM comparisons WHERE task <> 'all'
+    SELECT rival, selector, repair, healing, metric, -difference, p_holm FROM comparisons WHERE task <> 'all'
 )
-SELECT selector, recovery, healing, other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
+SELECT selector, repair, healing, other, count(*) AS n, count(*) FILTER (p_holm < 0.05 AND difference > 0) AS won,
     count(*) FILTER (p_holm < 0.05 AND difference < 0) AS lost, 100 * avg(difference) FILTER (metric <> 'nll') AS points
-FROM met GROUP BY selector, recovery, healing, other
-ORDER BY selector <> 'accuracy', selector, healing <> 'none', recovery <> 'none', recovery, healing, other;
+FROM met GROUP BY selector, repair, healing, other
+ORDER BY selector <> 'accuracy', selector, healing <> 'none', repair <> 'none', repair, healing, other;

@@ -6,6 +6,6 @@
 -- choice_kept, written_kept   shares of the base model's numbers, with standard errors over n_samples test documents
 -- bare                        whether nothing was repaired
 -- Empty where no task measures written answers beside choices (`generate` of a benchmark task).
-SELECT *, recovery = 'none' AND healing = 'none' AS bare FROM choices_and_generation
+SELECT *, repair = 'none' AND healing = 'none' AS bare FROM choices_and_generation
 WHERE own AND removed > 0 AND choice_kept IS NOT NULL AND written_kept IS NOT NULL
-ORDER BY model, task, healing <> 'none', recovery <> 'none', recovery, healing, calibration, selector, removed;
+ORDER BY model, task, healing <> 'none', repair <> 'none', repair, healing, calibration, selector, removed;

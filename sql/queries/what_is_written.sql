@@ -11,7 +11,7 @@
 -- length                    tokens of the likeliest answers: an answer that ends at once repeats nothing
 -- Empty where no benchmark task has the key `generate`.
 WITH found AS (
-    SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.recovery, a.healing,
+    SELECT a.model, a.calibration, a.task, a.selector, a.removed, a.repair, a.healing,
         any_value(s.metric) AS metric, any_value(s.value) AS value, any_value(s.stderr) AS stderr,
         max(a.value) FILTER (a.metric = 'exact_match,written') AS written,
         max(a.stderr) FILTER (a.metric = 'exact_match,written') AS written_stderr,
@@ -24,9 +24,9 @@ WITH found AS (
         max(a.value) FILTER (a.metric = 'length') AS length,
         any_value(a.n_samples) AS n_samples
     FROM against_base AS a
-    JOIN scores AS s USING (model, calibration, selector, removed, recovery, healing, task)
+    JOIN scores AS s USING (model, calibration, selector, removed, repair, healing, task)
     WHERE a.own OR a.removed = 0
     GROUP BY ALL HAVING count(*) FILTER (a.metric = 'repetition') > 0
 )
 FROM found
-ORDER BY model, task, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing;
+ORDER BY model, task, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;

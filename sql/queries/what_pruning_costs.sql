@@ -10,12 +10,12 @@ WITH repeated AS (SELECT DISTINCT model, selector FROM plans WHERE replicate_of 
 SELECT model, calibration, task, metric, selector, removed, value, 1.959964 * stderr AS reach, n_samples,
     base_value, base_stderr, chance, 1 AS n_draws
 FROM scores
-WHERE own AND recovery = 'none' AND healing = 'none'
+WHERE own AND repair = 'none' AND healing = 'none'
     AND (model, calibration) NOT IN (SELECT (model, calibration) FROM calibrations WHERE replicate_of IS NOT NULL)
     AND (model, selector) NOT IN (SELECT (model, selector) FROM repeated)
 UNION ALL
 SELECT model, calibration, task, metric, selector, removed, value,
     sqrt((ci_high - value) ** 2 + (1.959964 * stderr) ** 2), n_samples, base_value, base_stderr,
     chance, n_draws
-FROM score_means WHERE own AND recovery = 'none' AND healing = 'none' AND value IS NOT NULL
+FROM score_means WHERE own AND repair = 'none' AND healing = 'none' AND value IS NOT NULL
 ORDER BY model, calibration, task, selector, removed;

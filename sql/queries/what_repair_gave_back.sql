@@ -1,21 +1,35 @@
--- What did recovery and healing give back?
+-- What did repair and healing give back?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_repair_gave_back.sql
 --
--- One row per repaired variant and the calibration's own task, best gain first within a plan.
--- gain, gain_stderr     against the same plan without repair; positive = better; paired over documents where known
+-- One row per variant and own task or general text, of calibrations of which something was repaired; within a plan the
+-- one without repair first, then the best gain.
+-- own                   whether the task is the calibration's own; the others are texts
+-- value, stderr         over n_samples test documents; pruned_value is that of the same plan without repair
+-- gain, gain_stderr     against it; positive = better; paired over documents where known
 -- loss, loss_stderr     what pruning had cost
 -- recovered             gain / loss: 1 = all given back, negative = repair made it worse; null where pruning cost less
 --                       than two standard errors, so that there was nothing certain to give back
 -- certain               other test documents would show a gain (or harm) too, of all repairs of the plan at once; null where
 --                       the error is unknown
--- Empty where a study lists no recovery or healing, or not beside `none`.
-SELECT model, calibration, task, metric, selector, removed, recovery, healing,
-    base_value, pruned_value, value, stderr, gain, gain_stderr, loss, loss_stderr,
+-- refused               selectors that have no plan for the calibration
+-- Empty where no variant with a repair or a healing was benchmarked on its own task or on general text.
+WITH tested AS (
+    SELECT *, bool_or(repair <> 'none' OR healing <> 'none') OVER (PARTITION BY model, calibration) AS is_repaired
+    FROM scores WHERE removed > 0 AND (own OR general_text)
+),
+without AS (
+    SELECT model, calibration, string_agg(DISTINCT selector, ',' ORDER BY selector) AS refused
+    FROM plans WHERE refused IS NOT NULL GROUP BY ALL
+)
+SELECT t.model, t.calibration, t.task, t.own, t.metric, t.selector, t.removed, t.repair, t.healing,
+    t.base_value, t.base_stderr, t.chance, r.pruned_value, t.value, t.stderr, gain, gain_stderr, loss, loss_stderr,
     CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,
-    certain(abs(gain), gain_stderr, 0, count(*) OVER plan) AS certain,
-    n_samples
-FROM repairs
-WHERE own
-WINDOW plan AS (PARTITION BY model, calibration, task, selector, removed)
-ORDER BY model, calibration, task, selector, removed, gain DESC, recovery, healing;
+    certain(abs(gain), gain_stderr, 0, count(gain) OVER plan) AS certain,
+    t.n_samples, w.refused
+FROM tested AS t
+LEFT JOIN repairs AS r USING (model, calibration, selector, removed, repair, healing, task)
+LEFT JOIN without AS w USING (model, calibration)
+WHERE is_repaired
+WINDOW plan AS (PARTITION BY t.model, t.calibration, t.task, t.selector, t.removed)
+ORDER BY t.model, t.calibration, t.task, t.selector, t.removed, gain DESC NULLS FIRST, t.repair, t.healing;

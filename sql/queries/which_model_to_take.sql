@@ -18,7 +18,7 @@ WITH told AS MATERIALIZED (
 ),
 asked AS (
     SELECT model, question, name, list_sort(list(DISTINCT removed)) AS sizes,
-        bool_and(recovery = 'none' AND healing = 'none') AS bare
+        bool_and(repair = 'none' AND healing = 'none') AS bare
     FROM told GROUP BY ALL
 ),
 tested AS (

@@ -5,4 +5,4 @@
 -- One row per model, size, selector and repair: own accuracy against perplexity of general text, with standard errors.
 -- best   whether no other pair of the size has both a higher accuracy and a lower perplexity
 -- Empty where no pruned variant was benchmarked both on its own task and on general text.
-SELECT * FROM frontier ORDER BY model, removed, selector, healing <> 'none', recovery <> 'none', recovery, healing;
+SELECT * FROM frontier ORDER BY model, removed, selector, healing <> 'none', repair <> 'none', repair, healing;

@@ -11,16 +11,16 @@
 -- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
 -- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
-    SELECT model, removed, recovery, healing, selector, rival,
+    SELECT model, removed, repair, healing, selector, rival,
         count(*) FILTER (p_holm < 0.05 AND difference > 0) AS better,
         count(*) FILTER (p_holm < 0.05 AND difference < 0) AS worse,
         count(*) FILTER (p_holm >= 0.05) AS undecided
     FROM comparisons WHERE task <> 'all' GROUP BY ALL
 )
-SELECT t.model, t.removed, t.recovery, t.healing, t.selector, t.rival,
+SELECT t.model, t.removed, t.repair, t.healing, t.selector, t.rival,
     CASE WHEN c.p_holm < 0.05 THEN if(c.difference > 0, t.selector, t.rival) END AS winner,
     c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples
 FROM tasks AS t
-LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, recovery, healing, selector, rival)
-ORDER BY t.model, t.healing <> 'none', t.recovery <> 'none', t.recovery, t.healing, t.removed,
-    t.selector <> 'accuracy', t.selector, t.rival;
+LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, repair, healing, selector, rival)
+ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,
+    t.selector <> 'accuracy', t.selector, t.rival, t.removed;

@@ -6,4 +6,4 @@
 -- own_kept, text_ratio   share of the base model's number on the own tasks; perplexity of general text by the base's
 -- Empty where nothing was benchmarked and nothing timed.
 FROM variants
-ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', recovery <> 'none', recovery, healing;
+ORDER BY model, removed > 0, calibration, selector, removed, healing <> 'none', repair <> 'none', repair, healing;

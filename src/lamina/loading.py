@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina import paths, seal
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
-from lamina.models import export, own_code
+from lamina.models.export import own_code
+from lamina.models.export import save as export
 from lamina.models.load import load_folder, load_model, load_tokenizer, on_device, placement
 from lamina.models.materialise import materialise
-from lamina.variant import FORM, Variant
+from lamina.store import checksum as seal
+from lamina.study import paths
+from lamina.study.variant import FORM, Variant
 
 
 def load(
@@ -26,14 +28,13 @@ def load(
     device_map: str | dict[str, Any] | None = None,
     load_in_4bit: bool = False,
     trust_remote_code: bool = False,
-    draft: bool = False,
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model for a notebook, in evaluation mode, with its tokenizer.
 
     Parameters
     ----------
     what : a folder with config.json (a model or an export), a model of the configuration by its name, or a variant
-        `model/calibration/selector/removed=n/recovery/healing`, whose files the workflow has made.
+        `model/calibration/selector/removed=n/repair/healing`, whose files the workflow has made.
     results : the workflow's folder of results, where names and variants are looked up.
     dtype : float32, bfloat16 or float16; `auto` takes the folder's own, and for a variant the configuration's.
     device : `cpu` or `cuda`; by default the first GPU if there is one.
@@ -41,8 +42,6 @@ def load(
     load_in_4bit : quantise the weights on loading with bitsandbytes. For folders only.
     trust_remote_code : whether Python code in the folder may run. An export need not be trusted: lamina compares its
         modeling file with its own and runs that.
-    draft : give the unpruned model with the variant as its `draft`, which shares its weights and writes ahead of it:
-        `model.generate(**inputs, assistant_model=model.draft)` gives what `model.generate(**inputs)` gives.
 
     Raises
     ------
@@ -53,17 +52,7 @@ def load(
         raise LaminaError("give device, or device_map or load_in_4bit, not both.")
     options = placement(device_map, load_in_4bit, dtype)
     folder = Path(what)
-    if draft and (device_map is not None or load_in_4bit):
-        raise LaminaError(
-            "a draft shares the weights of its base, which device_map and load_in_4bit place or change one model at a "
-            "time. Load the base so, and an export of the variant for assistant_model."
-        )
     if (folder / "config.json").is_file():
-        if draft:
-            raise LaminaError(
-                f"{folder} is a checkpoint, and its base is another. Load both, and give "
-                f'`generate(**inputs, assistant_model=lamina.load("{folder}")[0])` to the base; or name the variant.'
-            )
         own = not trust_remote_code and (folder / own_code.CODE).is_file()
         model = load_folder(
             folder, dtype, trust_remote_code, classes=own_code.classes(folder) if own else None, **options
@@ -73,8 +62,6 @@ def load(
         manifest = {"path": str(folder), "source": str(folder), "trust_remote_code": trust_remote_code}
         return model, load_tokenizer(manifest, model.config)
     manifest, variant = _find(str(what), Path(results))
-    if draft and variant is None:
-        raise LaminaError(f"'{what}' is the unpruned model. Name the variant that is to draft for it: {FORM}.")
     if load_in_4bit:
         whole = variant is None or variant.is_base
         remedy = (
@@ -83,7 +70,7 @@ def load(
         raise LaminaError(f"weights are quantised as they are read from a folder, and '{what}' is a name. {remedy}.")
     manifest |= {} if dtype == "auto" else {"dtype": dtype}
     on = torch.device("cpu") if options else on_device(device)
-    model = base = load_model(manifest, on)
+    model = load_model(manifest, on)
     if variant is not None:
         parts = assembly.read(variant, results)
         for record in (parts.plan or {}).get("donors", {}).values():
@@ -91,10 +78,6 @@ def load(
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
         # A model saved from a notebook must have an export's weights and code: a plain checkpoint would lose its patch.
         model.__dict__["save_pretrained"] = functools.partial(export.save, model)
-    if draft:
-        # Not registered as a module: the draft is no part of the base, and its parameters are the base's.
-        base.__dict__["draft"] = model
-        return base, load_tokenizer(manifest)
     return _spread(model, device_map), load_tokenizer(manifest)
 
 
@@ -141,7 +124,7 @@ def _or_export(variant: Variant, results: Path) -> str:
     """A hint at an export, where an export helps: only studies make repairs, trainings and searched plans."""
     selected = Path(paths.plan(variant.key, variant.removed, results)).parent.is_dir()
     searched = Path(paths.search(variant.key, results)).exists()
-    if not selected or searched or (variant.recovery, variant.healing) != ("none", "none"):
+    if not selected or searched or (variant.repair, variant.healing) != ("none", "none"):
         return ""
     return f", or run: make export VARIANT={variant}"
 

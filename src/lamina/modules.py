@@ -26,7 +26,7 @@ def load(name: str) -> ModuleType:
     if _declared is not None and name not in _declared:
         raise ModuleNotFoundError(
             f"this job loads {name} and does not name it, so that an edit of it would rerun nothing. Add it to "
-            "`modules` of the job's class in lamina.jobs."
+            "`modules` of the job's class in lamina.stages."
         )
     loaded.add(name)
     return importlib.import_module(name)

@@ -11,8 +11,8 @@ from snakemake.common import configfile
 
 from lamina.config import text
 from lamina.errors import LaminaError
-from lamina.workflow import failures
-from lamina.workflow.progress import LogHandler
+from lamina.runtime import failures
+from lamina.runtime.progress import LogHandler
 
 __all__ = ["LogHandler"]
 

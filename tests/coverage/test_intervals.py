@@ -5,7 +5,6 @@ asked leaves three. Samples are 20 to 600. Known to be short: at 20 samples of v
 σ = 1) 91 %. Known to be wider: rare answers, whose counts are whole, and Spearman's correlation.
 """
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +14,9 @@ from scipy.stats import rankdata
 from lamina.evaluation import paired_tests
 from lamina.evaluation.efficiency import _mean_ratio
 from lamina.evaluation.paired_tests import ratio_interval
-from lamina.relevance import accuracy, agreement, shrunk_accuracy
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
 from lamina.relevance.metric_agreement import compare
+from lamina.relevance.metrics import accuracy, agreement
 from lamina.relevance.statistics import bootstrap_weights, studentised
 from lamina.relevance.true_scores import true_correlation, true_variance_ratio
 
@@ -82,29 +81,6 @@ def test_accuracy_relevance(n: int, lost: float, won: float) -> None:
         low, high = accuracy.interval(few, Context(chance, "acc", seed=study))
         held.append(share(low, high, truth))
     assert enough(float(np.mean(held)), 400, most=1.0)
-
-
-@pytest.mark.parametrize("n", [50, 150, 600])
-@pytest.mark.parametrize("own", [0.0, 0.05])
-def test_shrunk_accuracy(n: int, own: float) -> None:
-    """Thirty units that lose as many answers as their sureness says, but for a part of their own."""
-    rng, held = np.random.default_rng(n), []
-    for study in range(60):
-        falls = rng.uniform(0, 0.3, 30)
-        truth = np.clip(falls + own * rng.normal(size=30), 0.0, 0.6)
-        right = rng.random(n) < 0.7
-        lost = (rng.random((30, n)) < truth[:, None] / 0.7) & right
-        # Scores of two choices whose softmax is .7 and falls.
-        sure = np.clip(0.7 - falls[:, None] + 0.2 * rng.normal(size=(30, n)), 0.02, 0.98)
-        sure = np.vstack([np.clip(0.7 + 0.2 * rng.normal(size=n), 0.02, 0.98), sure])
-        scores = np.stack([np.log(sure), np.log(1 - sure)], axis=-1)
-        answers = np.vstack([right, right & ~lost]).astype(float)
-        values = {"correct": answers, "correct_norm": answers, "choice_scores": scores, "nll": -scores[..., 0]}
-        values["choice_lengths"] = np.ones_like(scores)
-        columns = Columns(tuple(map(str, range(30))), values, np.full(31, n))
-        low, high = shrunk_accuracy.interval(columns, Context(0.0, "acc", seed=study))
-        held.append(share(low, high, truth / 0.7))
-    assert enough(float(np.mean(held)), 1800, 0.92, 0.98)
 
 
 @pytest.mark.parametrize("n", [20, 100, 600])
@@ -218,18 +194,6 @@ def test_latency(repeats: int, outliers: float) -> None:
         low, high = ratio_interval(mean, error, repeats)
         held.append(low <= 0.8 <= high)
     assert enough(float(np.mean(held)), 2000, most=0.97 if outliers == 0 else 1.0)
-
-
-@pytest.mark.parametrize("tasks", [3, 7])
-def test_over_tasks(tasks: int) -> None:
-    file = Path(__file__).parents[2] / "benchmarks/repair_tables.py"
-    spec = importlib.util.spec_from_file_location("repair_tables", file)
-    assert spec is not None and spec.loader is not None
-    tables = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tables)
-    means = np.random.default_rng(tasks).normal(0.1, 0.05, (4000, tasks))
-    ends = np.array([tables.over_tasks(each) for each in means])
-    assert enough(share(ends[:, 0], ends[:, 1], 0.1), 4000)
 
 
 @pytest.mark.parametrize("draws", [2, 3, 10, 30])

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.store import parquet as store
 from lamina.tables.answers import rows
 from tests.unit.plausible_tables import VIEWS, write_tables
 
 pytestmark = pytest.mark.coverage
 KEEP, TRIED, Z95 = 0.95, 35, 1.959964
-BASE = dict(calibration="none", selector="none", removed=0, recovery="none", healing="none")
+BASE = dict(calibration="none", selector="none", removed=0, repair="none", healing="none")
 CUT = BASE | dict(removed=2)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lamina.models import donors, remembered
+from lamina.models import donors
 from tests.device import world
 from tests.device.pretended import Machine, pretended
 from tests.device.stages import STAGES
@@ -14,12 +14,6 @@ from tests.device.world import World
 Made = Callable[..., World]
 OnHost = Callable[..., Any]
 OnDevices = Callable[..., tuple[Any, Machine]]
-
-
-@pytest.fixture(autouse=True)
-def no_run(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered of a model, so that each stage proves what it needs."""
-    monkeypatch.setattr(remembered, "FOLDER", tmp_path_factory.mktemp("no-run") / ".snakemake" / "models")
 
 
 @pytest.fixture(scope="session")

@@ -12,35 +12,36 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 
 import lamina
-from lamina.config import healings, recoveries, selectors
-from lamina.config.benchmarks import Drafts, Efficiency, Generate
+from lamina.config import healings, repairs, selectors
+from lamina.config.benchmarks import Efficiency, Generate
 from lamina.config.diagnoses import Fit, Patching, Probe, Variance, Void
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
 from lamina.diagnosis import fit, patching, probe, variance, void
-from lamina.evaluation import drafts, efficiency, perplexity
+from lamina.engine import capture, residuals, weights
+from lamina.engine import memory as room
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
+from lamina.evaluation import efficiency, perplexity
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together, candidate
 from lamina.healing import full, lora
 from lamina.healing.training import Source as Training
-from lamina.models import donors, export
+from lamina.models import donors
 from lamina.models.boundary import Patch
+from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.passes import coalitions, residuals, weights
-from lamina.recovery import check, fit_rows, patch, protocol, refit, shared, weighing
-from lamina.recovery.protocol import Fitted, Source
-from lamina.resume import Progress
-from lamina.search import contest, exact, looped, race
-from lamina.search.evaluator import Evaluator
-from lamina.search.growing import Growing
-from lamina.search.losses import loss_of
-from lamina.search.trials import Trials
-from lamina.streams import capture
-from lamina.sweep import engine, room
-from lamina.sweep.candidates import CURRENT, Candidate
+from lamina.repair import check, fit_rows, patch, protocol, refit, shared, weighing
+from lamina.repair.protocol import Fitted, Source
+from lamina.selection import exact, looped, race
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.growing import Growing
+from lamina.selection.losses import loss_of
+from lamina.selection.trials import Trials, run
+from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
 
 Stage = Callable[[World], Any]
@@ -99,12 +100,6 @@ def sweep_fit(world: World) -> Any:
     return residuals.rows(world.model(), world.samples, ["0", "2"], ["1"], "fit", world.tokens)
 
 
-@stage("shapley", "presence")
-def sweep_coalitions(world: World, metric: str) -> Any:
-    told = {"options": {"value": "perplexity"}, "score": "acc", "seed": 0}
-    return coalitions.rows(world.model(), world.calibration, UNITS, [], metric, told, world.tokens)
-
-
 @stage("exact", "race")
 def sweep_budget(world: World, budget: str) -> Any:
     candidates = [Candidate(frozenset({unit})) for unit in UNITS]
@@ -117,13 +112,13 @@ def sweep_budget(world: World, budget: str) -> Any:
 
 @stage()
 def sweep_looped(world: World) -> Any:
-    model, options = world.model(), recoveries.read({"method": "ghost", "bias": True})
+    model, options = world.model(), repairs.read({"method": "ghost", "bias": True})
     wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
-    repairs = looped.fitted(
+    fitted = looped.fitted(
         model, [Source([sample.sequence() for sample in world.samples])], wanted.values(), options, 0
     )
     with engine.opened(model, world.samples, world.tokens) as session:
-        looped.Looped(session, repairs).measure(range(len(world.samples)), wanted)
+        looped.Looped(session, fitted).measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 
 
@@ -138,19 +133,20 @@ def sweep_donors(world: World) -> Any:
     return session.scores.rows(wanted)
 
 
-@stage("beam", "evolutionary")
-def search_plans(world: World, strategy: str) -> Any:
-    model, told = world.model(), {"generations": 1, "offspring": 3} if strategy == "evolutionary" else {"width": 2}
-    options = selectors.read({"strategy": strategy, "metric": "perplexity", **told})
+@stage()
+def search_plans(world: World) -> Any:
+    model = world.model()
+    told = {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
+    options = selectors.read(told)
     seen, held_back = np.arange(7), np.arange(7, len(world.samples))
     source = [Source([world.samples[number].sequence() for number in seen])]
-    ghost = recoveries.read({"method": "ghost", "ridge": 0.01})
+    ghost = repairs.read({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
         growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
-        asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
+        asked = Evaluator(looped.Looped(session, growing.fitted), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
-        found = contest.run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
+        found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
     return [{size: sorted(end.removed) for size, end in found.sets.items()}, found.losses, list(found.rows)]
 
 
@@ -167,8 +163,8 @@ REPAIRS: dict[str, dict[str, Any]] = {
 
 
 def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> tuple[dict[Any, Fitted], list[Any]]:
-    """The repairs of the plan's runs, and what table `patches` says of them."""
-    options = recoveries.read(settings)
+    """The fitted of the plan's runs, and what table `patches` says of them."""
+    options = repairs.read(settings)
     method, sources = protocol.method(options.method), [Source(world.texts)]
     fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, RUNS, options, 0)}
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
@@ -192,15 +188,15 @@ def fit_patch(world: World, name: str) -> Any:
 
 @stage()
 def fit_runs(world: World) -> Any:
-    """All recoveries that can share a pass."""
-    options = {name: recoveries.read(settings) for name, settings in REPAIRS.items()}
+    """All repairs that can share a pass."""
+    options = {name: repairs.read(settings) for name, settings in REPAIRS.items()}
     asked = {name: shared.Wanted(each, frozenset(RUNS)) for name, each in options.items() if each.one_pass}
     return [[*key, facts] for *key, _, facts in shared.fitted(world.model(), [Source(world.texts)], asked, 0)]
 
 
 @stage()
 def fit_patch_refit(world: World) -> Any:
-    model, options = world.model(), recoveries.read({"method": "ghost", "refit": True})
+    model, options = world.model(), repairs.read({"method": "ghost", "refit": True})
     fits, behind = refit.fit(model, [Source(world.texts)], RUNS, options, 0)
     variant = materialise(model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()})
     method = protocol.method("ghost")
@@ -213,7 +209,7 @@ def fit_patch_refit(world: World) -> Any:
 
 @stage()
 def fit_patch_auto_weight(world: World) -> Any:
-    options = recoveries.read({"method": "ghost", "data": {"own": 1, "other": "auto"}})
+    options = repairs.read({"method": "ghost", "data": {"own": 1, "other": "auto"}})
     other = calibrations.build([sample for sample in world.samples if sample.kind == "text"] * 3, 64)
     read = {"words": world.calibration, "other": other}
     groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
@@ -311,19 +307,7 @@ def benchmark_efficiency(world: World) -> Any:
     return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
 
 
-_TIMED = ("latency", "tokens_per_second", "device", "cost", "verification", "break_even", "speedup", "peak_memory")
-
-
-@stage()
-def benchmark_drafts(world: World) -> Any:
-    model = world.model()
-    fitted, _ = repaired(model, world, REPAIRS["ghost"])
-    asked, options = (
-        [list(text[:5]) for text in world.texts[:2]],
-        Drafts(text="x", prompt=5, tokens=4, draft=2),
-    )
-    rows = drafts.measure(model, [({}, materialise(model, PLAN, fitted))], asked, options)
-    return [{key: value for key, value in row.items() if not key.startswith(_TIMED)} for row in rows]
+_TIMED = ("latency", "tokens_per_second", "device", "peak_memory")
 
 
 @stage("variance", "fit", "void")

@@ -17,14 +17,15 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
 from lamina.healing import lora
-from lamina.models import export, proof
+from lamina.models import check as proof
 from lamina.models.boundary import Patch
+from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.sweep import engine
-from lamina.variant import Variant
+from lamina.study.variant import Variant
 from tests.families.configurations import DEPTH, VOCABULARY
 
 TRIALS = ("sweep", "halves", "patch", "healing", "export", "cache", "generation")
@@ -191,7 +192,7 @@ def exported(model: PreTrainedModel, folder: Path, units: list[str] | None = Non
     (folder / "base").mkdir(exist_ok=True)
     patches = {boundary: patch} if patch else None
     close(logits(materialise(model, {"units": units}, patches), ids), wanted, "cut:")
-    export.export(model, source(folder / "base", units, recovery="ghost" if patch else "none"), folder / "out", patches)
+    export.export(model, source(folder / "base", units, repair="ghost" if patch else "none"), folder / "out", patches)
     back = AutoModelForCausalLM.from_pretrained(
         folder / "out", dtype="auto", trust_remote_code=patch is not None
     ).eval()

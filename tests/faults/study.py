@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project, copy_project
 from tests.slurm.tables import differences
 

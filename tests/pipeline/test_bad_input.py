@@ -9,7 +9,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project, copy_project
 from tests.unit import tiny
 
@@ -32,7 +32,7 @@ def study(**changes: dict) -> dict:
         "models": {"reference": {"source": "resources/reference"}},
         "calibrations": {"facts": {"task": "microworld_facts", "limit": 40}},
         "selectors": {"accuracy": {"metric": "accuracy"}},
-        "recoveries": {"ghost": {"method": "ghost"}},
+        "repairs": {"ghost": {"method": "ghost"}},
         "benchmarks": {"tasks": {"microworld_facts": {"limit": 40}}},
         "studies": {
             "prune": {
@@ -40,7 +40,7 @@ def study(**changes: dict) -> dict:
                 "calibrations": ["facts"],
                 "selectors": ["accuracy"],
                 "removed": [1],
-                "recoveries": ["none", "ghost"],
+                "repairs": ["none", "ghost"],
             }
         },
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project, copy_project
 
 

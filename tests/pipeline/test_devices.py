@@ -14,9 +14,9 @@ KEYS = {
     "activations": "layer, span",
     "sweeps": "selector, removed, unit, sample",
     "relevance": "selector, removed, metric, unit",
-    "patches": "selector, removed, recovery, boundary",
+    "patches": "selector, removed, repair, boundary",
     "diagnoses": "diagnosis, layer, measure",
-    "benchmarks": "selector, removed, recovery, task, metric",
+    "benchmarks": "selector, removed, repair, task, metric",
 }
 VARIANT = "reference/recall/accuracy/removed=1/ghost/none"
 
@@ -27,7 +27,7 @@ def divided(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Proj
     project = copy_project(tmp_path_factory.mktemp("divided"), "tests/configs/tiny.yaml")
     config = yaml.safe_load(project.config.read_text())
     config["calibrations"] = {"recall": config["calibrations"]["recall"]}
-    del config["studies"]["heal"], config["benchmarks"]["perplexity"], config["benchmarks"]["drafts"]
+    del config["studies"]["heal"], config["benchmarks"]["perplexity"]
     config["studies"]["maps"] |= {"calibrations": ["recall"], "metrics": ["accuracy", "cosine"]}
     config["studies"]["prune"] |= {
         "calibrations": ["recall"],
@@ -73,7 +73,7 @@ def _same(keys: str, one: str, other: str) -> str:
 
 
 def test_sizes_are_measured_and_the_export_is_complete(divided: Project) -> None:
-    rows = divided.query("SELECT parameters_ratio, latency_ms FROM efficiency ORDER BY removed, recovery")
+    rows = divided.query("SELECT parameters_ratio, latency_ms FROM efficiency ORDER BY removed, repair")
     assert len(rows) == 2 and all(0 < ratio < 1 and latency > 0 for ratio, latency in rows)
     folder = divided.folder / f"results/exports/{VARIANT}"
     assert json.loads((folder / "config.json").read_text())["num_hidden_layers"] == 11

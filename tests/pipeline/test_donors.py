@@ -66,6 +66,6 @@ def test_a_layer_that_a_sibling_has_better_is_taken_and_named_everywhere(finishe
     recipe = yaml.safe_load((folder / "mergekit.yaml").read_text())
     models = {part["sources"][0]["model"] for part in recipe["slices"]}
     assert models == {"resources/reference", "sibling"} or any("little" in unit for unit in swaps)
-    searched = plan(finished, "beam")
+    searched = plan(finished, "evolved")
     assert any(unit.endswith(".@other") for unit in searched["units"]) and set(searched["donors"]) == {"other"}
     assert parse_jobs(finished.run("-n", "benchmark").stdout) == []

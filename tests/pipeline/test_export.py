@@ -34,7 +34,7 @@ def test_an_export_is_the_variant_that_was_benchmarked(finished: Project, varian
 
 def test_a_patch_that_no_study_fits_is_explained(finished: Project) -> None:
     done = finished.run("-n", "results/exports/reference/recall/accuracy/removed=3/ghost/none", check=False)
-    assert done.returncode and "no study fits recovery 'ghost' to removed=3" in done.stdout
+    assert done.returncode and "no study fits repair 'ghost' to removed=3" in done.stdout
 
 
 @pytest.mark.parametrize(

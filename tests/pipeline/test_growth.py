@@ -16,13 +16,13 @@ FIGURE = '''"""A made-up figure."""
 
 from matplotlib.figure import Figure
 
-from lamina.figures import style
+from lamina.report.figures import style
 
 TITLE = "Made up"
 PLACE = 99
-TABLES = ("models",)
+TABLES = ("activations", "models")
 ABOUT = "Nothing."
-QUERIES = ("which_models_were_studied",)
+QUERIES = ("which_runs_barely_turn_the_stream",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -57,33 +57,33 @@ def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Pr
 
 
 def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "recovery", "ghost")
+    add_twin(restored, "repair", "ghost")
     add_class(
         restored,
-        "recoveries",
-        'class MadeUp(Recovery):\n    """Made up."""\n\n    method: Literal["made_up"] = "made_up"\n'
+        "repairs",
+        'class MadeUp(Repair):\n    """Made up."""\n\n    method: Literal["made_up"] = "made_up"\n'
         '    strength: float = option("Made up.", 1.0)\n',
     )
     assert restored.stale() == []
     change = {
-        "recoveries": {"new": {"method": "made_up"}},
-        "studies": {"prune": {"recoveries": ["none", "ghost", "new"]}},
+        "repairs": {"new": {"method": "made_up"}},
+        "studies": {"prune": {"repairs": ["none", "ghost", "new"]}},
     }
     restored.configure(change)
     jobs = restored.stale()
-    assert of(jobs, "fit_patch", "recovery") == {"new"}
+    assert of(jobs, "fit_patch", "repair") == {"new"}
     assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
 
 
-def test_a_recovery_that_could_share_a_pass_reruns_no_other_fit(restored: Project) -> None:
+def test_a_repair_that_could_share_a_pass_reruns_no_other_fit(restored: Project) -> None:
     """The file of the shared pass stays as it is; the new one makes a pass of its own."""
     change = {
-        "recoveries": {"new": {"method": "linearpatch"}},
-        "studies": {"prune": {"recoveries": ["none", "ghost", "new"]}},
+        "repairs": {"new": {"method": "linearpatch"}},
+        "studies": {"prune": {"repairs": ["none", "ghost", "new"]}},
     }
     restored.configure(change)
     jobs = restored.stale()
-    assert of(jobs, "fit_patch", "recovery") == {"new"}
+    assert of(jobs, "fit_patch", "repair") == {"new"}
     assert not rules(jobs) & {"fit_runs", "sweep_units", "prune_step", "heal_variant"}
 
 
@@ -130,7 +130,7 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
 @pytest.mark.parametrize(
     ("section", "anchor"),
     [
-        ("recoveries", '    method: Literal["ghost"] = "ghost"\n'),
+        ("repairs", '    method: Literal["ghost"] = "ghost"\n'),
         ("healings", '    method: Literal["lora"] = "lora"\n'),
         ("selectors", '    strategy: Literal["iterative"] = "iterative"\n'),
         ("calibrations", "    split: Split = split_option()\n"),
@@ -139,15 +139,6 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
 def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str, anchor: str) -> None:
     line = '    made_up: int = option("Made up.", 3)\n'
     restored.edit(f"src/lamina/config/{section}.py", anchor, anchor + line)
-    assert restored.stale() == []
-
-
-def test_another_default_reruns_the_jobs_that_took_the_earlier_one(restored: Project) -> None:
-    file, anchor = "src/lamina/config/recoveries.py", '    method: Literal["ghost"] = "ghost"\n'
-    restored.edit(file, '"Whether the operator has a bias (is affine).", False', '"Whether it has a bias.", True')
-    restored.edit(file, anchor, f'    EARLIER = {{"bias": False}}\n\n{anchor}')
-    assert of(restored.stale(), "fit_patch", "recovery") == {"ghost"}
-    restored.configure({"recoveries": {"ghost": {"bias": False}}})
     assert restored.stale() == []
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lamina.jobs.gather_sweep import GatherSweep
-from lamina.jobs.job import Job
-from lamina.preflight.load import load
-from lamina.workflow import digest
+from lamina.runtime import fingerprint as digest
+from lamina.stages.gather_sweep import GatherSweep
+from lamina.stages.job import Job
+from lamina.study.load import load
 from tests.pipeline.project import Project, parse_jobs
 from tests.unit.scripts import place
 from tests.unit.test_job import kinds
@@ -52,7 +52,7 @@ FACTS = {"study": "tiny", "files": "tiny.yaml", "started": "never", "form": "aut
 
 def jobs_of(project: Project) -> list[Job]:
     """One job of the finished study for every rule and set of modules that it loads by name."""
-    known = {kind.rule(): kind for kind in kinds() if kind.__module__.startswith("lamina.jobs.")}
+    known = {kind.rule(): kind for kind in kinds() if kind.__module__.startswith("lamina.stages.")}
     config = load(yaml.safe_load(project.config.read_text()), project.folder)
     found: dict[Any, Job] = {}
     for job in parse_jobs(project.run("-n", "--forceall").stdout):

@@ -65,13 +65,13 @@ def test_a_selector_reads_general_text_beside_its_own_under_its_own_plans(looped
 def test_a_weight_that_is_left_open_is_chosen_and_told(looped: Project) -> None:
     rows = looped.query(
         "SELECT auto_weight, general_loss, general_loss_before, general_kept, n_general FROM patches "
-        "WHERE recovery = 'kept'"
+        "WHERE repair = 'kept'"
     )
     assert rows and all(row[3] == (row[1] <= row[2] + 0.02) and row[4] == 4 for row in rows)
-    assert looped.query("SELECT count(*) FROM patches WHERE recovery = 'ghost' AND auto_weight IS NOT NULL") == [(0,)]
+    assert looped.query("SELECT count(*) FROM patches WHERE repair = 'ghost' AND auto_weight IS NOT NULL") == [(0,)]
 
 
-def test_an_option_of_the_recovery_reruns_the_sweeps_that_have_it_in_the_loop(looped: Project) -> None:
+def test_an_option_of_the_repair_reruns_the_sweeps_that_have_it_in_the_loop(looped: Project) -> None:
     config = looped.folder / "other.yaml"
     config.write_text(looped.config.read_text().replace("{method: ghost}", "{method: ghost, bias: true}"))
     stale = {job.wildcards["selector"] for job in looped.stale(config) if job.rule == "sweep_units"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import ROOT
 
 pytestmark = pytest.mark.studies
@@ -27,10 +27,10 @@ CONFIG = """
 models: {{mine: {{source: {root}/resources/reference, dtype: float32}}}}
 calibrations: {{own: {{choices: questions.jsonl}}}}
 selectors: {{accuracy: {{metric: accuracy, strategy: one_shot}}}}
-recoveries: {{ghost: {{method: ghost}}}}
+repairs: {{ghost: {{method: ghost}}}}
 benchmarks: {{tasks: {{test: {{choices: test.jsonl}}}}}}
 studies:
-  prune: {{models: [mine], calibrations: [own], selectors: [accuracy], removed: [1], recoveries: [none, ghost]}}
+  prune: {{models: [mine], calibrations: [own], selectors: [accuracy], removed: [1], repairs: [none, ghost]}}
 """
 
 
@@ -47,5 +47,5 @@ def test_a_workflow_of_another_folder_uses_lamina_as_a_module(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "own" in (tmp_path / "results/report.html").read_text()
-    variants = store.read(tmp_path / "results/tables/benchmarks.parquet")["recovery"].to_pylist()
+    variants = store.read(tmp_path / "results/tables/benchmarks.parquet")["repair"].to_pylist()
     assert {"none", "ghost"} <= set(variants)

@@ -76,7 +76,7 @@ def test_every_layer_of_so_small_a_model_matters(stories: Project) -> None:
 def test_removing_layers_hurts_and_more_layers_hurt_more(stories: Project) -> None:
     rows = stories.query(
         """SELECT model, removed, min(value) FROM benchmarks
-           WHERE metric = 'perplexity' AND recovery = 'none' GROUP BY ALL ORDER BY ALL""",
+           WHERE metric = 'perplexity' AND repair = 'none' GROUP BY ALL ORDER BY ALL""",
     )
     for model in ("tiny1m", "stories260k"):
         values = [value for name, _, value in rows if name == model]
@@ -87,7 +87,7 @@ def test_the_ghost_patch_lowers_perplexity(stories: Project) -> None:
     rows = stories.query(
         """SELECT a.value, b.value FROM benchmarks a JOIN benchmarks b
            USING (model, calibration, selector, removed, healing, task, metric)
-           WHERE metric = 'perplexity' AND a.recovery = 'none' AND b.recovery = 'ghost' AND removed = 1""",
+           WHERE metric = 'perplexity' AND a.repair = 'none' AND b.repair = 'ghost' AND removed = 1""",
     )
     assert rows and all(patched < pruned for pruned, patched in rows)
 

@@ -3,7 +3,7 @@
 import duckdb
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project
 
 
@@ -22,15 +22,14 @@ GRAINS = {
     "sweeps": "model, calibration, selector, removed, unit, sample",
     "relevance": "model, calibration, selector, removed, metric, unit",
     "plans": "model, calibration, selector, removed, unit",
-    "patches": "model, calibration, selector, removed, recovery, healing, boundary",
-    "training": "model, calibration, selector, removed, recovery, healing, step",
-    "benchmarks": "model, calibration, selector, removed, recovery, healing, task, metric",
-    "benchmark_samples": "model, calibration, selector, removed, recovery, healing, task, metric, sample",
+    "patches": "model, calibration, selector, removed, repair, healing, boundary",
+    "training": "model, calibration, selector, removed, repair, healing, step",
+    "benchmarks": "model, calibration, selector, removed, repair, healing, task, metric",
+    "benchmark_samples": "model, calibration, selector, removed, repair, healing, task, metric, sample",
     "agreements": "model, component, metric, statistic, calibrations",
     "dissociations": "model, calibration, rival, unit",
-    "comparisons": "model, calibration, task, removed, recovery, healing, selector, rival",
-    "efficiency": "model, calibration, selector, removed, recovery, healing",
-    "drafts": "model, calibration, selector, removed, recovery, healing, decoding",
+    "comparisons": "model, calibration, task, removed, repair, healing, selector, rival",
+    "efficiency": "model, calibration, selector, removed, repair, healing",
 }
 
 
@@ -47,7 +46,7 @@ def test_the_report_is_one_self_contained_file(finished: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency", "drafts"]
+    "folder", ["sweeps", "relevance", "activations", "patches", "adapters", "benchmarks", "efficiency"]
 )
 def test_every_measured_file_names_its_code_and_settings(finished: Project, folder: str) -> None:
     files = sorted((finished.folder / "results" / folder).rglob("*.parquet"))

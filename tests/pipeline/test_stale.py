@@ -11,7 +11,7 @@ REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
 COMPARING = {"compare_metrics", "compare_tasks", "compare_selectors"}
 GATHERING = REPORTING | COMPARING | {"gather_table", "gather_jobs", "build_database", "plot_figure"}
 # Their jobs measure all variants of a model, whatever the calibration.
-WHOLE_MODEL = {"benchmark_efficiency", "benchmark_drafts"}
+WHOLE_MODEL = {"benchmark_efficiency"}
 LOADING = {
     *("capture_activations", "sweep_units", "fit_patch", "heal_variant"),
     *("benchmark_task", "benchmark_perplexity", *WHOLE_MODEL),
@@ -61,20 +61,20 @@ def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(restored: Project
 
 def test_an_option_that_is_written_out_with_its_default_reruns_nothing(restored: Project) -> None:
     change = {
-        "recoveries": {"ghost": {"ridge": "validated", "bias": False}},
+        "repairs": {"ghost": {"ridge": "validated", "bias": False}},
         "selectors": {"cosine": {"budget": "full"}},
     }
     restored.configure(change)
     assert restored.stale() == []
 
 
-def test_a_new_option_of_a_recovery_reruns_its_patches_and_what_follows(restored: Project) -> None:
-    restored.configure({"recoveries": {"ghost": {"bias": True}}})
+def test_a_new_option_of_a_repair_reruns_its_patches_and_what_follows(restored: Project) -> None:
+    restored.configure({"repairs": {"ghost": {"bias": True}}})
     jobs = restored.stale()
     assert rules(jobs) - GATHERING == {
         *("fit_patch", "heal_variant", "benchmark_task", "benchmark_perplexity", *WHOLE_MODEL)
     }
-    assert of(jobs, "heal_variant", "recovery") == {"ghost"}
+    assert of(jobs, "heal_variant", "repair") == {"ghost"}
 
 
 def test_another_way_of_scoring_reruns_plans_and_no_sweep_of_the_base(restored: Project) -> None:
@@ -99,7 +99,7 @@ def test_a_diagnosis_adds_its_job_and_a_table(restored: Project) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/recovery/ghost.py", "src/lamina/sweep/engine.py", "src/lamina/tables/store.py"),
+        *("src/lamina/repair/methods/ghost.py", "src/lamina/engine/sweep.py", "src/lamina/store/parquet.py"),
         *("workflow/scripts/sweep_units.py", "workflow/scripts/gather_table.py", "src/lamina/models/surgery.py"),
     ],
 )
@@ -111,8 +111,8 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/errors.py", "src/lamina/variant.py", "src/lamina/preflight/load.py"),
-        *("src/lamina/paths.py", "src/lamina/search/race.py", "src/lamina/search/deepest.py"),
+        *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/study/load.py"),
+        *("src/lamina/study/paths.py", "src/lamina/selection/race.py", "src/lamina/selection/strategies/deepest.py"),
     ],
 )
 def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, file: str) -> None:
@@ -121,12 +121,12 @@ def test_what_computes_no_number_of_the_study_reruns_nothing(restored: Project, 
     assert restored.stale() == []
 
 
-def test_editing_a_recovery_reruns_its_patches_and_what_follows(restored: Project) -> None:
-    restored.add("src/lamina/recovery/ghost.py", EDIT)
+def test_editing_a_repair_reruns_its_patches_and_what_follows(restored: Project) -> None:
+    restored.add("src/lamina/repair/methods/ghost.py", EDIT)
     jobs = restored.stale()
     assert {"fit_patch", "benchmark_task"} <= rules(jobs)
     assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "prepare_calibration"}
-    assert of(jobs, "heal_variant", "recovery") == {"ghost"}
+    assert of(jobs, "heal_variant", "repair") == {"ghost"}
 
 
 def test_editing_a_healing_reruns_adapters_and_their_benchmarks(restored: Project) -> None:
@@ -138,14 +138,14 @@ def test_editing_a_healing_reruns_adapters_and_their_benchmarks(restored: Projec
 
 
 def test_editing_a_strategy_reruns_its_plans_and_what_follows(restored: Project) -> None:
-    restored.add("src/lamina/search/iterative.py", EDIT)
+    restored.add("src/lamina/selection/strategies/iterative.py", EDIT)
     jobs = restored.stale()
     assert {"prune_step", "fit_patch", "benchmark_task"} <= rules(jobs)
     assert not {s for s in of(jobs, "sweep_units", "selector") if s.startswith("base/")}
 
 
 def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/relevance/cosine.py", EDIT)
+    restored.add("src/lamina/relevance/metrics/cosine.py", EDIT)
     jobs = restored.stale()
     assert of(jobs, "prune_step", "selector") == {"cosine"}
     assert of(jobs, "fit_patch", "selector") == {"cosine"}
@@ -153,7 +153,7 @@ def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -
 
 
 def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restored: Project) -> None:
-    restored.add("src/lamina/relevance/perplexity.py", EDIT)
+    restored.add("src/lamina/relevance/metrics/perplexity.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING | {"score_relevance"} and "score_relevance" in rules(jobs)
     assert of(jobs, "gather_table", "table") == {"relevance"}
@@ -178,7 +178,7 @@ def test_a_new_view_reruns_figures_and_the_report(restored: Project) -> None:
 
 
 def test_editing_a_figure_redraws_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/figures/training_curves.py", EDIT)
+    restored.add("src/lamina/report/figures/training_curves.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) == REPORTING - {"collect_facts"} | {"plot_figure"}
     assert of(jobs, "plot_figure", "figure") == {"training_curves"}

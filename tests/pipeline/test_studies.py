@@ -15,8 +15,8 @@ from tests.pipeline.project import ROOT, SHARED, Project, copy_project, parse_jo
 pytestmark = pytest.mark.studies
 
 PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers", "minitron")
-KINDS = ("pruning_dynamics", "training_dynamics", "calibration_size", "cost_of_metrics", "cross_task_graph")
-DEEPER = ("angular_rows", "healed_curves")
+KINDS = ("relevance_maps", "calibration_size", "cost_of_metrics", "cross_task")
+DEEPER = ("angular_triangle", "training_curves")
 STEPS = (("accuracy", 1), ("base", 0))
 
 
@@ -63,7 +63,7 @@ def test_a_series_of_checkpoints_is_a_model_each_in_order_of_training(studied: P
     assert {model for (model,) in seen} == {"reference", "trained-2", "trained-30"}
 
 
-def test_what_pruning_dynamics_shows_was_measured_at_every_step(studied: Project) -> None:
+def test_relevance_was_measured_at_every_step_of_a_removal(studied: Project) -> None:
     rows = studied.query(
         "SELECT calibration, selector, removed, count(*) FROM relevance WHERE metric = 'accuracy' "
         "AND model = 'reference' GROUP BY ALL ORDER BY ALL"
@@ -97,7 +97,7 @@ def test_studies_of_models_that_others_trained(tmp_path: Path) -> None:
     for study in config["studies"].values():
         study["models"] = list(names)
     project.config.write_text(yaml.safe_dump(config))
-    shown = ("pruning_dynamics", "calibration_size", *DEEPER)
+    shown = ("relevance_maps", "calibration_size", *DEEPER)
     project.run("--", *(f"results/figures/{name}.svg" for name in shown))
     for name in shown:
         assert (project.folder / f"results/figures/{name}.svg").read_text().count('id="axes_') > 0, name

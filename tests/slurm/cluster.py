@@ -31,7 +31,6 @@ HASTE = [
             "benchmark_task",
             "benchmark_perplexity",
             "benchmark_efficiency",
-            "benchmark_drafts",
         )
     ),
 ]

@@ -4,9 +4,9 @@ import math
 from pathlib import Path
 from typing import Any
 
-from lamina.tables import store
+from lamina.store import parquet as store
 
-# Measured times and memory differ from run to run; what remains of `efficiency` and `drafts` is counted.
+# Measured times and memory differ from run to run; what remains of `efficiency` is counted.
 TIMED = {
     "latency_ms",
     "latency_ratio",
@@ -16,7 +16,6 @@ TIMED = {
     "tokens_per_second_ratio_stderr",
     "peak_memory_bytes",
     "peak_memory_ratio",
-    *("cost", "cost_stderr", "verification", "verification_stderr", "break_even", "speedup", "speedup_stderr"),
 }
 NEAR_TIE = 1e-4
 

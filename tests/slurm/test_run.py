@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.pipeline.project import Project
 from tests.slurm.cluster import Clone, clone
 from tests.slurm.tables import differences
@@ -22,7 +22,6 @@ GPU_STAGES = (
     "benchmark_task",
     "benchmark_perplexity",
     "benchmark_efficiency",
-    "benchmark_drafts",
 )
 
 

@@ -2,7 +2,9 @@
 
 import importlib
 
-from lamina.declared import declared
+from lamina.registry import declared
 
-PLACES = declared("lamina.figures", "PLACE")
-FIGURES = {name: importlib.import_module(f"lamina.figures.{name}") for name in sorted(PLACES, key=PLACES.__getitem__)}
+PLACES = declared("lamina.report.figures", "PLACE")
+FIGURES = {
+    name: importlib.import_module(f"lamina.report.figures.{name}") for name in sorted(PLACES, key=PLACES.__getitem__)
+}

@@ -7,17 +7,17 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from lamina.reporting import database
+from lamina.report import database
 from tests.unit.plausible_tables import VIEWS, write_tables
 
-BASE = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
 Documents = Mapping[
     str, np.ndarray
 ]  # by task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token
 
 
-def variant(calibration: str, selector: str = "s", removed: int = 1, recovery: str = "none") -> dict[str, Any]:
-    return BASE | dict(calibration=calibration, selector=selector, removed=removed, recovery=recovery)
+def variant(calibration: str, selector: str = "s", removed: int = 1, repair: str = "none") -> dict[str, Any]:
+    return BASE | dict(calibration=calibration, selector=selector, removed=removed, repair=repair)
 
 
 def measured(key: Mapping[str, Any], found: Documents) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from lamina.evaluation.paired_tests import compared
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.store import parquet as store
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"
 MICROWORLD = ("recall", "facts", "hops", "addition", "comparison", "boolean", "sorting")
@@ -65,7 +65,7 @@ def write_study(
         tasks = [f"microworld_{name}" for name in calibrations]
         difficulty = {task: rng.random(n_test) for task in tasks}
         base = {task: rng.uniform(0.75, 0.98) for task in tasks}
-        none = dict(model=model, calibration="none", selector="none", removed=0, recovery="none", healing="none")
+        none = dict(model=model, calibration="none", selector="none", removed=0, repair="none", healing="none")
         _benchmark(data, none, base, difficulty, 12.0, rng)
         timed: set[tuple[int, str, int]] = set()
         for calibration in calibrations:
@@ -95,9 +95,9 @@ def write_study(
                     repairs = [("none", "none"), ("ghost", "none")]
                     if removed == healed and selector in ("accuracy", "cosine"):
                         repairs += [("none", "lora"), ("ghost", "lora")]
-                    for recovery, healing in repairs:
-                        variant = key | dict(recovery=recovery, healing=healing)
-                        kept = 1 - (recovery == "ghost") * 0.3 - (healing == "lora") * 0.4
+                    for repair, healing in repairs:
+                        variant = key | dict(repair=repair, healing=healing)
+                        kept = 1 - (repair == "ghost") * 0.3 - (healing == "lora") * 0.4
                         own = f"microworld_{calibration}"
                         value = {
                             task: max(
@@ -108,11 +108,10 @@ def write_study(
                         }
                         _benchmark(data, variant, value, difficulty, 12 + 6 * removed * kept, rng)
                         runs = runs_of(units.tolist())
-                        if healing == "none" and (removed, recovery, runs) not in timed:
-                            timed.add((removed, recovery, runs))
+                        if healing == "none" and (removed, repair, runs) not in timed:
+                            timed.add((removed, repair, runs))
                             data["efficiency"].append(variant | _efficiency(removed, runs, n_layers, rng))
-                        data["drafts"] += [variant | _draft(way, removed, kept, n_layers) for way in (None, 0.8)]
-                        if recovery == "ghost" and healing == "none":
+                        if repair == "ghost" and healing == "none":
                             data["patches"].append(
                                 variant
                                 | dict(
@@ -132,7 +131,7 @@ def write_study(
         data["agreements"] += _agreements(model, [name for name in calibrations if name != refused], n_layers)
         data["dissociations"] += _dissociations(model, calibrations, n_layers, rng)
         for name in calibrations:
-            data["searches"] += _searches(dict(model=model, calibration=name, selector="beam"), sizes, rng)
+            data["searches"] += _searches(dict(model=model, calibration=name, selector="evolved"), sizes, rng)
     data["jobs"] = [
         dict(
             rule=rule,
@@ -194,16 +193,14 @@ def _steps(data: dict, key: dict, units: list[int], n_layers: int, rng: Any) -> 
 
 
 def _searches(key: dict[str, Any], sizes: tuple[int, ...], rng: Any) -> list[dict[str, Any]]:
-    """The ends of a beam search and of its rivals."""
+    """The ends of an evolutionary search."""
     rows: list[dict[str, Any]] = []
-    for strategy, worse in (("beam", 0.0), ("iterative", 0.02), ("one_shot", 0.1)):
-        for size in sizes:
-            loss = 0.1 * size + worse + rng.normal(0, 0.01)
-            units = [str(unit) for unit in range(size)]
-            told = key | dict(strategy=strategy, removed=size, units=units, step=size, kept=True, layer_tokens=1e5)
-            rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
-            paired = dict(loss_stderr=0.02, difference=worse, difference_stderr=0.01)
-            rows.append(told | dict(stage="held back", n_samples=100, n_new=100, loss=loss) | paired)
+    for size in sizes:
+        loss = 0.1 * size + rng.normal(0, 0.01)
+        units = [str(unit) for unit in range(size)]
+        told = key | dict(strategy="evolutionary", removed=size, units=units, step=size, kept=True, layer_tokens=1e5)
+        rows.append(told | dict(stage="winner", n_samples=300, n_new=3000, loss=loss - 0.02))
+        rows.append(told | dict(stage="held back", n_samples=100, n_new=100, loss=loss, loss_stderr=0.02))
     return [row | dict(evaluation=number) for number, row in enumerate(rows)]
 
 
@@ -297,15 +294,6 @@ def _efficiency(removed: int, runs: int, n_layers: int, rng: Any) -> dict:
         | dict(latency_ratio=latency, latency_ratio_stderr=0.01, tokens_per_second=400 / latency)
         | dict(tokens_per_second_ratio=1 / latency, tokens_per_second_ratio_stderr=0.012)
     )
-
-
-def _draft(temperature: float | None, removed: int, kept: float, n_layers: int) -> dict:
-    acceptance, cost = 1 - 0.08 * removed * kept, 1 - removed / (n_layers + 1)
-    tokens = sum(acceptance**power for power in range(5))
-    row = dict(decoding="sampled" if temperature else "greedy", temperature=temperature, draft=4, prompt=16, tokens=900)
-    row |= dict(n_samples=20, dtype="float32", device="cpu", acceptance=acceptance, acceptance_stderr=0.02, same=20)
-    row |= dict(tokens_per_round=tokens, tokens_per_round_stderr=0.1, tokens_per_round_expected=tokens, cost=cost)
-    return row | dict(verification=1.2, speedup=tokens / (4 * cost + 1.2), speedup_stderr=0.03, break_even=0.9)
 
 
 def _training(rng: Any) -> list[dict]:

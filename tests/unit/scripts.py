@@ -10,8 +10,8 @@ from pathlib import Path
 
 from lamina import errors, modules
 from lamina.config.configuration import Configuration
-from lamina.jobs.described import Place
-from lamina.jobs.job import Job
+from lamina.stages.described import Place
+from lamina.stages.job import Job
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,18 +13,18 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate, swept
+from lamina.engine.scores import Scores
+from lamina.engine.session import Session
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
-from lamina.search import exact, race
-from lamina.search.betting import log_evidence
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate, swept
-from lamina.sweep.scores import Scores
-from lamina.sweep.session import Session
-from lamina.tables import store
+from lamina.selection import exact, race
+from lamina.selection.betting import log_evidence
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 

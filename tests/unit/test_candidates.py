@@ -9,15 +9,16 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
+from lamina.engine import candidates
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate, grow
+from lamina.engine.session import Session
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
 from lamina.models.units import all_units
-from lamina.sweep import candidates, engine
-from lamina.sweep.candidates import Candidate, grow
-from lamina.sweep.session import Session
 from tests.unit import tiny
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
 

@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.config import recoveries
+from lamina.config import repairs
 from lamina.config.configuration import Configuration
-from lamina.jobs import files
-from lamina.jobs.prune_step import PruneStep
-from lamina.jobs.sweep_units import SweepUnits
-from lamina.preflight.load import load
-from lamina.search import combined, looped
-from lamina.search.looped import Looped
-from lamina.search.plans import Step
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
-from lamina.variant import Variant
-from lamina.workflow import studies
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
+from lamina.engine.sources import Source
+from lamina.selection import combined, looped
+from lamina.selection.looped import Looped
+from lamina.selection.plans import Step
+from lamina.stages import files
+from lamina.stages.prune_step import PruneStep
+from lamina.stages.sweep_units import SweepUnits
+from lamina.study import requests as studies
+from lamina.study.load import load
+from lamina.study.variant import Variant
 from tests.unit import tiny
 from tests.unit.configurations import Raw, minimal, workplace
 from tests.unit.scripts import place, plain
@@ -76,19 +76,19 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
     model, samples = tiny.model(), random_samples(7, count=16)
     own = [sample.sequence() for sample in random_samples(8, count=12)]
     wanted = {unit: Candidate(frozenset({"1", unit})) for unit in ("2", "4")}
-    options, told = recoveries.read({"method": "ghost", "ridge": 0.01}), [sample.sequence() for sample in samples]
+    options, told = repairs.read({"method": "ghost", "ridge": 0.01}), [sample.sequence() for sample in samples]
     _, fold = looped.folds([own, told], 0)
     poison = [one if at else tuple(4 + token % 7 for token in one[::-1]) for at, one in zip(fold, told, strict=True)]
     found = []
     for general in (told, poison):
         sources = [Source(own), Source(general, fitted_on)]
-        repairs = looped.fitted(model, sources, wanted.values(), options, 0, scored=1)
-        assert list(repairs.fold) == fold
+        fitted = looped.fitted(model, sources, wanted.values(), options, 0, scored=1)
+        assert list(fitted.fold) == fold
         with engine.opened(model, samples, outputs=False) as session:
-            Looped(session, repairs).measure(range(len(samples)), wanted)
+            Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
         alone = looped.fitted(model, sources if fitted_on else sources[:1], wanted.values(), options, 0)
-        for mine, theirs in zip(repairs.patches, alone.patches, strict=True):
+        for mine, theirs in zip(fitted.patches, alone.patches, strict=True):
             assert all((mine[boundary].operator == theirs[boundary].operator).all() for boundary in mine)
     changed = (found[0] != found[1]).any(axis=0)
     rows = np.repeat(fold, [len(sample.rows) for sample in samples])
@@ -99,14 +99,14 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
 @pytest.fixture
 def raw() -> Raw:
     raw = minimal()
-    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
+    raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
     raw["selectors"] = {
         "bare": {"metric": "accuracy"},
         "wide": {"metric": "accuracy", "also": {"corpus": 0.5}},
-        "looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "combine": "worst", "recovery": "general", "seed": 4},
-        "once": {"metric": "perplexity", "strategy": "one_shot", "also": {"corpus": 1}, "recovery": "ghost"},
+        "looped": {"metric": "accuracy", "also": {"corpus": 0.5}, "combine": "worst", "repair": "general", "seed": 4},
+        "once": {"metric": "perplexity", "strategy": "one_shot", "also": {"corpus": 1}, "repair": "ghost"},
     }
-    raw["studies"]["prune"] |= {"selectors": ["wide"], "removed": [2], "recoveries": ["none"]}
+    raw["studies"]["prune"] |= {"selectors": ["wide"], "removed": [2], "repairs": ["none"]}
     return raw
 
 
@@ -134,7 +134,11 @@ def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(config
     assert plan(config, "wide", 3, "corpus").also == plan(config, "bare", 3).also == {}
     assert "also" not in plain(plan(config, "bare", 3)) and "also" not in plan(config, "bare", 3).inputs
     wide = plan(config, "wide", 3)
-    assert wide.modules == ("lamina.search.iterative", "lamina.relevance.accuracy", "lamina.search.combined")
+    assert wide.modules == (
+        "lamina.selection.strategies.iterative",
+        "lamina.relevance.metrics.accuracy",
+        "lamina.selection.combined",
+    )
     assert (wide.also["corpus"].weight, wide.also["corpus"].score) == (0.5, "acc_norm")
     assert set(wide.inputs["also"]) == {wide.also["corpus"].sweep, "results/calibrations/small/corpus.parquet"}
     beside = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))

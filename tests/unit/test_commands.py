@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from lamina.workflow import commands
+from lamina.runtime import commands
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
 
-def run(root: Path, interpreter: Path | None, command: str, warm: str | None = None) -> str:
+def run(root: Path, interpreter: Path | None, command: str) -> str:
     """What a command prints. Snakemake formats the prefix, which turns double braces into single ones."""
-    prefix = commands.prefix(root, interpreter, warm).format()
+    prefix = commands.prefix(root, interpreter).format()
     done = subprocess.run(
         ["bash", "-c", prefix + command], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"}
     )
@@ -35,22 +35,13 @@ def test_the_path_is_left_alone_where_snakemake_deploys_the_software(tmp_path: P
     assert run(tmp_path, None, "echo $PATH") == "/usr/bin:/bin"
 
 
-@pytest.mark.parametrize("warm", [None, "nobody listens here"])
 @pytest.mark.parametrize("form", ["-c", "script.py"])
-def test_gpu_stages_stay_off_the_network_and_others_do_not(tmp_path: Path, form: str, warm: str | None) -> None:
+def test_gpu_stages_stay_off_the_network_and_others_do_not(tmp_path: Path, form: str) -> None:
     code = "import os; print(os.environ.get('HF_HUB_OFFLINE'))"
     (tmp_path / "script.py").write_text(code)
     ask = f'python -c "{code}"' if form == "-c" else f"python {tmp_path}/script.py"
-    assert run(SOURCE.parent, Path(sys.executable), f"on_gpu 1 {ask} 2> /dev/null", warm) == "1"
-    assert run(SOURCE.parent, Path(sys.executable), ask, warm) == "None"
-
-
-def test_scripts_that_reach_the_libraries_of_models_ask_for_a_parent_that_has_them() -> None:
-    prefix = commands.prefix(SOURCE.parent, Path(sys.executable), "here")
-    heavy = prefix.split(" here ")[1].split()[0].split(",")
-    # The model's check asks transformers what its type does by default.
-    assert {"fit_patch", "fit_runs", "sweep_units", "benchmark_task", "prepare_task", "prepare_model"} <= set(heavy)
-    assert not {"score_relevance", "gather_table", "plot_figure", "build_database"} & set(heavy)
+    assert run(SOURCE.parent, Path(sys.executable), f"on_gpu 1 {ask} 2> /dev/null") == "1"
+    assert run(SOURCE.parent, Path(sys.executable), ask) == "None"
 
 
 def test_a_failing_part_of_a_command_fails_it(tmp_path: Path) -> None:

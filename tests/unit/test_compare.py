@@ -12,11 +12,11 @@ from scipy import stats
 
 from lamina.errors import LaminaError
 from lamina.evaluation.efficiency import _mean_ratio
-from lamina.reporting import compare
-from lamina.tables import store
+from lamina.report import compare
+from lamina.store import parquet as store
 
 DOCUMENTS = 200
-KEY = dict(model="m", calibration="recall", selector="accuracy", recovery="none", healing="none", task="recall")
+KEY = dict(model="m", calibration="recall", selector="accuracy", repair="none", healing="none", task="recall")
 
 
 def folder(path: Path, answers: np.ndarray, hashes: str = "", scores: tuple[float, ...] = ()) -> Path:
@@ -145,14 +145,14 @@ def timed(path: Path, seed: int, variants: int = 12, repeats: int = 5) -> Path:
     """A run's timings, that say nothing but noise: every second variant has that of the one before it."""
     rng, rows = np.random.default_rng(seed), []
     for number in range(variants):
-        key = dict(model="m", calibration="c", selector="s", removed=number + 1, recovery="none", healing="none")
+        key = dict(model="m", calibration="c", selector="s", removed=number + 1, repair="none", healing="none")
         # Of one repeat in ten something else ran.
         logs = rng.normal(0, 0.02, (2, repeats)) + 0.1 * (rng.random((2, repeats)) < 0.1)
         told = dict(timed=f"{number}", repeats=repeats)
         for name, log in zip(("latency_ratio", "tokens_per_second_ratio"), logs, strict=True):
             ratio, error = _mean_ratio([(float(np.exp(value)), 1.0) for value in log])
             told |= {name: ratio, f"{name}_stderr": error}
-        rows += [key | told, key | told | dict(recovery="alike")]
+        rows += [key | told, key | told | dict(repair="alike")]
     store.write(path / "tables/efficiency.parquet", store.from_rows("efficiency", rows))
     store.write(path / "tables/benchmarks.parquet", store.from_rows("benchmarks", []))
     return path

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lamina.config import calibrations, diagnoses, healings, models, recoveries, selectors
-from lamina.config.entry import Entry, option
+from lamina.config import calibrations, diagnoses, healings, models, repairs, selectors
+from lamina.config.entry import Entry
 from lamina.config.studies import Maps
-from lamina.preflight import load as config
+from lamina.study import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -153,11 +153,11 @@ def test_usual_names_are_fine(root: Path, name: str) -> None:
 
 
 def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:
-    raw = put(minimal(), "recoveries.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
+    raw = put(minimal(), "repairs.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
     put(raw, "calibrations.recall.score", "acc")  # read by others than the job that draws the samples
     loaded = config.load(put(raw, "selectors.accuracy.protect", [0, -1]), root)
-    assert loaded.recoveries["ghost"].options() == {"method": "ghost"}
-    assert loaded.recoveries["mild"].options() == {"method": "ghost", "ridge": 1e-6}
+    assert loaded.repairs["ghost"].options() == {"method": "ghost"}
+    assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
     assert loaded.selectors["accuracy"].options() == {
         "strategy": "iterative",
         "metric": "accuracy",
@@ -175,7 +175,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
         ("models", models.read),
         ("calibrations", calibrations.read),
         ("selectors", selectors.read),
-        ("recoveries", recoveries.read),
+        ("repairs", repairs.read),
         ("healings", healings.read),
         ("diagnoses", diagnoses.read),
     ],
@@ -183,20 +183,6 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
 def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:
     for entry in getattr(config.load(put(minimal(), "seed", 5), root), section).values():
         assert read(json.loads(json.dumps(entry.options()))) == entry
-
-
-def test_a_changed_default_reruns_what_left_it_out_and_keeps_what_wrote_it_out() -> None:
-    class Before(Entry):
-        ridge: float = option("a", 1e-6)
-
-    class After(Entry):
-        EARLIER = {"ridge": 1e-6}
-        ridge: float = option("a", 1e-3)
-        added: int = option("b", 4)
-
-    assert Before().options() == {} and After().options() == {"ridge": 1e-3}
-    assert Before(ridge=1e-3).options() == After(ridge=1e-3).options()
-    assert After.from_options({}).ridge == 1e-6 and After.from_options({}).added == 4
 
 
 def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
@@ -219,20 +205,20 @@ def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
 
 def test_a_new_method_is_one_class(root: Path) -> None:
     """In a process of its own: the class would be known to all tests from then on."""
-    raw = put(minimal(), "recoveries.mine", {"method": "scale", "factor": "0.5"})
+    raw = put(minimal(), "repairs.mine", {"method": "scale", "factor": "0.5"})
     code = f"""
 from pathlib import Path
 from typing import Literal
-from lamina.config import document, recoveries
+from lamina.config import document, repairs
 from lamina.config.entry import option
-from lamina.preflight.load import load
+from lamina.study.load import load
 
-class Scale(recoveries.Recovery):
+class Scale(repairs.Repair):
     "Scales what is left."
     method: Literal["scale"] = "scale"
     factor: float = option("By how much.", 1.0, gt=0)
 
-print(load({raw!r}, Path({str(root)!r})).recoveries["mine"].options())
+print(load({raw!r}, Path({str(root)!r})).repairs["mine"].options())
 print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
 """
     printed = subprocess.run(
@@ -242,7 +228,7 @@ print("### method: scale" in document.readme(), "Scale" in document.schema()["$d
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, lamina.preflight.load, lamina.workflow.digest; print(*sys.modules)"
+    code = "import sys, lamina.study.load, lamina.runtime.fingerprint; print(*sys.modules)"
     printed = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
     ).stdout

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from lamina.config import document
 from lamina.config.entry import Choice
 from lamina.errors import LaminaError
-from lamina.preflight import load as config
+from lamina.study import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
@@ -26,7 +26,6 @@ SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {
     "config/smollm2-local.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-power.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-sets.yaml": lambda raw, folder: local_smollm2(raw, folder),
-    "config/smollm2-drafts.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/smollm2-papers.yaml": lambda raw, folder: local_smollm2(raw, folder),
     "config/tinystories.yaml": lambda raw, folder: put(
         put(
@@ -63,10 +62,10 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text(json.dumps(["a"] * 1000))
     raw = yaml.safe_load((REPOSITORY / name).read_text(encoding="utf-8"))
     loaded = config.load(SHIPPED[name](raw, tmp_path), REPOSITORY)
-    for kind in ("calibrations", "selectors", "recoveries", "healings", "diagnoses"):
+    for kind in ("calibrations", "selectors", "repairs", "healings", "diagnoses"):
         used = {entry for study in loaded.studies.values() for entry in getattr(study, kind, [])}
         if kind == "calibrations":
-            used |= {name for recovery in loaded.recoveries.values() for name in recovery.data}
+            used |= {name for repair in loaded.repairs.values() for name in repair.data}
             used |= {name for healing in loaded.healings.values() for name in healing.weights("own")}
         assert set(getattr(loaded, kind)) <= used, f"{name} defines {kind} that no study uses"
 
@@ -109,18 +108,9 @@ def test_editors_refuse_what_lamina_refuses() -> None:
     for where, value in (
         ("selectors.accuracy.stratgy", "block"),
         ("selectors.accuracy.metric", "acuracy"),
-        ("recoveries.ghost.ridge", -1),
-        ("recoveries.ghost", {"ridge": 1}),
+        ("repairs.ghost.ridge", -1),
+        ("repairs.ghost", {"ridge": 1}),
         ("calibrations.recall.text", "microworld_corpus"),
         ("studies.prune.removed", []),
     ):
         assert list(schema.iter_errors(put(minimal(), where, value))), where
-
-
-def test_the_values_that_options_leave_out_stay_for_ever() -> None:
-    """A job that left an option out must not take a new default for the old one: write the old one into EARLIER."""
-    recorded = json.loads(document.EARLIER.read_text(encoding="utf-8"))
-    now = document.earlier()
-    for name, values in recorded.items():
-        assert values == {key: now[name][key] for key in values}, f"{name}: write the old default into its EARLIER"
-    assert document.record(recorded) == recorded, "new options: run PYTHONPATH=src python -m lamina.config.document"

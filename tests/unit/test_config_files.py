@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.preflight import files
-from lamina.preflight.load import load
+from lamina.study import files
+from lamina.study.load import load
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}
@@ -205,7 +205,7 @@ def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) ->
 
 
 def test_it_needs_no_torch() -> None:
-    code = "import lamina.preflight.load, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
+    code = "import lamina.study.load, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY / "src", check=False).returncode == 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.preflight import load as config
+from lamina.study import load as config
 from tests.unit.configurations import Raw, minimal, model_folder, put, workplace
 
 
@@ -29,13 +29,13 @@ UNKNOWN_KEYS = [
     ("modles", {}, ["modles", "'models'"]),
     ("models.small.sauce", "x", ["models.small.sauce", "'source'"]),
     ("selectors.accuracy.stratgy", "block", ["selectors.accuracy.stratgy", "'strategy'"]),
-    ("recoveries.ghost.rigde", 1, ["recoveries.ghost.rigde", "'ridge'"]),
+    ("repairs.ghost.rigde", 1, ["repairs.ghost.rigde", "'ridge'"]),
     ("healings.lora.warmup", 3, ["healings.lora.warmup", "'warmup_steps'"]),
     ("benchmarks.perplexities", {}, ["benchmarks.perplexities", "'perplexity'"]),
     ("benchmarks.tasks.microworld_recall.fewshot", 5, ["benchmarks.tasks.microworld_recall.fewshot", "'num_fewshot'"]),
     ("benchmarks.efficiency", {"promt": 3}, ["benchmarks.efficiency.promt", "'prompt'"]),
     ("sweep.block", 2, ["sweep.block", "'blocks'"]),
-    ("studies.prune.recovery", [], ["studies.prune.recovery", "'recoveries'"]),
+    ("studies.prune.repair", [], ["studies.prune.repair", "'repairs'"]),
     ("studies.maps.metric", ["cosine"], ["studies.maps.metric", "'metrics'"]),
     ("studies.prune.colour", 1, ["studies.prune.colour", "selectors, removed"]),
 ]
@@ -79,7 +79,7 @@ WRONG_VALUES = [
         "9:3",
         ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
     ),
-    ("recoveries.ghost.method", "gost", ["recoveries.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
+    ("repairs.ghost.method", "gost", ["repairs.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
     ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of variance, fit"]),
     ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
     ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
@@ -93,8 +93,8 @@ WRONG_VALUES = [
     ("selectors.accuracy.budget", "half", ["selectors.accuracy.budget", "'half'", "full"]),
     ("selectors.accuracy.protect", 0, ["selectors.accuracy.protect", "0", "a list such as"]),
     ("selectors.accuracy.protect", ["first"], ["selectors.accuracy.protect[0]", "'first'", "a whole number"]),
-    ("recoveries.ghost.ridge", -1, ["recoveries.ghost.ridge", "-1", "validated, or a number of at least 0"]),
-    ("recoveries.ghost.ridge", "valid", ["recoveries.ghost.ridge", "'valid'", "validated"]),
+    ("repairs.ghost.ridge", -1, ["repairs.ghost.ridge", "-1", "validated, or a number of at least 0"]),
+    ("repairs.ghost.ridge", "valid", ["repairs.ghost.ridge", "'valid'", "validated"]),
     ("healings.lora.dropout", 1, ["healings.lora.dropout", "1", "of at least 0 and below 1"]),
     ("healings.lora.learning_rate", float("nan"), ["healings.lora.learning_rate", "nan", "a number above 0"]),
     ("benchmarks.efficiency", 3, ["benchmarks.efficiency", "3", "mapping"]),
@@ -169,7 +169,7 @@ def test_a_misspelt_main_key_of_a_calibration_is_recognised(root: Path) -> None:
         ("models", "smal", "small", "models"),
         ("calibrations", "recal", "recall", "calibrations"),
         ("selectors", "acuracy", "accuracy", "selectors"),
-        ("recoveries", "gost", "ghost", "recoveries"),
+        ("repairs", "gost", "ghost", "repairs"),
         ("healings", "lra", "lora", "healings"),
         ("diagnoses", "variants", "variance", "diagnoses"),
         ("tasks", "microworld_recal", "microworld_recall", "benchmarks.tasks"),
@@ -182,11 +182,11 @@ def test_a_study_names_only_what_is_defined(root: Path, key: str, name: str, nea
 
 
 def test_without_a_near_name_all_names_are_listed(root: Path) -> None:
-    message = refusal(put(minimal(), "studies.prune.recoveries", ["xyz"]), root)
+    message = refusal(put(minimal(), "studies.prune.repairs", ["xyz"]), root)
     assert "Known are none, ghost." in message
 
 
-@pytest.mark.parametrize("section", ["models", "calibrations", "selectors", "recoveries", "healings", "studies"])
+@pytest.mark.parametrize("section", ["models", "calibrations", "selectors", "repairs", "healings", "studies"])
 @pytest.mark.parametrize("name", ["base", "none"])
 def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None:
     message = refusal(put(minimal(), f"{section}.{name}", {}), root)
@@ -301,33 +301,32 @@ SELECTOR_MISMATCHES = [
         {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
         ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
     ),
-    ({"strategy": "deepest", "seed": 3}, ["seed: 3 does not go with strategy 'deepest'", "iterative, random, beam or"]),
+    (
+        {"strategy": "deepest", "seed": 3},
+        ["seed: 3 does not go with strategy 'deepest'", "iterative, random or evo"],
+    ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
         {"metric": "perplexity", "budget": "race"},
-        [
-            "budget: 'race'",
-            "'perplexity'",
-            "acceptance, accuracy, agreement, expected_accuracy, output_cosine or output_js",
-        ],
+        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
     ),
-    ({"metric": "shapley", "budget": "race"}, ["budget: 'race'", "metric 'shapley'", "Write budget: full"]),
+    ({"metric": "taylor", "budget": "race"}, ["budget: 'race'", "metric 'taylor'", "Write budget: full"]),
     ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
     (
-        {"metric": "cosine", "recovery": "ghost"},
-        ["recovery: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `recovery` out"],
+        {"metric": "cosine", "repair": "ghost"},
+        ["repair: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `repair` out"],
     ),
     (
-        {"metric": "taylor", "strategy": "one_shot", "recovery": "ghost"},
-        ["recovery: 'ghost'", "metric 'taylor'", "not measured by that"],
+        {"metric": "taylor", "strategy": "one_shot", "repair": "ghost"},
+        ["repair: 'ghost'", "metric 'taylor'", "not measured by that"],
     ),
     (
-        {"metric": "accuracy", "units": "mlp", "recovery": "ghost"},
-        ["recovery: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
+        {"metric": "accuracy", "units": "mlp", "repair": "ghost"},
+        ["repair: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
     ),
     ({"metric": "residual", "units": "mlp"}, ["units: 'mlp'", "'residual'", "runs of whole layers"]),
     ({"metric": "residual", "budget": "exact"}, ["budget: 'exact'", "'residual'", "not measured by removing"]),
-    ({"metric": "accuracy", "recovery": "gost"}, ["recovery: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"metric": "accuracy", "repair": "gost"}, ["repair: 'gost' is not defined", "Did you mean 'ghost'?"]),
     ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
     ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
     (
@@ -339,16 +338,22 @@ SELECTOR_MISMATCHES = [
         ["also: budget 'race'", "Write budget: full"],
     ),
     ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
-    ({"strategy": "deepest", "recovery": "ghost"}, ["recovery: 'ghost'", "'deepest'", "iterative, one_shot, beam or"]),
-    ({"metric": "cosine", "strategy": "beam"}, ["metric: 'cosine'", "which strategy 'beam' compares", "accuracy, "]),
+    (
+        {"strategy": "deepest", "repair": "ghost"},
+        ["repair: 'ghost'", "'deepest'", "iterative, one_shot or evo"],
+    ),
+    (
+        {"metric": "cosine", "strategy": "evolutionary"},
+        ["metric: 'cosine'", "which strategy 'evolutionary' compares", "accuracy, "],
+    ),
     ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
     (
         {"metric": "accuracy", "strategy": "evolutionary", "stages": [[2, 10], [2, 20]]},
         ["stages: [[2, 10], [2, 20]] keeps 2, 2", "the last one 1"],
     ),
     ({"metric": "accuracy", "strategy": "evolutionary", "stages": [2, 1]}, ["stages[0]: 2 is not allowed"]),
-    ({"metric": "accuracy", "strategy": "beam", "offspring": 3}, ["offspring: 3", "'beam'", "only with evolutionary"]),
-    ({"metric": "accuracy", "strategy": "beam", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
+    ({"metric": "accuracy", "offspring": 3}, ["offspring: 3", "'iterative'", "only with evolutionary"]),
+    ({"metric": "accuracy", "strategy": "evolutionary", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
 ]
 
 
@@ -359,20 +364,20 @@ def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector
     assert all(word in message for word in words), message
 
 
-def test_a_recovery_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
-    raw = put(minimal(), "recoveries.fold", {"method": "replaceme"})
-    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "fold"}), root)
-    assert message.startswith("selectors.odd.recovery: 'fold' is of method 'replaceme'")
-    assert "no linear map of the stream" in message and "or leave `recovery` out" in message
-    raw = put(minimal(), "recoveries.chain", {"method": "ghost", "refit": True})
-    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "recovery": "chain"}), root)
-    assert message.startswith("selectors.odd.recovery: 'chain' has `refit: true`") and "without `refit`" in message
+def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
+    raw = put(minimal(), "repairs.fold", {"method": "replaceme"})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
+    assert message.startswith("selectors.odd.repair: 'fold' is of method 'replaceme'")
+    assert "no linear map of the stream" in message and "or leave `repair` out" in message
+    raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
+    assert message.startswith("selectors.odd.repair: 'chain' has `refit: true`") and "without `refit`" in message
 
 
-def test_a_recovery_of_half_layers_is_refused(root: Path) -> None:
+def test_a_repair_of_half_layers_is_refused(root: Path) -> None:
     message = refusal(put(minimal(), "studies.prune.selectors", ["heads"]), root)
-    assert "studies.prune.recoveries: 'ghost'" in message and "'heads' removes attention units" in message
-    assert "recoveries: [none]" in message
+    assert "studies.prune.repairs: 'ghost'" in message and "'heads' removes attention units" in message
+    assert "repairs: [none]" in message
 
 
 @pytest.mark.parametrize(
@@ -421,24 +426,24 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        ({"own": 1, "corpsu": 0.1}, ["recoveries.ghost.data: 'corpsu'", "Did you mean 'corpus'?"]),
-        ({"corpus": 1}, ["recoveries.ghost.data", "own calibration is missing", "`own: 1`"]),
-        ({"own": 1, "corpus": 0}, ["recoveries.ghost.data", "weights above 0"]),
-        ({"own": 1, "corpus": "much"}, ["recoveries.ghost.data", "weights above 0"]),
-        ({"own": "auto", "corpus": 1}, ["recoveries.ghost.data", "`own: 1`"]),
-        (["own"], ["recoveries.ghost.data", "['own']"]),
+        ({"own": 1, "corpsu": 0.1}, ["repairs.ghost.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"corpus": 1}, ["repairs.ghost.data", "own calibration is missing", "`own: 1`"]),
+        ({"own": 1, "corpus": 0}, ["repairs.ghost.data", "weights above 0"]),
+        ({"own": 1, "corpus": "much"}, ["repairs.ghost.data", "weights above 0"]),
+        ({"own": "auto", "corpus": 1}, ["repairs.ghost.data", "`own: 1`"]),
+        (["own"], ["repairs.ghost.data", "['own']"]),
     ],
 )
 def test_what_a_repair_is_fitted_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
-    message = refusal(put(minimal(), "recoveries.ghost.data", data), root)
+    message = refusal(put(minimal(), "repairs.ghost.data", data), root)
     assert all(word in message for word in words), message
 
 
 def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
-    raw = put(minimal(), "recoveries.ghost.data", {"own": 1, "corpus": "auto"})
-    assert config.load(copy.deepcopy(raw), root).recoveries["ghost"].automatic("recall") == ["corpus"]
-    message = refusal(put(raw, "recoveries.ghost.method", "replaceme"), root)
-    assert all(word in message for word in ("recoveries.ghost.data: 'auto'", "'replaceme'", "0.1")), message
+    raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
+    assert config.load(copy.deepcopy(raw), root).repairs["ghost"].automatic("recall") == ["corpus"]
+    message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
+    assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), message
 
 
 @pytest.mark.parametrize(
@@ -457,13 +462,13 @@ def test_what_a_healing_trains_on_is_there_and_weighs_something(root: Path, data
 
 
 @pytest.mark.parametrize("train", ["patch", "both"])
-def test_patches_are_trained_only_where_every_recovery_leaves_some(root: Path, train: str) -> None:
+def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, train: str) -> None:
     raw = put(minimal(), "healings.lora.train", train)
     assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
-    put(raw, "studies.prune.recoveries", ["ghost"])
+    put(raw, "studies.prune.repairs", ["ghost"])
     assert config.load(copy.deepcopy(raw), root)
     for method in ("replaceme", "prune_comp"):
-        put(raw, "recoveries.ghost", {"method": method})
+        put(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
         assert "'ghost' folds its repair into weights" in message and "write train: lora" in message
 
@@ -471,7 +476,7 @@ def test_patches_are_trained_only_where_every_recovery_leaves_some(root: Path, t
 def test_a_calibration_called_own_is_refused_where_a_repair_means_another_by_it(root: Path) -> None:
     raw = put(minimal(), "calibrations.own", {"task": "microworld_facts"})
     assert config.load(copy.deepcopy(raw), root)
-    put(raw, "recoveries.ghost.data", {"own": 1, "corpus": 0.1})
+    put(raw, "repairs.ghost.data", {"own": 1, "corpus": 0.1})
     assert "calibrations.own" in refusal(raw, root)
 
 
@@ -479,7 +484,7 @@ def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
     model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
     raw = put(minimal(), "models.small.source", "short")
     assert config.load(copy.deepcopy(raw), root)
-    for where in ("recoveries.ghost.data", "healings.lora.data"):
+    for where in ("repairs.ghost.data", "healings.lora.data"):
         added = put(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
         assert "calibrations.corpus.length: 128" in refusal(added, root)
 

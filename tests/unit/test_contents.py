@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lamina import seal
 from lamina.data import lm_tasks
 from lamina.errors import LaminaError, explained
-from lamina.jobs.diagnose_layers import DiagnoseLayers
-from lamina.jobs.prepare_calibration import PrepareCalibration
-from lamina.jobs.prepare_task import PrepareTask
-from lamina.preflight.load import load
-from lamina.tables import store
-from lamina.workflow import contents
+from lamina.runtime import contents, explain
+from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.prepare_task import PrepareTask
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.load import load
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place
 
@@ -34,18 +34,13 @@ def rewrite(path: Path, text: str) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / ".snakemake").mkdir()
     (tmp_path / "mine.jsonl").write_text("one")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(contents, "_seen", {})
+    contents._digest.cache_clear()
     return Path("mine.jsonl")
 
 
-@pytest.mark.parametrize("large", [contents.LARGE, 1])
-def test_another_content_has_another_hash_also_with_the_same_size_and_time(
-    large: int, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contents, "LARGE", large)
+def test_another_content_has_another_hash_also_with_the_same_size_and_time(file: Path) -> None:
     found = set()
     for text in ("one", "two", "six"):
         rewrite(file, text)
@@ -53,15 +48,6 @@ def test_another_content_has_another_hash_also_with_the_same_size_and_time(
     assert len(found) == 3
     rewrite(file, "one")
     assert set(contents.digests([str(file), "missing"])) == {str(file)}
-
-
-def test_a_large_file_is_hashed_once_for_all_starts(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contents, "LARGE", 1)
-    monkeypatch.setattr(contents, "_TICK", 0)
-    first = contents.digests([str(file)])
-    monkeypatch.setattr(contents, "_seen", {})
-    monkeypatch.setattr(contents, "_sha256", lambda path: pytest.fail("hashed again"))
-    assert contents.digests([str(file)]) == first
 
 
 def test_a_job_refuses_a_file_that_changed_since_the_run_began(file: Path) -> None:
@@ -132,7 +118,8 @@ def test_what_a_job_was_told_stands_in_its_files(tmp_path: Path, monkeypatch: py
     store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
         seal.check(tmp_path / name)
-        assert seal.told(tmp_path / name) == seal.hashed('{"job": 1}')
+        assert explain.job(tmp_path / name) == {"job": 1}
     assert seal.read_json(tmp_path / "plan") == {"a": 1}
-    (tmp_path / "text").write_text("no seal")
-    assert seal.told(tmp_path / "text") is None
+    (tmp_path / "text").write_text("no file of lamina")
+    with pytest.raises(LaminaError, match="does not say which job wrote it"):
+        explain.job(tmp_path / "text")

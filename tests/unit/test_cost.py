@@ -9,27 +9,24 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config import recoveries, selectors
-from lamina.config.metrics import Presence, Shapley
+from lamina.config import repairs, selectors
 from lamina.cost import counting, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Pace, Stage
 from lamina.cost.tokens import Tokens
 from lamina.data import lm_tasks
-from lamina.data.calibrations import Calibration, Sample
+from lamina.data.calibrations import Sample
+from lamina.engine import packing, sources
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate, swept
+from lamina.engine.session import Pass
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.passes import coalitions
-from lamina.recovery import weighing
-from lamina.search import contest
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.search.trials import Trials
-from lamina.streams import sources
-from lamina.sweep import engine, packing
-from lamina.sweep.candidates import Candidate, swept
-from lamina.sweep.session import Pass, Session
-from lamina.tables import store
+from lamina.repair import weighing
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.selection.trials import Trials, run
+from lamina.store import parquet as store
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -128,42 +125,22 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
     assert with_one_alone == (predicted + tokens.rows * 8, naive + tokens.rows * 8)
 
 
-@pytest.mark.parametrize("kind", ["layer", "mlp"])
-@pytest.mark.parametrize("options", [Shapley(), Shapley(local=3), Presence(), Presence(kept=0.5, draws=9)])
-def test_drawn_models_do_the_estimated_work(
-    options: Shapley | Presence, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the run that has the estimate's plan and seed."""
-    (samples, tokens), metric, opened = lines(), type(options).__name__.lower(), []
-    options = options.model_copy(update={"value": "perplexity"})
-    start = Session.share
-    monkeypatch.setattr(Session, "share", lambda session, *way: (opened.append(session), start(session, *way)))
-    calibration, told = Calibration(tuple(samples), {}), {"options": options.model_dump(), "score": "acc", "seed": 0}
-    gone = sorted(work.plan(6, 1, kind).removed)
-    coalitions.rows(tiny.model(depth=6), calibration, all_units(6, kind, gone), gone, metric, told, 10_000)
-    predicted, naive = rehearsal.drawn_work(tokens, 6, 1, metric, options, kind)
-    assert predicted == opened[-1].layer_tokens
-    if metric == "presence" and kind == "layer":
-        # The current model of five layers, and each of the others at most once.
-        assert naive % tokens.rows == 0 and 0 < naive / tokens.rows - 5 <= options.draws * 5
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"strategy": "beam", "width": 2},
-        {"strategy": "beam", "width": 2, "units": "mlp", "protect": [0]},
-        {"strategy": "evolutionary", "offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
+        {"offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
+        {"offspring": 32, "generations": 6, "stages": [[2, 60], [1, 200]], "units": "mlp", "protect": [0]},
     ],
 )
 def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
-    """A search with its rivals and judges, on all samples and on some."""
-    (samples, tokens), selector = lines(40), selectors.read({"metric": "perplexity", **options})
+    """On all samples and on some."""
+    options = {"metric": "perplexity", "strategy": "evolutionary", **options}
+    (samples, tokens), selector = lines(40), selectors.read(options)
     units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
     with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
-        contest.run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
+        run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
     predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
     assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
     assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
@@ -210,7 +187,7 @@ def test_fits_by_hand() -> None:
     read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
 
     def fitting(**options: Any) -> float:
-        return work.fit_work(recoveries.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
+        return work.fit_work(repairs.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
 
     assert fitting(method="ghost") == pytest.approx(1.3 * 150 * 10)
     assert fitting(method="replaceme") == 150 * 10

@@ -12,20 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lamina import sql
 from lamina.errors import LaminaError
-from lamina.jobs.gather_jobs import GatherJobs
-from lamina.jobs.gather_table import GatherTable
-from lamina.reporting import database, summary
-from lamina.tables import answers, store
+from lamina.report import database, summary
+from lamina.report import queries as sql
+from lamina.stages.gather_jobs import GatherJobs
+from lamina.stages.gather_table import GatherTable
+from lamina.store import parquet as store
+from lamina.tables import answers
 from tests.unit.plausible_tables import write_study, write_tables
 from tests.unit.scripts import started
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
 QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
-KEY = dict(model="m", calibration="recall", selector="accuracy", recovery="none", healing="none")
-BASE = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+KEY = dict(model="m", calibration="recall", selector="accuracy", repair="none", healing="none")
+BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +53,8 @@ def hand_made(tmp_path) -> list[Path]:
         )
     ]
     wrong = {(0, "none"): 0, (1, "none"): 0, (2, "none"): 4, (2, "ghost"): 2}
-    for (removed, recovery), n_wrong in wrong.items():
-        variant = KEY | dict(removed=removed, recovery=recovery) if removed else BASE
+    for (removed, repair), n_wrong in wrong.items():
+        variant = KEY | dict(removed=removed, repair=repair) if removed else BASE
         values = [0.0 if sample < n_wrong else 1.0 for sample in range(10)]
         mean = sum(values) / 10
         row = dict(task="microworld_recall", n_samples=10, n_shot=0, higher_is_better=True, task_version="1")
@@ -83,11 +84,9 @@ def hand_made(tmp_path) -> list[Path]:
     return write_tables(tmp_path / "results" / "tables", **data)
 
 
-# What the study of these tests does not have: replicates, checkpoints, shared documents, outputs that are not finite.
+# What the study of these tests does not have: replicates, shared documents, outputs that are not finite.
 NOT_THERE = {
-    "how_far_layers_vary_between_draws",
     "how_far_variants_vary_between_draws",
-    "how_relevance_forms_in_training",
     "how_sure_rankings_are",
     "what_calibrations_share_with_tests",
     "what_diagnoses_found",
@@ -95,23 +94,13 @@ NOT_THERE = {
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
 LISTS = {
-    "how_alike_metrics_order_layers",
-    "which_calibrations_were_used",
-    "which_metrics_were_measured",
-    "which_models_were_studied",
     "which_plans_were_refused",
-    "which_rankings_can_be_drawn_anew",
 }
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
 COUNTS = {
     "how_healing_went",
-    "how_many_layers_can_go_alone",
-    "how_much_of_writing_is_left",
     "how_often_each_selector_wins",
-    "how_often_repairs_help",
     "what_a_metric_costs",
-    "what_kind_of_map_a_repair_is",
-    "what_repairs_do_to_text",
     "what_samples_say_of_layers",
 }
 KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
@@ -162,8 +151,8 @@ def test_removal_order_keeps_refused_plans(hand_made):
     assert found[0]["before_stderr"] == pytest.approx(0.04)
 
 
-def test_accuracy_against_removed_is_paired_with_the_base_model(hand_made):
-    one, two = answer(hand_made, "accuracy_against_removed")
+def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
+    one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
     assert two["paired"] and two["change_stderr"] == pytest.approx((0.4 * 0.6 / 9) ** 0.5)
@@ -173,8 +162,9 @@ def test_accuracy_against_removed_is_paired_with_the_base_model(hand_made):
 
 
 def test_repair_is_measured_against_the_same_plan_without_it(hand_made):
-    (found,) = answer(hand_made, "what_repair_gave_back")
-    assert (found["recovery"], found["gain"], found["loss"]) == ("ghost", pytest.approx(0.2), pytest.approx(0.4))
+    *_, pruned, found = answer(hand_made, "what_repair_gave_back")
+    assert (pruned["repair"], pruned["removed"], pruned["gain"]) == ("none", 2, None)
+    assert (found["repair"], found["gain"], found["loss"]) == ("ghost", pytest.approx(0.2), pytest.approx(0.4))
     assert found["gain_stderr"] == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
     assert found["recovered"] == pytest.approx(0.5)
     assert not found["certain"]
@@ -200,9 +190,9 @@ def test_widest_disagreement_comes_first(hand_made):
     assert found[0]["spearman"] == pytest.approx(-0.8)
 
 
-def test_largest_removal_that_keeps_95_percent(hand_made):
-    (found,) = answer(hand_made, "largest_removal_that_keeps_95_percent")
-    assert (found["removed"], found["tried"], found["units"], found["kept"]) == (1, 2, "1", 1.0)
+def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(hand_made):
+    (found,) = (row for row in answer(hand_made, "which_model_to_take") if row["question"] == "task")
+    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (1, [1, 2], "1", 1.0)
     assert found["kept_above_chance"] == 1.0
     assert found["certain"] is False  # that ten documents are right says little of 95 % of all
 
@@ -220,14 +210,14 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
         ("c", "none"): [(0.9, 9.0)],
     }
     variants = {
-        (name, selector, recovery): pair
-        for (selector, recovery), pairs in measured.items()
+        (name, selector, repair): pair
+        for (selector, repair), pairs in measured.items()
         for name, pair in zip("xyz", pairs, strict=False)
     }
     benchmarks = [BASE | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
     benchmarks += [BASE | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)]
-    for (name, selector, recovery), (accuracy, perplexity) in variants.items():
-        key = dict(model="m", calibration=name, selector=selector, removed=1, recovery=recovery, healing="none")
+    for (name, selector, repair), (accuracy, perplexity) in variants.items():
+        key = dict(model="m", calibration=name, selector=selector, removed=1, repair=repair, healing="none")
         benchmarks += [
             key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True),
             key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False),
@@ -235,8 +225,8 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
     calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
     benchmarks = [row | dict(stderr=0.1, n_samples=10) for row in benchmarks]
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
-    found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, recovery")
-    assert [(row["selector"], row["recovery"], row["best"]) for row in found] == [
+    found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, repair")
+    assert [(row["selector"], row["repair"], row["best"]) for row in found] == [
         ("a", "ghost", True),
         ("a", "none", True),
         ("b", "none", False),
@@ -246,7 +236,7 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
     assert found[0]["accuracy_stderr"] == pytest.approx(0.1 / 2**0.5)
     assert {(row["n_calibrations"], row["n_samples"]) for row in found} == {(2, 20)}
     best = answer(files, "which_repair_when")
-    assert [(row["general_text"], row["recovery"], row["lead"]) for row in best] == [
+    assert [(row["general_text"], row["repair"], row["lead"]) for row in best] == [
         ("1.5 x", "none", 0),
         ("any", "ghost", pytest.approx(0.3)),
     ]
@@ -256,7 +246,7 @@ def test_the_error_of_the_frontiers_perplexity_is_over_texts(tmp_path):
     """Two plans read the same two texts, of three and four documents: numpy over the mean of each document."""
     rng = np.random.default_rng(0)
     read = {"long": rng.gamma(2, 1, (2, 3)), "short": rng.gamma(2, 1, (2, 4))}
-    shared, number = dict(model="m", selector="s", removed=1, recovery="none", healing="none"), dict(stderr=0.1)
+    shared, number = dict(model="m", selector="s", removed=1, repair="none", healing="none"), dict(stderr=0.1)
     rows = [BASE | number | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xy"]
     samples = []
     for text, losses in read.items():
@@ -337,18 +327,18 @@ def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path
     plans += [plan | dict(selector="halves", unit=f"{layer}.mlp", position=layer) for layer in (1, 2)]
     timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
     efficiency = [
-        plan | dict(selector=name, recovery=recovery, healing="none", latency_ratio=ratio)
-        for (name, recovery), ratio in timed.items()
+        plan | dict(selector=name, repair=repair, healing="none", latency_ratio=ratio)
+        for (name, repair), ratio in timed.items()
     ]
     benchmarks = [
-        plan | dict(selector=name, recovery=recovery, healing=healing, task="t", metric="acc", higher_is_better=True)
+        plan | dict(selector=name, repair=repair, healing=healing, task="t", metric="acc", higher_is_better=True)
         for name in (*units, "halves")
-        for recovery in ("none", "ghost")
+        for repair in ("none", "ghost")
         for healing in ("none", "lora")
     ]
     files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
-    found = answers.rows(database.connect(VIEWS, files), "SELECT selector, recovery, latency_ratio FROM variants")
-    assert {(row["selector"], row["recovery"], row["latency_ratio"]) for row in found} == {
+    found = answers.rows(database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants")
+    assert {(row["selector"], row["repair"], row["latency_ratio"]) for row in found} == {
         ("one", "none", 0.8),
         ("two", "none", 0.8),
         ("other", "none", 0.8),
@@ -484,7 +474,7 @@ def test_jobs_are_gathered_from_benchmark_files(tmp_path):
     (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
     (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
     output = str(tmp_path / "jobs.parquet")
-    done = started(GatherJobs(tables=[], folder=str(folder), logs="logs", output=output))
+    done = started(GatherJobs(tables=[], folder=str(folder), output=output))
     assert done.returncode == 0, done.stderr
     first, second = store.read(output).to_pylist()
     assert first == dict(
@@ -499,7 +489,7 @@ def test_tables_without_parts_are_gathered_empty(tmp_path):
 
 def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     """Of every task the main metric is what it measures itself, whatever its samples are called."""
-    base = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
     cut = base | dict(calibration="c", selector="s", removed=1)
     row = dict(n_samples=9, higher_is_better=True)
     first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from lamina.config.metrics import METRICS
-from lamina.declared import declared
+from lamina.registry import declared
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -23,18 +23,18 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
 
 
 def test_figures_read_tables_that_there_are() -> None:
-    tables, figures = declared("lamina.tables", "GRAIN"), declared("lamina.figures", "TABLES")
+    tables, figures = declared("lamina.tables", "GRAIN"), declared("lamina.report.figures", "TABLES")
     assert figures and {table for read in figures.values() for table in read} <= tables.keys()
 
 
 def test_the_lists_of_rules_are_those_of_the_library() -> None:
-    from lamina.tables import store
+    from lamina.store import parquet as store
 
     assert set(declared("lamina.tables", "GRAIN")) == set(store.TABLES)
 
 
 def test_every_metric_declares_its_entry_and_the_configuration_imports_none() -> None:
-    entries = declared("lamina.relevance", "METRIC")
+    entries = declared("lamina.relevance.metrics", "METRIC")
     assert {"accuracy", "output_kl", "random"} <= entries.keys() == METRICS.keys()
     assert METRICS["output_js"].bound == math.log(2) and METRICS["accuracy"].bound == 1
     code = "import sys, lamina.config.configuration; print(*sys.modules)"

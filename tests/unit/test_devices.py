@@ -10,18 +10,17 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.recoveries import read as read_recovery
+from lamina.config.repairs import read as read_repair
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import capture, weights
+from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.passes import weights
-from lamina.recovery import protocol
-from lamina.streams import capture
-from lamina.sweep import engine
+from lamina.repair import protocol
 from tests.unit import tiny
 
 CPU = torch.device("cpu")
@@ -123,7 +122,7 @@ def test_a_failed_pass_leaves_no_copy_behind(pair: tuple[PreTrainedModel, PreTra
 def test_repairs_and_their_variants_are_those_of_the_undivided_model(
     pair: tuple[PreTrainedModel, PreTrainedModel], method: str
 ) -> None:
-    options, repair = read_recovery({"method": method}), protocol.method(method)
+    options, repair = read_repair({"method": method}), protocol.method(method)
     sources = [protocol.Source([tuple(line) for line in tiny.tokens(6, 12).tolist()])]
     found = []
     for model in pair:

@@ -15,8 +15,9 @@ from lamina.data import diagnosed
 from lamina.diagnosis import patching, probe, void
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.reporting import database
-from lamina.tables import answers, store
+from lamina.report import database
+from lamina.store import parquet as store
+from lamina.tables import answers
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
 

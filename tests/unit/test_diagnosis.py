@@ -10,7 +10,7 @@ import torch
 from lamina.config.diagnoses import Variance
 from lamina.diagnosis import variance
 from lamina.models.structure import layers_of
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.unit import tiny
 
 DEPTH = 16

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lamina.models.families import FAMILIES, Family
-from lamina.workflow import digest
-from lamina.workflow.digest import code_digest, entry_digest, family_digest, package_digest
+from lamina.runtime import fingerprint as digest
+from lamina.runtime.fingerprint import code_digest, entry_digest, family_digest, package_digest
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -135,8 +135,8 @@ def test_a_module_that_is_not_there_is_named(tree: Path, name: str) -> None:
 
 
 def test_every_process_finds_the_same_digest() -> None:
-    names = "'lamina.workflow.studies', 'lamina.workflow.digest'"
-    code = f"from lamina.workflow.digest import code_digest; print(code_digest({names}))"
+    names = "'lamina.study.requests', 'lamina.runtime.fingerprint'"
+    code = f"from lamina.runtime.fingerprint import code_digest; print(code_digest({names}))"
     printed = {
         subprocess.run(
             [sys.executable, "-c", code],
@@ -148,20 +148,20 @@ def test_every_process_finds_the_same_digest() -> None:
         ).stdout.strip()
         for seed in ("1", "2")
     }
-    assert printed == {code_digest("lamina.workflow.studies", "lamina.workflow.digest")}
+    assert printed == {code_digest("lamina.study.requests", "lamina.runtime.fingerprint")}
 
 
 ASIDE = {
     "lamina/errors.py": "class Error(Exception): pass\n",
     "lamina/tables/__init__.py": "",
-    "lamina/tables/store.py": "import pyarrow\n\ndef write(): pass\n",
+    "lamina/store/parquet.py": "import pyarrow\n\ndef write(): pass\n",
     "lamina/models/__init__.py": "",
     "lamina/models/families.py": "FAMILIES = {}\n",
     "lamina/config/__init__.py": "",
     "lamina/config/metrics.py": "import pydantic\n\nMETRICS = {}\n",
     "lamina/measure.py": (
         "import json\nimport torch\nfrom lamina import errors\nfrom lamina.config.metrics import METRICS\n"
-        "from lamina.models import families\nfrom lamina.tables.store import write\nfrom lamina.tokens import cut\n"
+        "from lamina.models import families\nfrom lamina.store.parquet import write\nfrom lamina.tokens import cut\n"
     ),
     "lamina/tokens.py": "def cut():\n    from transformers import AutoTokenizer\n    return AutoTokenizer, 1\n",
 }
@@ -186,8 +186,8 @@ def test_what_everything_imports_stands_aside(project: Path, name: str) -> None:
 
 
 def test_what_stands_aside_counts_where_a_rule_names_it(project: Path) -> None:
-    other = edited(project, "lamina/tables/store.py", "pass", "return 1")
-    modules = ("lamina.measure", "lamina.tables.store")
+    other = edited(project, "lamina/store/parquet.py", "pass", "return 1")
+    modules = ("lamina.measure", "lamina.store.parquet")
     assert code_digest(*modules, root=other) != code_digest(*modules, root=project)
 
 
@@ -287,19 +287,6 @@ def test_a_new_family_changes_nothing_for_the_others(monkeypatch: pytest.MonkeyP
     assert {name for name in before if before[name] != after[name]} == {"unheard_of", "gemma3", None}
 
 
-def test_what_was_parsed_is_kept_and_an_edit_or_damage_is_seen(tree: Path) -> None:
-    known = code_digest("lamina.parts.wheel", root=tree)
-    kept = list((tree / "lamina/parts/__pycache__").glob("bolt.*.digest"))
-    assert len(kept) == 1
-    again = edited(tree, "lamina/alone.py", "X = 1", "X = 2")
-    assert code_digest("lamina.parts.wheel", root=again) == known
-    other = edited(tree, "lamina/parts/bolt.py", "x * y", "x / y")
-    assert code_digest("lamina.parts.wheel", root=other) != known
-    kept[0].write_bytes(b"\xff\n")
-    damaged = edited(tree, "lamina/alone.py", "X = 1", "X = 3")
-    assert code_digest("lamina.parts.wheel", root=damaged) == known
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the library and its scripts."""
@@ -315,18 +302,18 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # What `make plan` prints, and what the figure of costs draws.
         *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work", "peaks", "counting")),
         ("cost/rehearsal.py", ("estimate_cost",), True),
-        ("cost/rehearsal.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
-        ("models/surgery.py", ("plot_figure", "lamina.figures.cost_of_metrics"), False),
-        ("workflow/studies.py", ("estimate_cost", "lamina.workflow.studies"), True),
-        ("cost/work.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
-        ("relevance/passes.py", ("plot_figure", "lamina.figures.cost_of_metrics"), True),
+        ("cost/rehearsal.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
+        ("models/surgery.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
+        ("workflow/studies.py", ("estimate_cost", "lamina.study.requests"), True),
+        ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
+        ("relevance/passes.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
         # How long an evolution goes on.
-        ("search/evolutionary.py", ("search_plans", "lamina.search.evolutionary"), True),
+        ("search/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
         # What only describes jobs, or refuses them, is no part of what they compute.
         ("jobs/sweep_units.py", ("sweep_units",), False),
         ("preflight/load.py", ("sweep_units",), False),
         ("relevance/passes.py", ("sweep_units",), False),
-        ("cost/work.py", ("fit_patch", "lamina.recovery.ghost"), False),
+        ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )
 def test_a_number_that_is_written_follows_the_code_behind_it(

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lamina.jobs.compare_tasks import CompareTasks
 from lamina.relevance import dissociation
-from lamina.tables import store
+from lamina.stages.compare_tasks import CompareTasks
+from lamina.store import parquet as store
 from tests.unit.scripts import started
 
 # Share of right answers without each layer; the whole model has .9 and chance is .5 on every task.

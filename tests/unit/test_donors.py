@@ -1,6 +1,5 @@
 """Layers of siblings: in a pass as in a built variant, merged, chosen, refused."""
 
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -10,18 +9,19 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.config.selectors import Beam, Evolutionary
+from lamina.config.selectors import Evolutionary
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models import donors, unchanged
+from lamina.models import checksum, donors
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.preflight.load import load
-from lamina.recovery import fit_rows
-from lamina.search import replacements as steps
-from lamina.search.plans import Plan, Request, Step
-from lamina.search.trials import Search, Trials
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.repair import fit_rows
+from lamina.selection.plans import Plan, Request, Step
+from lamina.selection.strategies import evolutionary
+from lamina.selection.strategies import replacements as steps
+from lamina.selection.trials import Search, Trials
+from lamina.study.load import load
 from tests.unit import tiny
 from tests.unit.configurations import REPOSITORY, model_folder
 from tests.unit.test_sweep import NEAR_TIE, naive, random_samples
@@ -32,7 +32,7 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
     for name, model in models.items():
         model.save_pretrained(folder / name)
         tiny.tokenizer().save_pretrained(folder / name)
-    digests = {name: unchanged.digests(folder / name)["weights_sha256"] for name in models}
+    digests = {name: checksum.facts(folder / name)["weights_sha256"] for name in models}
     return {
         name: {"path": str(folder / name), "weights_sha256": digest, "trust_remote_code": False}
         for name, digest in digests.items()
@@ -189,12 +189,10 @@ class Summed:
         return losses(list(candidates), numbers)
 
 
-@pytest.mark.parametrize("options", [Beam(metric="accuracy", width=2), Evolutionary(metric="accuracy", generations=60)])
-def test_searches_find_the_best_replacements_beside_the_best_removals(options: Any) -> None:
-    options = options.model_copy(update={"donors": ["a", "b"]})
-    module = importlib.import_module(f"lamina.search.{options.strategy}")
+def test_a_search_finds_the_best_replacements_beside_the_best_removals() -> None:
+    options = Evolutionary(metric="accuracy", generations=60, donors=["a", "b"])
     search = Search(options.strategy, Trials(Summed(), 8), np.arange(8), np.full(8, 5000))
-    found = module.find(search, [str(layer) for layer in range(5)], [1, 2], options)
+    found = evolutionary.find(search, [str(layer) for layer in range(5)], [1, 2], options)
     assert found[2].removed == {"0", "1", "2.@a", "3.@a"}
     assert len([unit for unit in found[1].removed if "@" not in unit]) == 1 and "0" in found[1].removed
     for row in search.rows:

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from lamina.reporting import ending
-from lamina.tables import store
+from lamina.report import ending
+from lamina.store import parquet as store
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study, write_tables
 
@@ -15,7 +15,7 @@ def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -
     best, report, database = ending.lines(tmp_path, VIEWS)
     named = best.split()[2]
     measured = {
-        f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['recovery']}/{r['healing']}": r
+        f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
         for r in store.read(next(file for file in files if file.stem == "benchmarks")).to_pylist()
     }
     assert named in measured and measured[named]["removed"] > 0

@@ -14,7 +14,6 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from lamina import paths
 from lamina.config.benchmarks import Efficiency
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
@@ -23,9 +22,10 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import patch
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study.variant import Variant
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -245,14 +245,14 @@ def test_variants_that_are_built_alike_are_timed_once() -> None:
         "halves": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
         "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
     }
-    named = (({"recovery": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
+    named = (({"repair": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
     rows = efficiency.measure(base, named, Efficiency(prompt=4, generate=2, repeats=2))
-    assert {row["recovery"]: row["timed"] for row in rows} == {
+    assert {row["repair"]: row["timed"] for row in rows} == {
         **{name: f"m/{name}" for name in made},
         "kept": "m/ghost",
         "trained": "m/none",
     }
-    times = {row["recovery"]: row["latency_ms"] for row in rows}
+    times = {row["repair"]: row["latency_ms"] for row in rows}
     assert times["kept"] == times["ghost"] != times["two"]
 
 
@@ -267,7 +267,7 @@ def written(results: Path, selector: str, units: list[str], removed: int) -> Var
 
 def test_variants_are_read_in_turn_and_refused_plans_left_out(tmp_path: Path) -> None:
     base, pruned = tiny.model(), written(tmp_path, "s", ["2"], 1)
-    ghost = replace(pruned, recovery="ghost")
+    ghost = replace(pruned, repair="ghost")
     named = patch.tensors(1, {(2, 3): {"operator": torch.ones(32, 32)}})
     patch.save(paths.patch(ghost.key, "ghost", tmp_path), "ghost", named)
     wanted = [Variant.base("m"), pruned, ghost, written(tmp_path, "s", [], 2)]
@@ -288,13 +288,13 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
     halves = written(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
     wanted = [Variant.base("m")]
     for variant in (together, apart, elsewhere, refused, halves):
-        wanted += [variant, replace(variant, recovery="ghost"), replace(variant, recovery="ghost", healing="lora")]
+        wanted += [variant, replace(variant, repair="ghost"), replace(variant, repair="ghost", healing="lora")]
     chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
     assert chosen == {
         wanted[0]: 0,
         together: 1,
-        replace(together, recovery="ghost"): 1,
-        replace(apart, recovery="ghost"): 2,
+        replace(together, repair="ghost"): 1,
+        replace(apart, repair="ghost"): 2,
         halves: 0,
-        replace(halves, recovery="ghost"): 0,
+        replace(halves, repair="ghost"): 0,
     }

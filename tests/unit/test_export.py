@@ -24,15 +24,17 @@ import lamina
 from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
 from lamina.evaluation import perplexity
-from lamina.models import export, modeling_lamina, own_code, unchanged
+from lamina.models import checksum
 from lamina.models.boundary import Patch, share
+from lamina.models.export import modeling_lamina, own_code
+from lamina.models.export import save as export
 from lamina.models.load import load_folder, load_model, load_tokenizer
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
-from lamina.recovery import patch
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, plan_of, random_adapter, source_of
 
@@ -98,7 +100,7 @@ def test_saving_a_loaded_variant_keeps_its_patch(results: Path, tmp_path: Path) 
 
 def test_a_materialised_variant_refuses_a_save_that_would_lose_its_patch(tmp_path: Path) -> None:
     for plan, patches in ((plan_of(["1"]), random_patches((1, 2))), (plan_of(["1.mlp"]), None)):
-        with pytest.raises(LaminaError, match="lamina.models.export.save"):
+        with pytest.raises(LaminaError, match="lamina.models.export.save.save"):
             materialise(tiny.model(), plan, patches).save_pretrained(tmp_path / "lost")
     materialise(tiny.model(), plan_of(["1"])).save_pretrained(tmp_path / "kept")
 
@@ -172,37 +174,6 @@ def test_an_export_is_not_pruned_again_where_that_would_shift_its_patches(tmp_pa
         remove(model, ["0"])
 
 
-def generated(base: PreTrainedModel, **drafted: Any) -> list[list[int]]:
-    """The likeliest tokens behind some prompts, one prompt at a time as drafts need it."""
-    settings = {"max_new_tokens": 12, "do_sample": False, "pad_token_id": 3, **drafted}
-    return [base.generate(row[None], attention_mask=torch.ones_like(row[None]), **settings)[0].tolist() for row in IDS]
-
-
-IDS = tiny.tokens(3, 6)
-
-
-def test_a_draft_shares_the_weights_of_the_base_that_generates_its_own_tokens_with_it(results: Path) -> None:
-    alone, _ = lamina.load("tiny", results, device="cpu")
-    base, tokenizer = lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu", draft=True)
-    held = {parameter.data_ptr() for parameter in base.parameters()}
-    assert {parameter.data_ptr() for parameter in base.draft.parameters()} < held
-    assert len(layers_of(base)) == len(layers_of(base.draft)) + 2 == 5 and "draft" not in dict(base.named_modules())
-    assert generated(base, assistant_model=base.draft) == generated(alone)
-    assert tokenizer("w1")["input_ids"] == tiny.tokenizer()("w1")["input_ids"]
-
-
-@pytest.mark.parametrize("form", ["stock", "code"])
-def test_an_export_drafts_for_its_base(form: str, tmp_path: Path) -> None:
-    base, patches = tiny.model(), random_patches((1, 2)) if form == "code" else None
-    source = source_of(base_folder(tmp_path / "base"), ["1"], recovery="ghost" if patches else "none")
-    assert export.export(base, source, tmp_path / "export", patches) == form
-    draft, _ = lamina.load(tmp_path / "export", device="cpu")
-    assert generated(base, assistant_model=draft) == generated(base)
-    card = (tmp_path / "export/README.md").read_text()
-    assert "base.generate(**inputs, assistant_model=draft" in card
-    assert ("vllm serve lab/words --speculative-config" in card) == (form == "stock")
-
-
 @pytest.mark.parametrize(
     ("units", "made", "pruned"),
     [
@@ -234,8 +205,6 @@ def test_no_export_is_recommended_that_would_be_refused(results: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
-        ("tiny", {"draft": True}, "'tiny' is the unpruned model. Name the variant"),
-        ("tiny", {"draft": True, "device_map": "auto"}, "a draft shares the weights of its base"),
         ("nothing", {}, "neither a folder with config.json nor known"),
         ("tiny/words/cosine/2/ghost/none", {}, "removed=n"),
         ("tiny/words/cosine/removed=3/none/none", {}, "make export VARIANT=tiny/words/cosine/removed=3/none/none"),
@@ -413,7 +382,7 @@ def test_a_patch_is_never_exported_as_a_stock_checkpoint(tmp_path: Path) -> None
 def test_the_card_says_what_was_removed_and_why_what_it_scores_and_its_licence(tmp_path: Path) -> None:
     row = {"task": "recall", "metric": "acc", "n_samples": 400, "n_shot": 0, "higher_is_better": True}
     rows = [row | {"removed": 0, "value": 0.9, "stderr": 0.015}, row | {"removed": 1, "value": 0.8, "stderr": 0.02}]
-    source = source_of(base_folder(tmp_path / "base"), ["3"], recovery="ghost", benchmarks=rows)
+    source = source_of(base_folder(tmp_path / "base"), ["3"], repair="ghost", benchmarks=rows)
     export.export(tiny.model(), source, tmp_path / "export", random_patches((3, 4)))
     text = (tmp_path / "export/README.md").read_text()
     head = yaml.safe_load(text.split("---")[1])
@@ -462,7 +431,7 @@ def real_models() -> list[Path]:
 def test_real_models_keep_their_perplexity_on_real_text(folder: Path, tmp_path: Path) -> None:
     """After removing nothing it is what it was, and after a reload it is what it was before."""
     manifest = {"path": str(folder), "source": folder.name, "dtype": "float32", "trust_remote_code": False}
-    manifest |= {"revision": None, **unchanged.digests(folder)}
+    manifest |= {"revision": None, **checksum.facts(folder)}
     base, tokenizer = load_model(manifest, torch.device("cpu")), load_tokenizer(manifest)
     documents = read_documents(REAL / "data/tinystories_1000.json", "0:12")
     cut = perplexity.windows(documents, tokenizer, 128)

@@ -4,17 +4,17 @@ import pytest
 
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.preflight.load import load
-from lamina.variant import Variant
-from lamina.workflow import exports
+from lamina.stages import exports
+from lamina.study.load import load
+from lamina.study.variant import Variant
 from tests.unit.configurations import minimal, workplace
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
     raw = minimal()
-    raw["selectors"]["beam"] = {"metric": "accuracy", "strategy": "beam", "width": 2}
-    raw["studies"]["search"] = raw["studies"]["prune"] | {"selectors": ["beam"], "removed": [2, 5]}
+    raw["selectors"]["evolved"] = {"metric": "accuracy", "strategy": "evolutionary"}
+    raw["studies"]["search"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [2, 5]}
     return load(raw, workplace(tmp_path_factory.mktemp("exports")))
 
 
@@ -24,15 +24,15 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
         ("smal/recall/accuracy/removed=1/ghost/lora", "'smal' is not defined under `models`. Did you mean 'small'?"),
         ("small/recal/accuracy/removed=1/none/none", "'recal' is not defined under `calibrations`.*'recall'"),
         ("small/recall/acuracy/removed=1/none/none", "'acuracy' is not defined under `selectors`.*'accuracy'"),
-        ("small/recall/accuracy/removed=1/gost/none", "'gost' is not defined under `recoveries`.*'ghost'"),
+        ("small/recall/accuracy/removed=1/gost/none", "'gost' is not defined under `repairs`.*'ghost'"),
         ("small/recall/accuracy/removed=1/none/lra", "'lra' is not defined under `healings`.*'lora'"),
         ("small/recall/accuracy/removed=1/xyz/none", "'xyz' is not defined.*Known are none, ghost"),
         ("small/recall/accuracy/removed=0/none/none", "removed=0 is the unpruned model"),
         ("small/recall/accuracy/removed=8/none/none", "at most 7 of the 8 layers of 'small', not 8. Write removed=7"),
         ("small/recall/cosine/removed=7/none/none", "at most 6 of the 8 layers"),
-        ("small/recall/accuracy/removed=5/ghost/none", "no study fits recovery 'ghost' to removed=5.*write removed=2"),
-        ("small/recall/beam/removed=4/none/none", "no study searches 'beam' for 4 units.*or write removed=5"),
-        ("small/recall/cosine/removed=1/ghost/none", "no study fits recovery 'ghost' to removed=1 .*of a study.$"),
+        ("small/recall/accuracy/removed=5/ghost/none", "no study fits repair 'ghost' to removed=5.*write removed=2"),
+        ("small/recall/evolved/removed=4/none/none", "no study searches 'evolved' for 4 units.*or write removed=5"),
+        ("small/recall/cosine/removed=1/ghost/none", "no study fits repair 'ghost' to removed=1 .*of a study.$"),
         ("small/recall/cosine/removed=1/none/lora", "no study heals it.*Add 'lora' to `healings`"),
         ("small/recall/accuracy/removd=1/none/none", "its part 'removd=1' is not removed=n"),
         ("small/recall/accuracy/removed=1/none", "it has 5 parts, not 6"),
@@ -46,9 +46,9 @@ def test_what_is_unknown_is_named_with_the_nearest(config: Configuration, varian
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> None:
-    for recovery in ("none", "ghost"):
+    for repair in ("none", "ghost"):
         for healing in ("none", "lora"):
-            exports.check(config, Variant("small", "recall", "accuracy", size, recovery, healing))
+            exports.check(config, Variant("small", "recall", "accuracy", size, repair, healing))
     exports.check(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lamina.workflow.failures import first_failure
+from lamina.runtime.failures import first_failure
 
 ERROR = """[Sat Nov 21 21:40:18 2026]
 Error in rule {rule}:

@@ -23,10 +23,10 @@ from transformers import AutoConfig, PreTrainedModel
 
 from lamina.config.healings import Lora
 from lamina.healing import lora
-from lamina.models import export
 from lamina.models.boundary import Patch
+from lamina.models.export import save as export
 from lamina.models.materialise import materialise
-from lamina.variant import Variant
+from lamina.study.variant import Variant
 from tests.unit import tiny
 
 # In one worker, so that the matrix is built once.
@@ -209,7 +209,7 @@ def make(cell: tuple[str, str, str], base_files: Path, folder: Path) -> Cell:
     uncached = variant.generate(IDS[:1], use_cache=False, **settings)
     form = export.export(
         base,
-        source_of(base_files, units, recovery="ghost" if patches else "none", healing="lora" if adapter else "none"),
+        source_of(base_files, units, repair="ghost" if patches else "none", healing="lora" if adapter else "none"),
         folder,
         patches,
         adapter,

@@ -14,10 +14,11 @@ import duckdb
 import numpy as np
 import pytest
 
-from lamina.figures import relevance_agreement, style
-from lamina.figures.drawing import Drawing, drawn
 from lamina.relevance.statistics import Z95
-from lamina.reporting import database, explorer, report
+from lamina.report import database, explorer
+from lamina.report import page as report
+from lamina.report.figures import relevance_agreement, style
+from lamina.report.figures.drawing import Drawing, drawn
 from lamina.tables import answers
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
@@ -78,7 +79,7 @@ def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
 
 
 # What a study of one model, one calibration and one size cannot show.
-BEYOND_SMALL = {"cross_task", "cross_task_graph", "pruning_dynamics", "training_dynamics"}
+BEYOND_SMALL = {"cross_task"}
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -149,7 +150,7 @@ def test_the_hints_of_curves_stand_on_their_points(small):
     said = {text: y for _, y, text, _ in style.HINTS[axes]}
     for selector, value, stderr, n in connection.execute(
         """SELECT selector, value, stderr, n_samples FROM scores
-        WHERE own AND removed = 1 AND recovery = 'none' AND healing = 'none'"""
+        WHERE own AND removed = 1 AND repair = 'none' AND healing = 'none'"""
     ).fetchall():
         text = f"{selector}, 1 removed: {value:.3f} ± {Z95 * stderr:.3f} acc_norm, n = {n}"
         assert said[text] == value
@@ -166,7 +167,7 @@ def test_the_efficiency_caption_tells_what_was_timed(tmp_path):
     plans = [
         plan | dict(selector=name, unit=str(u), position=i) for name, both in units.items() for i, u in enumerate(both)
     ]
-    measured = dict(recovery="ghost", healing="none", repeats=5, parameters_ratio=0.5, latency_ratio_stderr=0.01)
+    measured = dict(repair="ghost", healing="none", repeats=5, parameters_ratio=0.5, latency_ratio_stderr=0.01)
     rows = [plan | measured | dict(selector=name, latency_ratio=ratio) for name, ratio in (("one", 0.8), ("two", 0.9))]
     write_tables(tmp_path, plans=plans, efficiency=rows, models=[dict(model="m")])
     assert "2 variants, n = 5 repetitions each" in caption("efficiency", tmp_path)

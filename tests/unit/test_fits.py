@@ -5,15 +5,16 @@ import pytest
 import torch
 
 from lamina.config.diagnoses import Fit
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
 from lamina.diagnosis import fit as diagnosis
+from lamina.engine import moments
+from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
-from lamina.recovery import check, ghost
-from lamina.recovery.fit_rows import shape
-from lamina.streams import moments
-from lamina.streams.sources import Source, split
-from lamina.tables import store
+from lamina.repair import check
+from lamina.repair.fit_rows import shape
+from lamina.repair.methods import ghost
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences, streams
 

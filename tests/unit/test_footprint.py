@@ -11,10 +11,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lamina.config.healings import Full
+from lamina.engine import footprint
+from lamina.engine import memory as room
 from lamina.healing import full
 from lamina.healing.training import Source
-from lamina.streams import footprint
-from lamina.sweep import room
 from tests.unit import tiny
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

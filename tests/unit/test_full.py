@@ -70,7 +70,7 @@ def test_distillation_from_pruned_weights_comes_nearer_to_the_base_than_from_ran
 
 def test_random_weights_are_refused_where_something_is_left_of_a_repair() -> None:
     patches = {(1, 2): Patch(torch.zeros(32, 32))}
-    with pytest.raises(LaminaError, match="recoveries: .none."):
+    with pytest.raises(LaminaError, match="repairs: .none."):
         full.heal(tiny.model(), {"units": ["1"]}, patches, data(), Full(start="random"))
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina import paths
 from lamina.config.benchmarks import Generate, Task
 from lamina.cost import estimate
 from lamina.cost.forecast import Stage
@@ -19,12 +18,13 @@ from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
-from lamina.jobs.gather_table import parts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.preflight.load import load
-from lamina.tables import store
-from lamina.workflow import studies
+from lamina.stages.gather_table import parts
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study import requests as studies
+from lamina.study.load import load
 from tests.unit import tiny
 from tests.unit.configurations import minimal, put, workplace
 

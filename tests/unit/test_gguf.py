@@ -13,7 +13,7 @@ from lamina.errors import LaminaError
 from lamina.models import gguf
 from lamina.models.dequantise import dequantise
 from lamina.models.manifest import describe
-from lamina.preflight.load import load
+from lamina.study.load import load
 from tests.unit import gguf_files
 from tests.unit.configurations import minimal, put, workplace
 

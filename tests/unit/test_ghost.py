@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
+from lamina.engine import moments
+from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import check, ghost, patch
-from lamina.recovery.fit_rows import antisymmetric_share, boundaries, row, shape
-from lamina.streams import moments
-from lamina.streams.sources import Source, split
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import check, patch
+from lamina.repair.fit_rows import antisymmetric_share, boundaries, row, shape
+from lamina.repair.methods import ghost
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)

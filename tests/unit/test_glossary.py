@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from lamina.config import glossary, healings, recoveries, selectors
+from lamina.config import glossary, healings, repairs, selectors
 from lamina.config.entry import ByValue
-from lamina.preflight.load import load
+from lamina.study.load import load
 from tests.unit.configurations import REPOSITORY
 
 
@@ -14,7 +14,7 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     told = glossary.glossary(load(raw, REPOSITORY))
     assert {section: list(names) for section, names in told.items()} == {
         "selectors": ["repaired", "accuracy", "cosine", "random"],
-        "recoveries": ["ghost", "kept", "layer"],
+        "repairs": ["ghost", "kept", "layer"],
         "healings": ["lora"],
     }
 
@@ -24,19 +24,19 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     [
         (selectors.read({"strategy": "random"}), "Draws what goes: the baseline, which measures nothing."),
         (
-            selectors.read({"metric": "cosine", "recovery": None, "protect": [0, -1]}),
+            selectors.read({"metric": "cosine", "repair": None, "protect": [0, -1]}),
             "Removes the lowest unit and scores the rest again. Units are compared by cosine: how much the unit turns "
             "the residual stream. Options: protect [0, -1].",
         ),
         (
-            recoveries.read({"method": "ghost", "data": {"own": 1, "prose": 0.1}, "rank": 8}),
+            repairs.read({"method": "ghost", "data": {"own": 1, "prose": 0.1}, "rank": 8}),
             "One linear map of the residual stream where a run of layers went, by ridge regression. Fitted on the "
             "plan's own calibration (weight 1) and prose (weight 0.1). Options: rank 8.",
         ),
         (
             healings.read({"method": "lora", "data": "prose", "objective": "distill"}),
             "Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches "
-            "of the recovery. Fitted on prose (weight 1). Options: objective distill.",
+            "of the repair. Fitted on prose (weight 1). Options: objective distill.",
         ),
     ],
 )
@@ -45,6 +45,6 @@ def test_an_entry_in_words(entry: ByValue, words: str) -> None:
 
 
 def test_what_is_in_the_loop_and_beside_is_told() -> None:
-    entry = selectors.read({"metric": "accuracy", "recovery": "kept", "also": {"prose": 0.5}})
+    entry = selectors.read({"metric": "accuracy", "repair": "kept", "also": {"prose": 0.5}})
     told = glossary.words(entry)
     assert "While units are scored, kept is in place." in told and "scored on prose (weight 0.5) as well" in told

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 
+from lamina.engine import footprint
+from lamina.engine import memory as room
+from lamina.engine import sweep as engine
+from lamina.engine.capture import capture
+from lamina.engine.footprint import Shape
 from lamina.evaluation import perplexity
 from lamina.models import devices
 from lamina.models.load import device, load_folder, placement
 from lamina.models.units import all_units
-from lamina.streams import footprint
-from lamina.streams.capture import capture
-from lamina.streams.footprint import Shape
-from lamina.sweep import engine, room
-from lamina.workflow import gpu_lock
+from lamina.runtime import devices as gpu_lock
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 
@@ -99,7 +100,7 @@ def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
 @needs_two
 def test_jobs_at_a_time_compute_on_devices_of_their_own() -> None:
     script = "import os, torch, time; torch.zeros(1).cuda(); time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    command = [sys.executable, "-m", "lamina.workflow.gpu_lock", sys.executable, "-c", script]
+    command = [sys.executable, "-m", "lamina.runtime.devices", sys.executable, "-c", script]
     environment = os.environ | {"PYTHONPATH": str(Path(gpu_lock.__file__).parents[2])}
     jobs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert len({job.communicate()[0].strip() for job in jobs}) == 2

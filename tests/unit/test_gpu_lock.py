@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.workflow import gpu_lock
+from lamina.runtime import devices as gpu_lock
 
 # Writes when it was on which device, and how many it saw.
 JOB = """
@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def start(count: int = 1, **environment: str) -> subprocess.Popen[str]:
     source = str(Path(gpu_lock.__file__).parents[2])
-    command = [sys.executable, "-m", "lamina.workflow.gpu_lock", str(count), sys.executable, "-c", JOB]
+    command = [sys.executable, "-m", "lamina.runtime.devices", str(count), sys.executable, "-c", JOB]
     everything = os.environ | {"PYTHONPATH": source} | environment
     return subprocess.Popen(command, env=everything, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -124,7 +124,7 @@ def test_numbers_and_identifiers_of_one_device_are_one_lock(place: Path) -> None
 
 
 def test_make_run_counts_the_visible_devices(place: Path) -> None:
-    command = [sys.executable, "-m", "lamina.workflow.gpu_lock", "--count"]
+    command = [sys.executable, "-m", "lamina.runtime.devices", "--count"]
     source = str(Path(gpu_lock.__file__).parents[2])
     for visible, count in (("0,1,2", "3"), ("", "0")):
         environment = {"PYTHONPATH": source, "CUDA_VISIBLE_DEVICES": visible}

@@ -18,9 +18,9 @@ from lamina.data.calibrations import Calibration, Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
-from lamina.jobs.prepare_calibration import PrepareCalibration
 from lamina.models.manifest import describe
-from lamina.preflight import load as configuration
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.study import load as configuration
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place
 from tests.unit.test_calibrations import ENTRY, REFERENCE, ROOT

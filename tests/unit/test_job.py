@@ -16,17 +16,18 @@ from typing import Any
 
 import pytest
 
-from lamina import jobs, modules
-from lamina.config import recoveries
+from lamina import modules
+from lamina import stages as jobs
+from lamina.config import repairs
 from lamina.errors import LaminaError
-from lamina.jobs import described as describing
-from lamina.jobs.capture_activations import CaptureActivations
-from lamina.jobs.changes import Loop
-from lamina.jobs.fit_patch import FitPatch
-from lamina.jobs.job import Job, Part
-from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.manifest import weights_gb
-from lamina.preflight.load import load
+from lamina.stages import described as describing
+from lamina.stages.capture_activations import CaptureActivations
+from lamina.stages.changes import Loop
+from lamina.stages.fit_patch import FitPatch
+from lamina.stages.job import Job, Part
+from lamina.stages.sweep_units import SweepUnits
+from lamina.study.load import load
 from tests.unit.configurations import minimal, workplace
 from tests.unit.scripts import ROOT, place, started
 
@@ -39,12 +40,12 @@ TRAINING = {"train_reference", "train_sibling"}
 def kinds(base: type[Any] = Job) -> list[type[Any]]:
     """The classes of all jobs, and of groups of their options."""
     for name in RULES:
-        importlib.import_module(f"lamina.jobs.{name}")
+        importlib.import_module(f"lamina.stages.{name}")
     return [each for kind in base.__subclasses__() for each in (kind, *kinds(kind))]
 
 
 def a_sweep(**more: Any) -> SweepUnits:
-    loop = Loop(recovery=recoveries.read({"method": "ghost", "rank": 8}), weights=[("c", 1.0)], protect=[0], seed=3)
+    loop = Loop(repair=repairs.read({"method": "ghost", "rank": 8}), weights=[("c", 1.0)], protect=[0], seed=3)
     told = {"manifest": "m.json", "calibration": "c.parquet", "pass_": "removal", "units": "layer", "loop": loop}
     told |= {"block": 1, "blocks": 2, "tokens": 64, "keys": {"calibration": "c"}, "output": "it's {a} $b.parquet"}
     return SweepUnits(**told | more)
@@ -67,8 +68,8 @@ def test_a_job_goes_through_a_shell_and_json_with_its_types(monkeypatch: pytest.
     text = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
     again = read_back(SweepUnits, text, monkeypatch)
     assert again.model_dump() == job.model_dump()
-    assert isinstance(again.loop.recovery, recoveries.Ghost) and again.loop.recovery.rank == 8
-    assert len(json.loads(text)["code"]) == 64 and json.loads(text)["job"]["loop"]["recovery"]["rank"] == 8
+    assert isinstance(again.loop.repair, repairs.Ghost) and again.loop.repair.rank == 8
+    assert len(json.loads(text)["code"]) == 64 and json.loads(text)["job"]["loop"]["repair"]["rank"] == 8
 
 
 def test_a_job_is_read_from_a_file_or_refused_where_none_is_given(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_what_is_not_asked_for_is_not_told_so_that_a_new_option_changes_no_job()
     Grown.__module__ = SweepUnits.__module__
     told = a_sweep()
     assert Grown(**{name: getattr(told, name) for name in SweepUnits.model_fields}).told() == told.told()
-    assert not {"plan", "budget", "drawn", "donors", "data"} & json.loads(told.told())["job"].keys()
+    assert not {"plan", "budget", "donors", "data"} & json.loads(told.told())["job"].keys()
     # Other tests list the jobs that there are.
     del Grown
     gc.collect()
@@ -112,21 +113,21 @@ def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() ->
     one, other = a_sweep(), a_sweep(block=0, output="elsewhere.parquet", follows={"family": "x"})
     assert one.provenance == other.provenance != a_sweep(tokens=128).provenance
     fit = {"manifest": "m", "calibration": "c", "plans": [], "sizes": [], "name": "g", "own": "c", "seed": 5}
-    ghost = recoveries.read({"method": "ghost"})
-    assert FitPatch(**fit, recovery=ghost, output="o", table="t").provenance["seed"] == "5"
+    ghost = repairs.read({"method": "ghost"})
+    assert FitPatch(**fit, repair=ghost, output="o", table="t").provenance["seed"] == "5"
 
 
 def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert modules.load("lamina.search.race").__name__ == "lamina.search.race"
+    assert modules.load("lamina.selection.race").__name__ == "lamina.selection.race"
     read_back(SweepUnits, a_sweep().told(), monkeypatch)
-    assert modules.load("lamina.recovery.ghost").__name__ == "lamina.recovery.ghost"
-    with pytest.raises(ModuleNotFoundError, match="lamina.search.race and does not name it"):
-        modules.load("lamina.search.race")
+    assert modules.load("lamina.repair.methods.ghost").__name__ == "lamina.repair.methods.ghost"
+    with pytest.raises(ModuleNotFoundError, match="lamina.selection.race and does not name it"):
+        modules.load("lamina.selection.race")
 
 
 def test_modules_are_loaded_by_name_in_one_place() -> None:
     """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them."""
-    known = {"modules.py", "tables/store.py", "__init__.py", "workflow/warm.py", "cost/pace.py"}
+    known = {"modules.py", "tables/store.py", "__init__.py"}
     source = ROOT / "src/lamina"
     files = [*source.rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
     found = {file for file in files if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))}
@@ -135,7 +136,7 @@ def test_modules_are_loaded_by_name_in_one_place() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_a_job_and_a_script_have_one_name(rule: str) -> None:
-    found = [kind for kind in kinds() if kind.__module__ == f"lamina.jobs.{rule}"]
+    found = [kind for kind in kinds() if kind.__module__ == f"lamina.stages.{rule}"]
     assert [kind.__name__ for kind in found] == [rule.title().replace("_", "")]
     assert (ROOT / f"workflow/scripts/{rule}.py").is_file()
     written = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
@@ -191,19 +192,11 @@ def test_a_later_attempt_asks_for_more(tmp_path: Path) -> None:
     assert [job.minutes(attempt) for attempt in (1, 3)] == [116, 348]
 
 
-def test_time_grows_with_the_models_that_a_sweep_draws(tmp_path: Path) -> None:
-    path = manifest(tmp_path, n_layers=32)
-    shapley = {"options": {"permutations": 20}, "score": "acc", "seed": 0}
-    presence = {"options": {"draws": 64}, "score": "acc", "seed": 0}
-    assert a_sweep(manifest=path, pass_="shapley", drawn=shapley).minutes(1) == 20 + 21 * (1 + 6 * 16)
-    assert a_sweep(manifest=path, pass_="presence", drawn=presence).minutes(2) == 2 * (20 + 3 * (1 + 6 * 16))
-
-
 def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried(tmp_path: Path) -> None:
     """C² float32 numbers each, with and without the held-out samples: at C = 4096 67 MB."""
     told: dict[str, Any] = {"manifest": manifest(tmp_path, hidden_size=4096), "calibration": "c", "plans": ["p", "q"]}
     told |= {"sizes": [1, 2], "name": "g", "own": "c", "seed": 0, "output": "o", "table": "t"}
-    told["recovery"] = recoveries.read({"method": "ghost"})
+    told["repair"] = repairs.read({"method": "ghost"})
     assert FitPatch(**told, weights=[("c", 1.0)]).memory(1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
     assert FitPatch(**told).memory(2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
 

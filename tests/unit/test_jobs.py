@@ -7,25 +7,24 @@ import pytest
 
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.jobs import changes, files
-from lamina.jobs.benchmark_drafts import BenchmarkDrafts
-from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
-from lamina.jobs.benchmark_task import BenchmarkTask
-from lamina.jobs.export_variant import ExportVariant
-from lamina.jobs.fit_patch import FitPatch
-from lamina.jobs.fit_runs import FitRuns
-from lamina.jobs.gather_table import parts
-from lamina.jobs.heal_variant import HealVariant
-from lamina.jobs.prepare_calibration import PrepareCalibration
-from lamina.jobs.prune_step import PruneStep
-from lamina.jobs.score_relevance import ScoreRelevance
-from lamina.jobs.search_plans import SearchPlans
-from lamina.jobs.sweep_units import SweepUnits
-from lamina.preflight.load import load
-from lamina.variant import Variant
-from lamina.workflow import studies
-from lamina.workflow.digest import entry_digest
+from lamina.runtime.fingerprint import entry_digest
+from lamina.stages import changes, files
+from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.benchmark_task import BenchmarkTask
+from lamina.stages.export_variant import ExportVariant
+from lamina.stages.fit_patch import FitPatch
+from lamina.stages.fit_runs import FitRuns
+from lamina.stages.gather_table import parts
+from lamina.stages.heal_variant import HealVariant
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.prune_step import PruneStep
+from lamina.stages.score_relevance import ScoreRelevance
+from lamina.stages.search_plans import SearchPlans
+from lamina.stages.sweep_units import SweepUnits
+from lamina.study import requests as studies
+from lamina.study.load import load
+from lamina.study.variant import Variant
 from tests.unit.configurations import Raw, minimal, put, workplace
 from tests.unit.scripts import place, plain
 
@@ -48,10 +47,10 @@ def raw() -> Raw:
         "race": {"metric": "output_js", "budget": "race", "tolerance": 0.02, "protect": [0]},
         "taylor": {"metric": "taylor"},
         "residual": {"metric": "residual"},
-        "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "recovery": "ghost"},
-        "looped_race": {"metric": "accuracy", "budget": "race", "recovery": "ghost"},
-        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
-        "beam": {"metric": "accuracy", "strategy": "beam", "width": 2, "recovery": "ghost"},
+        "looped": {"metric": "accuracy", "protect": [0], "seed": 4, "repair": "ghost"},
+        "looped_race": {"metric": "accuracy", "budget": "race", "repair": "ghost"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
+        "evolved": {"metric": "accuracy", "strategy": "evolutionary", "offspring": 8, "repair": "ghost"},
     }
     return raw
 
@@ -64,7 +63,7 @@ def config(raw: Raw, tmp_path: Path) -> Configuration:
 def test_a_full_sweep_is_told_its_pass_and_nothing_of_its_selector(config: Configuration) -> None:
     told = plain(sweep(config, "base/removal/layer", block=1))
     assert told["pass_"] == "removal" and told["units"] == "layer" and told["block"] == 1
-    assert not {"budget", "plan", "loop", "drawn", "donors"} & told.keys()
+    assert not {"budget", "plan", "loop", "donors"} & told.keys()
     assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "base", "removed": 0}
     later = plain(sweep(config, "accuracy", 2))
     own = {"block": 0, "plan": PLACE.format("plans", 2) + ".json"}
@@ -84,19 +83,10 @@ def test_a_sweep_under_a_budget_is_told_what_the_budget_reads(config: Configurat
     }
 
 
-def test_a_pass_over_drawn_models_is_told_what_it_draws_and_no_other(raw: Raw, tmp_path: Path) -> None:
-    raw = put(put(raw, "metrics", {"shapley": {"local": 3}, "presence": {"draws": 50}}), "seed", 7)
-    config = load(raw, workplace(tmp_path))
-    job = sweep(config, "base/shapley/layer")
-    assert job.drawn == {"options": {"local": 3}, "score": "acc_norm", "seed": 7}
-    assert job.follows["metric"] == sweep(config, "looped_race").follows["metric"] != entry_digest(None)
-    assert sweep(config, "base/removal/layer").drawn is None
-
-
 def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_path: Path) -> None:
-    config = load(put(put(raw, "seed", 7), "recoveries.ghost.rank", 8), workplace(tmp_path))
+    config = load(put(put(raw, "seed", 7), "repairs.ghost.rank", 8), workplace(tmp_path))
     assert plain(sweep(config, "looped", 1))["loop"] == {
-        "recovery": {"method": "ghost", "rank": 8},
+        "repair": {"method": "ghost", "rank": 8},
         "weights": [["recall", 1.0]],
         "protect": [0],
         "seed": 4,
@@ -109,38 +99,37 @@ def test_a_sweep_with_the_repair_in_the_loop_is_told_the_repair(raw: Raw, tmp_pa
 
 
 def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None:
-    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["beam"], "removed": [3, "50%", 1]}
+    raw["studies"]["found"] = raw["studies"]["prune"] | {"selectors": ["evolved"], "removed": [3, "50%", 1]}
     config = load(raw, workplace(tmp_path))
-    job = SearchPlans.of(config, wildcards("beam"))
+    job = SearchPlans.of(config, wildcards("evolved"))
     told = plain(job)
     assert told["sizes"] == [1, 3, 4]
-    assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "beam"}
-    assert told["selector"] == {"strategy": "beam", "metric": "accuracy", "width": 2, "recovery": "ghost"}
-    assert told["loop"]["recovery"] == {"method": "ghost"}
+    assert told["keys"] == {"model": "small", "calibration": "recall", "selector": "evolved"}
+    assert told["selector"] == raw["selectors"]["evolved"]
+    assert told["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
-        "lamina.search.beam",
-        "lamina.relevance.accuracy",
-        "lamina.search.looped",
-        "lamina.search.growing",
-        "lamina.recovery.ghost",
+        "lamina.selection.strategies.evolutionary",
+        "lamina.relevance.metrics.accuracy",
+        "lamina.selection.looped",
+        "lamina.selection.growing",
+        "lamina.repair.methods.ghost",
     }
-    assert studies.searching(config) == ["beam"]
-    assert "results/searches/small/recall/beam.parquet" in parts(config, "searches")
-    assert not [each for each in studies.sweeps(config) if each[2] == "beam"]
+    assert studies.searching(config) == ["evolved"]
+    assert "results/searches/small/recall/evolved.parquet" in parts(config, "searches")
+    assert not [each for each in studies.sweeps(config) if each[2] == "evolved"]
 
 
 @pytest.mark.parametrize(
     ("selector", "modules"),
     [
         ("base/removal/layer", ()),
-        ("base/gradient/layer", ("lamina.passes.weights",)),
+        ("base/gradient/layer", ("lamina.engine.weights",)),
         ("accuracy", ()),
-        ("race", ("lamina.search.race",)),
-        ("looped", ("lamina.search.looped", "lamina.recovery.ghost")),
-        ("looped_race", ("lamina.search.race", "lamina.search.looped", "lamina.recovery.ghost")),
-        ("taylor", ("lamina.passes.weights",)),
-        ("base/shapley/mlp", ("lamina.passes.coalitions", "lamina.relevance.shapley")),
-        ("residual", ("lamina.passes.residuals", "lamina.recovery.ghost")),
+        ("race", ("lamina.selection.race",)),
+        ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
+        ("looped_race", ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost")),
+        ("taylor", ("lamina.engine.weights",)),
+        ("residual", ("lamina.engine.residuals", "lamina.repair.methods.ghost")),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: tuple[str, ...]) -> None:
@@ -159,13 +148,13 @@ def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration
     assert ScoreRelevance.of(config, wildcards("base/gradient/layer")).metrics == ["magnitude", "random", "taylor"]
     stream = ScoreRelevance.of(config, wildcards("base/stream/layer"))
     assert stream.metrics == ["angular", "cosine"]
-    assert stream.modules == ("lamina.relevance.angular", "lamina.relevance.cosine")
+    assert stream.modules == ("lamina.relevance.metrics.angular", "lamina.relevance.metrics.cosine")
 
 
 def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configuration) -> None:
     job = PruneStep.of(config, wildcards("cosine", 1))
-    assert job.modules == ("lamina.search.iterative", "lamina.relevance.cosine")
-    assert PruneStep.of(config, wildcards("random", 1)).modules == ("lamina.search.random",)
+    assert job.modules == ("lamina.selection.strategies.iterative", "lamina.relevance.metrics.cosine")
+    assert PruneStep.of(config, wildcards("random", 1)).modules == ("lamina.selection.strategies.random",)
     told = plain(job)
     assert told["selector"] == {"strategy": "iterative", "metric": "cosine", "protect": [0, -1]}
     assert "relevance" not in told
@@ -201,28 +190,28 @@ def test_variants_are_read_from_the_files_that_make_them(config: Configuration) 
 
 def test_a_benchmark_waits_for_the_check_of_its_calibration(config: Configuration) -> None:
     assert files.gates(config, "m", "none", "t", []) == ["results/tasks/t.parquet"]
-    plain = [Variant("m", "c", "accuracy", 1, recovery) for recovery in ("none", "ghost")]
+    plain = [Variant("m", "c", "accuracy", 1, repair) for repair in ("none", "ghost")]
     assert files.gates(config, "m", "c", "t", plain) == ["results/overlap/m/c/t.json"]
 
 
 @pytest.fixture
 def mended(raw: Raw, tmp_path: Path) -> Configuration:
     """As `config`, with a repair that is also fitted on general text."""
-    raw["recoveries"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
-    raw["studies"]["prune"]["recoveries"] = ["none", "ghost", "general"]
+    raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
+    raw["studies"]["prune"]["repairs"] = ["none", "ghost", "general"]
     return load(raw, workplace(tmp_path))
 
 
 def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Configuration) -> None:
     file = "results/calibrations/small/corpus.parquet"
-    job = FitPatch.of(mended, wildcards(recovery="general"))
+    job = FitPatch.of(mended, wildcards(repair="general"))
     assert job.data == {"corpus": file} and file in job.inputs["data"]
     told = plain(job)
-    assert told["recovery"]["data"] == {"corpus": 0.1, "own": 1} and told["seed"] == 0
+    assert told["repair"]["data"] == {"corpus": 0.1, "own": 1} and told["seed"] == 0
     assert told["weights"] == [["recall", 1.0], ["corpus", 0.1]]
-    assert "data" not in FitPatch.of(mended, wildcards(recovery="ghost")).inputs
+    assert "data" not in FitPatch.of(mended, wildcards(repair="ghost")).inputs
     # A variant of that repair waits for the check of both; the tables list both.
-    listed = [Variant("small", "recall", "accuracy", 1, recovery) for recovery in ("ghost", "general")]
+    listed = [Variant("small", "recall", "accuracy", 1, repair) for repair in ("ghost", "general")]
     both = [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
     assert files.gates(mended, "small", "recall", "t", listed) == both
     assert files.gates(mended, "small", "recall", "t", listed[:1]) == both[1:]
@@ -230,27 +219,27 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert file not in parts(mended, "activations")
 
 
-def test_another_recovery_is_no_reason_to_repeat_the_pass_that_recoveries_share(raw: Raw, tmp_path: Path) -> None:
+def test_another_repair_is_no_reason_to_repeat_the_pass_that_repairs_share(raw: Raw, tmp_path: Path) -> None:
     root = workplace(tmp_path)
     config = load(raw, root)
-    raw["recoveries"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
-    raw["studies"]["prune"]["recoveries"] = ["none", "ghost", "general"]
+    raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
+    raw["studies"]["prune"]["repairs"] = ["none", "ghost", "general"]
     mended = load(raw, root)
     few, more = (FitRuns.of(each, wildcards()) for each in (config, mended))
     assert [job.name for job in few.jobs] == ["ghost"] and [job.name for job in more.jobs] == ["general", "ghost"]
     assert few.told() != more.told() and few.followed() == more.followed()
     # A job finds its fits under exactly what it is told itself.
-    assert more.fits == [FitPatch.of(mended, wildcards(recovery=name)).told() for name in ("general", "ghost")]
-    assert FitPatch.of(config, wildcards(recovery="ghost")).fits == few.output
+    assert more.fits == [FitPatch.of(mended, wildcards(repair=name)).told() for name in ("general", "ghost")]
+    assert FitPatch.of(config, wildcards(repair="ghost")).fits == few.output
     assert "results/calibrations/small/corpus.parquet" in more.inputs["data"] and "data" not in few.inputs
-    assert "lamina.recovery.ghost" in few.modules
+    assert "lamina.repair.methods.ghost" in few.modules
 
 
 def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw, tmp_path: Path) -> None:
     """Also where the finished plan is not repaired."""
-    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
-    raw["selectors"]["looped"]["recovery"] = "general"
-    raw["studies"]["prune"] |= {"selectors": ["looped"], "recoveries": ["none"]}
+    raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": 0.1}}
+    raw["selectors"]["looped"]["repair"] = "general"
+    raw["studies"]["prune"] |= {"selectors": ["looped"], "repairs": ["none"]}
     config = load(raw, workplace(tmp_path))
     file = "results/calibrations/small/corpus.parquet"
     assert sweep(config, "looped").inputs["data"] == [file]
@@ -269,7 +258,7 @@ def test_what_a_healing_trains_on_is_read_checked_and_listed(raw: Raw, tmp_path:
     raw["studies"]["prune"]["healings"] = ["lora", "other", "both", "alone"]
     config, file = load(raw, workplace(tmp_path)), "results/calibrations/small/corpus.parquet"
     for healing, added in (("lora", []), ("alone", []), ("other", ["corpus"]), ("both", ["corpus"])):
-        job = HealVariant.of(config, wildcards(removed=1, recovery="none", healing=healing))
+        job = HealVariant.of(config, wildcards(removed=1, repair="none", healing=healing))
         assert job.data == dict.fromkeys(added, file) and job.inputs.get("data", []) == [file] * len(added)
         listed = [Variant("small", "recall", "accuracy", 1, "none", healing)]
         assert files.gates(config, "small", "recall", "t", listed) == [
@@ -278,39 +267,39 @@ def test_what_a_healing_trains_on_is_read_checked_and_listed(raw: Raw, tmp_path:
         # What had no other word before is told to jobs as before.
         assert ("data" in config.healings[healing].options()) == bool(added)
     assert file in parts(config, "calibrations")
-    both = HealVariant.of(config, wildcards(removed=1, recovery="none", healing="both"))
+    both = HealVariant.of(config, wildcards(removed=1, repair="none", healing="both"))
     assert both.weights == [("corpus", 0.1), ("recall", 1.0)], "by the names of its data, `own` among them"
     assert studies.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
     assert studies.trained_on(config, "corpus", "both") == {"corpus": 1.1}
 
 
 def test_weights_follow_names_and_the_own_calibration_comes_first(mended: Configuration) -> None:
-    general = mended.recoveries["general"]
+    general = mended.repairs["general"]
     assert changes.weighed(general, "recall", 0.0) == [("recall", 1.0), ("corpus", 0.1)]
     assert changes.weighed(general, "corpus", 0.0) == [("corpus", pytest.approx(1.1))]
-    assert changes.weighed(mended.recoveries["ghost"], "recall", 0.0) == [("recall", 1.0)]
-    assert "data" not in mended.recoveries["ghost"].options()
+    assert changes.weighed(mended.repairs["ghost"], "recall", 0.0) == [("recall", 1.0)]
+    assert "data" not in mended.repairs["ghost"].options()
 
 
 def test_only_a_weight_that_is_left_open_needs_what_chooses_it(raw: Raw, tmp_path: Path) -> None:
     """A variant of that calibration itself leaves none open; in the loop of a selector it stands for a tenth."""
-    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
-    raw["selectors"]["looped"]["recovery"] = "general"
+    raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
+    raw["selectors"]["looped"]["repair"] = "general"
     root = workplace(tmp_path)
     config = load(raw, root)
-    own = FitPatch.of(config, wildcards(recovery="general"))
-    assert own.modules == ("lamina.recovery.ghost", "lamina.recovery.weighing") and own.weights == []
-    itself = FitPatch.of(config, wildcards(calibration="corpus", recovery="general"))
-    assert itself.modules == ("lamina.recovery.ghost",)
-    assert FitPatch.of(config, wildcards(recovery="ghost")).modules == ("lamina.recovery.ghost",)
+    own = FitPatch.of(config, wildcards(repair="general"))
+    assert own.modules == ("lamina.repair.methods.ghost", "lamina.repair.weighing") and own.weights == []
+    itself = FitPatch.of(config, wildcards(calibration="corpus", repair="general"))
+    assert itself.modules == ("lamina.repair.methods.ghost",)
+    assert FitPatch.of(config, wildcards(repair="ghost")).modules == ("lamina.repair.methods.ghost",)
     assert plain(sweep(config, "looped"))["loop"]["weights"] == [["recall", 1.0], ["corpus", 0.1]]
-    assert config.recoveries["general"].weights("recall", 3.0)["corpus"] == 3.0
-    raw["recoveries"]["general"] = {"method": "ghost", "refit": True}
-    raw["selectors"]["looped"]["recovery"] = "ghost"
+    assert config.repairs["general"].weights("recall", 3.0)["corpus"] == 3.0
+    raw["repairs"]["general"] = {"method": "ghost", "refit": True}
+    raw["selectors"]["looped"]["repair"] = "ghost"
     config = load(raw, root)
-    assert FitPatch.of(config, wildcards(recovery="general")).modules == (
-        "lamina.recovery.ghost",
-        "lamina.recovery.refit",
+    assert FitPatch.of(config, wildcards(repair="general")).modules == (
+        "lamina.repair.methods.ghost",
+        "lamina.repair.refit",
     )
 
 
@@ -318,12 +307,12 @@ def test_the_weight_that_stands_for_auto_in_the_loop_is_told(
     raw: Raw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It changes what is measured, so a change of it makes stale the sweeps and searches that use it, and no other."""
-    raw["recoveries"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
-    raw["selectors"]["looped"]["recovery"] = raw["selectors"]["beam"]["recovery"] = "general"
+    raw["repairs"]["general"] = {"method": "ghost", "data": {"own": 1, "corpus": "auto"}}
+    raw["selectors"]["looped"]["repair"] = raw["selectors"]["evolved"]["repair"] = "general"
     config = load(raw, workplace(tmp_path))
 
     def told() -> list[str]:
-        search = SearchPlans.of(config, wildcards("beam")).told()
+        search = SearchPlans.of(config, wildcards("evolved")).told()
         return [search, *(sweep(config, name).told() for name in ("looped", "looped_race", "accuracy"))]
 
     before = told()
@@ -334,23 +323,22 @@ def test_the_weight_that_stands_for_auto_in_the_loop_is_told(
 def test_a_repair_that_builds_a_model_is_a_module_of_the_job_that_measures_it(raw: Raw, tmp_path: Path) -> None:
     """An edit of `apply` alone leaves the patch as it is, and not the model."""
     put(raw, "benchmarks.efficiency", {})
-    put(raw, "benchmarks.drafts", {"text": "corpus_test"})
     raw["studies"]["prune"] |= {"perplexity": "all"}
     config = load(raw, workplace(tmp_path))
-    ghost, task = ("lamina.recovery.ghost",), "microworld_recall"
-    found = {kind: kind.of(config, place(model="small")) for kind in (BenchmarkEfficiency, BenchmarkDrafts)}
+    ghost, task = ("lamina.repair.methods.ghost",), "microworld_recall"
+    found = {BenchmarkEfficiency: BenchmarkEfficiency.of(config, place(model="small"))}
     found |= {
         kind: kind.of(config, wildcards(task=name, block=0))
         for kind, name in ((BenchmarkTask, task), (BenchmarkPerplexity, "corpus_test"))
     }
     assert {kind: job.modules for kind, job in found.items()} == dict.fromkeys(found, ghost)
-    exported = wildcards(removed=1, recovery="ghost", healing="none", form="auto", shard="5GB")
+    exported = wildcards(removed=1, repair="ghost", healing="none", form="auto", shard="5GB")
     assert ExportVariant.of(config, exported).modules == ghost
-    healed = HealVariant.of(config, wildcards(removed=1, recovery="ghost", healing="lora"))
+    healed = HealVariant.of(config, wildcards(removed=1, repair="ghost", healing="lora"))
     assert healed.modules == ("lamina.healing.lora", *ghost)
     # The unpruned model and variants without a repair have none of it.
     assert BenchmarkTask.of(config, place(model="small", calibration="none", task=task, block=0)).modules == ()
-    bare = HealVariant.of(config, wildcards(removed=1, recovery="none", healing="lora"))
+    bare = HealVariant.of(config, wildcards(removed=1, repair="none", healing="lora"))
     assert bare.modules == ("lamina.healing.lora",)
 
 
@@ -379,8 +367,8 @@ def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configura
 
 
 def test_an_export_names_the_patch_that_no_study_fits(config: Configuration) -> None:
-    facts = {"recovery": "ghost", "form": "auto", "shard": "5GB"}
-    with pytest.raises(LaminaError, match="no study fits recovery 'ghost' to removed=5 of small/recall/accuracy"):
+    facts = {"repair": "ghost", "form": "auto", "shard": "5GB"}
+    with pytest.raises(LaminaError, match="no study fits repair 'ghost' to removed=5 of small/recall/accuracy"):
         ExportVariant.of(config, wildcards("accuracy", 5, healing="none", **facts))
     job = ExportVariant.of(config, wildcards("accuracy", 1, healing="lora", **facts))
     assert set(job.inputs) == {"manifest", "plan", "patch", "adapter"} and job.benchmarks == []

@@ -9,9 +9,9 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
+from lamina.engine.capture import capture
 from lamina.errors import LaminaError
-from lamina.streams.capture import capture
-from lamina.sweep import engine
 from tests.families import configurations
 from tests.families.trials import bypassed, close, scored, stack, text
 

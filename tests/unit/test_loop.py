@@ -8,24 +8,25 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config import recoveries
+from lamina.config import repairs
 from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
+from lamina.engine.candidates import swept as listed
+from lamina.engine.scores import Scores
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.recovery import ghost, protocol
-from lamina.recovery.protocol import Fitted
-from lamina.search import exact, looped, race
-from lamina.search.evaluator import Evaluator
-from lamina.search.looped import Looped, Repairs
-from lamina.search.losses import loss_of
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT, Candidate
-from lamina.sweep.candidates import swept as listed
-from lamina.sweep.scores import Scores
+from lamina.repair import protocol
+from lamina.repair.methods import ghost
+from lamina.repair.protocol import Fitted
+from lamina.selection import exact, looped, race
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.looped import Looped, Repairs
+from lamina.selection.losses import loss_of
 from tests.unit import tiny
 from tests.unit.test_budgets import first_to_go
 from tests.unit.test_sweep import DISTANCES, distances, naive, random_samples
@@ -35,7 +36,7 @@ KINDS = ("choices", "generated", "text")
 
 
 def options(**values: Any) -> Any:
-    return recoveries.read({"method": "ghost", "ridge": RIDGE, **values})
+    return repairs.read({"method": "ghost", "ridge": RIDGE, **values})
 
 
 def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
@@ -52,10 +53,10 @@ def swept(
     model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0, outputs: bool = True
 ) -> Scores:
     """A full sweep with the repair in the loop."""
-    repairs, wanted = repairs_for(model, samples, removed, seed), candidates(removed, len(layers_of(model)))
+    fitted, wanted = repairs_for(model, samples, removed, seed), candidates(removed, len(layers_of(model)))
     with engine.opened(model, samples, 400, outputs) as session:
         _, observed = listed(wanted[CURRENT], list(wanted)[1:])
-        Looped(session, repairs).measure(range(len(samples)), wanted, observed)
+        Looped(session, fitted).measure(range(len(samples)), wanted, observed)
     return session.scores
 
 
@@ -107,12 +108,12 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any]) -> Non
     """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
     # `prune_comp` scales the stream, which is a map of it but for the epsilon of the norms.
     model, samples = tiny.model(rms_norm_eps=1e-12), random_samples(13, count=14)
-    told, wanted, chosen = [s.sequence() for s in samples], candidates(["1"]), recoveries.read(settings)
-    repairs, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
+    told, wanted, chosen = [s.sequence() for s in samples], candidates(["1"]), repairs.read(settings)
+    fitted, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
     with engine.opened(model, samples, outputs=False) as session:
-        Looped(session, repairs).measure(range(len(samples)), {"3": wanted["3"]})
-    scored = [sample for sample, at in zip(samples, repairs.fold, strict=True) if at == 0]
-    others = [sequence for sequence, at in zip(told, repairs.fold, strict=True) if at == 1]
+        Looped(session, fitted).measure(range(len(samples)), {"3": wanted["3"]})
+    scored = [sample for sample, at in zip(samples, fitted.fold, strict=True) if at == 0]
+    others = [sequence for sequence, at in zip(told, fitted.fold, strict=True) if at == 1]
     fits = {
         boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
         for boundary, statistics in method.collect(model, [Source(others)], [(1, 2), (3, 4)], chosen, 0)
@@ -126,9 +127,9 @@ def test_outputs_are_compared_with_the_unpruned_model() -> None:
     """Not with the repaired one: a text sample, whose context is scored nowhere, against the definition."""
     model, samples = tiny.model(), random_samples(2, count=8, kinds=("text",))
     scores = swept(model, samples, ["1"])
-    repairs = repairs_for(model, samples, ["1"])
+    fitted = repairs_for(model, samples, ["1"])
     for sample in samples:
-        candidate = repairs.repaired(candidates(["1"])["3"], repairs.fold[sample.index])
+        candidate = fitted.repaired(candidates(["1"])["3"], fitted.fold[sample.index])
         cut = materialise(model, {"units": ["1", "3"]}, candidate.patches)
         row = sample.rows[0]
         tokens = torch.tensor([row.context + row.continuation[:-1]])
@@ -143,7 +144,7 @@ def test_outputs_are_compared_with_the_unpruned_model() -> None:
 
 @pytest.mark.parametrize("poisoned", [0, 1])
 def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) -> None:
-    """Whatever the recovery is told of one fold, that fold's own scores stay, and the other's change."""
+    """Whatever the repair is told of one fold, that fold's own scores stay, and the other's change."""
     model, samples, wanted = tiny.model(), random_samples(3, count=20), candidates(["1"])
     told = [sample.sequence() for sample in samples]
     (fold,) = looped.folds([told], 0)
@@ -152,9 +153,9 @@ def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) 
     assert looped.folds([poison], 0) == [fold]
     found = []
     for sequences in (told, poison):
-        repairs = looped.fitted(model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0)
+        fitted = looped.fitted(model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0)
         with engine.opened(model, samples, 400, False) as session:
-            Looped(session, repairs).measure(range(len(samples)), wanted)
+            Looped(session, fitted).measure(range(len(samples)), wanted)
         found.append(session.scores.loglikelihood)
     changed = (found[0] != found[1]).any(axis=0)
     rows = np.repeat(fold, [len(sample.rows) for sample in samples])
@@ -184,13 +185,13 @@ def test_budgets_choose_as_the_full_sweep_does(metric: str, removed: tuple[str, 
     """`exact` the very unit, `race` one within its tolerance, both without measuring everything."""
     model, samples = tiny.model(depth=6), random_samples(6, count=150, kinds=KINDS)
     wanted = candidates(removed, 6)
-    full, repairs = swept(model, samples, removed), repairs_for(model, samples, removed)
+    full, fitted = swept(model, samples, removed), repairs_for(model, samples, removed)
     chance, named = chance_accuracy(samples, tiny.VOCABULARY), {one: unit for unit, one in wanted.items()}
     current, *others = wanted.values()
     expected = first_to_go(full.rows(full.names), metric, chance, 1)
     for budget in (exact, race):
         with engine.opened(model, samples, outputs=metric.startswith("output_")) as session:
-            asked = Evaluator(Looped(session, repairs), loss_of(metric, "acc_norm"), [current], named)
+            asked = Evaluator(Looped(session, fitted), loss_of(metric, "acc_norm"), [current], named)
             told = {"seed": 0, "confidence": 0.95, "tolerance": 0.05, "step": 1}
             chosen = budget.run(asked, others, told, chance)
             rows = asked.rows([current, *others])
@@ -222,11 +223,11 @@ class Fixed:
 def test_the_loop_costs_little_more_than_the_plain_sweep(removed: tuple[str, ...]) -> None:
     """Layer-tokens of the engine, padding included; the base pass for the moments comes on top."""
     model, samples = tiny.model(depth=8), random_samples(7, count=60)
-    wanted, repairs = candidates(removed, 8), repairs_for(model, samples, removed)
+    wanted, fitted = candidates(removed, 8), repairs_for(model, samples, removed)
     spent = []
     for loop in (False, True):
         with engine.opened(model, samples) as session:
-            (Looped(session, repairs) if loop else session).measure(range(len(samples)), wanted)
+            (Looped(session, fitted) if loop else session).measure(range(len(samples)), wanted)
         spent.append(session.layer_tokens)
     assert spent[1] <= 1.5 * spent[0]
 
@@ -238,19 +239,19 @@ def test_one_base_pass_serves_all_candidates() -> None:
         lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).shape[0]),
         with_kwargs=True,
     )
-    repairs = repairs_for(model, samples, ["2"])
+    fitted = repairs_for(model, samples, ["2"])
     assert sum(seen) == len(samples)
     # Candidates that lack the same run hold the same object, so that their streams stay one.
-    one, two = (repairs.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
+    one, two = (fitted.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
     assert one.patches[2, 3] is two.patches[2, 3]
-    # What else the recovery is fitted on is halved as well, so that the mixture stays what its weights say.
+    # What else the repair is fitted on is halved as well, so that the mixture stays what its weights say.
     sources = [
         Source([sample.sequence() for sample in part], weight) for part, weight in ((samples, 1.0), (other, 0.1))
     ]
     seen.clear()
     more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
     assert sum(seen) == len(samples) + len(other)
-    assert not torch.equal(more.patches[0][2, 3].operator, repairs.patches[0][2, 3].operator)
+    assert not torch.equal(more.patches[0][2, 3].operator, fitted.patches[0][2, 3].operator)
 
 
 def test_blocks_of_units_together_are_the_whole_sweep() -> None:
@@ -258,9 +259,9 @@ def test_blocks_of_units_together_are_the_whole_sweep() -> None:
     whole, wanted = swept(model, samples, ["1"], outputs=False), candidates(["1"])
     for part in (["0", "3"], ["2", "4"]):
         mine = {unit: wanted[unit] for unit in (CURRENT, *part)}
-        repairs = looped.fitted(model, [Source([s.sequence() for s in samples])], mine.values(), options(), 0)
+        fitted = looped.fitted(model, [Source([s.sequence() for s in samples])], mine.values(), options(), 0)
         with engine.opened(model, samples, outputs=False) as session:
-            Looped(session, repairs).measure(range(len(samples)), mine)
+            Looped(session, fitted).measure(range(len(samples)), mine)
         for unit in mine:
             difference = (
                 session.scores.loglikelihood[session.scores.index[unit]] - whole.loglikelihood[whole.index[unit]]
@@ -270,11 +271,11 @@ def test_blocks_of_units_together_are_the_whole_sweep() -> None:
 
 def test_too_few_samples_are_refused() -> None:
     samples = random_samples(10, count=3)
-    with pytest.raises(LaminaError, match=r"`recovery` of a selector.*at least 4 different documents.* has 3"):
+    with pytest.raises(LaminaError, match=r"`repair` of a selector.*at least 4 different documents.* has 3"):
         repairs_for(tiny.model(), samples, [])
 
 
-def test_a_recovery_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ghost, "as_patch", lambda tensors: None)
     with pytest.raises(LaminaError, match=r"'ghost' is no linear map of the stream.*Give the selector"):
         repairs_for(tiny.model(), random_samples(11), [])

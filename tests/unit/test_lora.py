@@ -18,7 +18,7 @@ from lamina.healing.training import Source
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.families import configurations
 from tests.unit import tiny
 
@@ -52,7 +52,7 @@ def test_training_lowers_the_loss_and_leaves_the_base_model_alone(family: str) -
     assert len(chosen) == 1 and chosen[0]["validation_loss"] == min(losses)
     assert all(torch.equal(parameter, before[name]) for name, parameter in base.named_parameters())
     assert all(parameter.requires_grad for parameter in base.parameters())
-    store.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, recovery="r", healing="h")
+    store.from_rows("training", rows, model="m", calibration="c", selector="s", removed=1, repair="r", healing="h")
 
 
 def test_memory_that_runs_out_while_an_update_is_merged_leaves_the_weights_as_they_were() -> None:

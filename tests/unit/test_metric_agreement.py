@@ -7,8 +7,6 @@ import pyarrow.compute as pc
 import pytest
 from scipy import stats
 
-from lamina.figures import calibration_size
-from lamina.jobs.compare_metrics import CompareMetrics
 from lamina.relevance import metric_agreement
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.dissociation import dissociations
@@ -16,8 +14,10 @@ from lamina.relevance.score import relevance
 from lamina.relevance.stability import stability
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import true_correlation
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.report.figures import calibration_size
+from lamina.stages.compare_metrics import CompareMetrics
+from lamina.store import parquet as store
 from tests.unit.plausible_tables import write_tables
 from tests.unit.scripts import started
 from tests.unit.test_database import VIEWS

@@ -9,11 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
-from lamina.microworld import data, diagnosed, training
-from lamina.microworld.tasks import (
+from microworld import data, diagnosed, training
+from microworld.tasks import (
     CHOICE_TASKS,
     FACT_WORDINGS,
     HOP_WORDINGS,
@@ -24,6 +21,8 @@ from lamina.microworld.tasks import (
     World,
     make_world,
 )
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "resources/reference"

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
 
+from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
-from lamina.models import export
 from lamina.models.boundary import Patch
+from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
-from lamina.sweep import engine
 from tests.families import configurations, trials
 
 SEEING = ["gemma3", "gemma4", "qwen3_5", "llama4", "mistral3", "qwen2_5_vl"]

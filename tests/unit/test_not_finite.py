@@ -10,19 +10,19 @@ from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
+from lamina.engine import weights
+from lamina.engine.candidates import Candidate
+from lamina.engine.scores import Scores
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch
 from lamina.models.units import all_units
-from lamina.passes import weights
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
-from lamina.search import exact, race
-from lamina.search.evaluator import Evaluator
-from lamina.search.losses import loss_of
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
-from lamina.sweep.scores import Scores
-from lamina.tables import store
+from lamina.selection import exact, race
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.losses import loss_of
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples
 

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from lamina.evaluation import paired_tests
-from lamina.reporting import database, summary
-from lamina.tables import answers, store
+from lamina.report import database, summary
+from lamina.store import parquet as store
+from lamina.tables import answers
 from tests.unit.plausible_tables import VIEWS, write_tables
 
 
@@ -53,7 +54,7 @@ def test_intervals_hold_the_true_difference_and_the_test_errs_rarely(shares: tup
 def tables(folder: Path, right: dict[str, dict[str, list[int]]]) -> database.duckdb.DuckDBPyConnection:
     """A study of selectors that answered these documents of a calibration's own task, one unit removed."""
     data: dict[str, list[dict]] = {"calibrations": [], "benchmarks": [], "benchmark_samples": []}
-    base = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
     for task in {task for of in right.values() for task in of}:
         data["calibrations"].append(dict(model="m", calibration=task, kind="choices", source=task, chance_accuracy=0.0))
         for selector, chosen in {"none": {task: [1] * 20}, **right}.items():

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from lamina import paths
 from lamina.errors import LaminaError
-from lamina.variant import Variant
+from lamina.study import paths
+from lamina.study.variant import Variant
 
 HEALED = Variant("m", "c", "s", 3, "ghost", "lora")
 
@@ -33,7 +33,7 @@ def test_wildcards_stand_where_names_do() -> None:
     """What a rule writes for a key is what another reads for it."""
     pattern = paths.plan(paths.KEY, "{removed}")
     assert pattern.format(model="m", calibration="c", selector="s", removed=3) == paths.plan("m/c/s", 3)
-    folder = paths.adapter(paths.KEY, "{removed}", "{recovery}", "{healing}")
+    folder = paths.adapter(paths.KEY, "{removed}", "{repair}", "{healing}")
     filled = folder.format(**HEALED.row())
     assert filled == paths.variant_files(HEALED).adapter
 

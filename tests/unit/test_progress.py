@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.timeleft import spoken
-from lamina.workflow.expected import Expected, Waiting
-from lamina.workflow.progress import LogHandler, Progress, Running
-from lamina.workflow.schedule import Left, lasts
+from lamina.runtime.expected import Expected, Waiting
+from lamina.runtime.progress import LogHandler, Progress, Running
+from lamina.runtime.schedule import Left, lasts
+from lamina.runtime.timeleft import spoken
 
 
 class Terminal(io.StringIO):
@@ -110,7 +110,7 @@ def test_long_jobs_tell_how_far_they_are_and_when_the_run_ends(tmp_path: Path) -
 
 
 def test_a_run_of_long_jobs_says_something_while_none_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lamina.workflow.progress._SECONDS", 0.05)
+    monkeypatch.setattr("lamina.runtime.progress._SECONDS", 0.05)
     stream = io.StringIO()
     made = handler(stream)
     begun = time.time()

@@ -8,10 +8,12 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import check as proof
+from lamina.engine import forking, packing
+from lamina.engine import sweep as engine
+from lamina.engine.capture import capture
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.streams.capture import capture
-from lamina.sweep import engine, forking, packing, proof
 from tests.families import configurations
 from tests.unit import tiny
 

@@ -1,7 +1,8 @@
 """What each strategy removes, on evidence small enough to decide by eye."""
 
-from lamina.search import block, deepest, iterative, one_shot, plans, random
-from lamina.search.plans import Plan, Request, Step, protected_layers
+from lamina.selection import plans
+from lamina.selection.plans import Plan, Request, Step, protected_layers
+from lamina.selection.strategies import block, deepest, iterative, one_shot, random
 
 EMPTY = Plan("m", "c", "s", 0, "accuracy", "iterative", "layer")
 

@@ -12,16 +12,17 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.recoveries import LinearPatch, PruneComp, ReplaceMe, Streamline
+from lamina.config.repairs import LinearPatch, PruneComp, ReplaceMe, Streamline
+from lamina.engine import sources as over
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
-from lamina.models import export
 from lamina.models.boundary import Boundary
+from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import linearpatch, protocol
-from lamina.recovery.protocol import Fit, Fitted
-from lamina.streams import sources as over
-from lamina.streams.sources import Source
+from lamina.repair import protocol
+from lamina.repair.methods import linearpatch
+from lamina.repair.protocol import Fit, Fitted
 from tests.unit import tiny
 
 LENGTHS = (5, 9, 14, 7, 11, 3, 12, 8, 10, 6, 13, 9, 4, 12, 15, 8, 7, 11, 10, 9)

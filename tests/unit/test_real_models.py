@@ -8,12 +8,12 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.models import export
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT
+from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
-from lamina.sweep import engine
-from lamina.sweep.candidates import CURRENT
 from tests.families import trials
 from tests.pipeline.project import SHARED
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.reporting import database, explorer, recommendation
-from lamina.tables.answers import rows
+from lamina.report import database, explorer, recommendation
 from tests.unit.planted_tables import variant, write
 from tests.unit.plausible_tables import VIEWS, write_study
 
-RECIPE = ("selector", "removed", "recovery", "healing")
+RECIPE = ("selector", "removed", "repair", "healing")
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +87,8 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
     base = {"t": (rng.random(300) < 0.9).astype(float)}
     same = {"t": base["t"] * (rng.random(300) < 0.97)}
     keys = [
-        variant("c", recovery=recovery) | dict(healing=healing)
-        for recovery in ("kept", "none")
+        variant("c", repair=repair) | dict(healing=healing)
+        for repair in ("kept", "none")
         for healing in ("lora", "none")
     ]
     for tried, wanted in ((keys, ("none", "none")), (keys[:2], ("kept", "none"))):
@@ -97,7 +96,7 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
             tmp_path / str(len(tried)), base, [(key, same) for key in tried], [dict(calibration="c", source="t")]
         )
         (card,) = recommendation.recommendations(run, 0.9, None)
-        assert (card["recovery"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
+        assert (card["repair"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
 
 
 def test_the_share_may_be_counted_from_chance(tmp_path):
@@ -139,17 +138,3 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
         assert card["certain"] is bool(ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"]))
         told.append(card["certain"])
     assert told == [True, False]
-
-
-def test_the_query_of_95_percent_names_the_model_of_the_card(folder):
-    run = database.connect(VIEWS, folder.glob("*.parquet"))
-    sql = (VIEWS.parent / "queries" / "largest_removal_that_keeps_95_percent.sql").read_text(encoding="utf-8")
-    cards = {
-        (c["model"], c["name"]): c for c in recommendation.recommendations(run, 0.95, None) if c["question"] == "task"
-    }
-    found = rows(run, sql)
-    assert len(found) == len(cards) == 4
-    for row in found:
-        card = cards[row["model"], row["calibration"]]
-        assert row["removed"] == (card["removed"] if card["kept_enough"] else 0)
-        assert all(row[key] == card[key] for key in ("selector", "recovery", "healing", "kept", "certain", "n_tried"))

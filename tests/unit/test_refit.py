@@ -9,14 +9,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.recoveries import Ghost
-from lamina.models import export
+from lamina.config.repairs import Ghost
+from lamina.engine import sources as over
 from lamina.models.boundary import Boundary
+from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import check, ghost, refit
-from lamina.recovery.protocol import Fitted
-from lamina.streams import sources as over
+from lamina.repair import check, refit
+from lamina.repair.methods import ghost
+from lamina.repair.protocol import Fitted
 from tests.unit import test_published_repairs, tiny
 
 RUNS: list[Boundary] = [(0, 1), (2, 4), (5, 6)]

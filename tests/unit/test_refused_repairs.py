@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from lamina import paths
 from lamina.config import healings
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
-from lamina.jobs.check_refusals import CheckRefusals
-from lamina.jobs.heal_variant import HealVariant
-from lamina.recovery import patch
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.stages.check_refusals import CheckRefusals
+from lamina.stages.heal_variant import HealVariant
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study.variant import Variant
 from tests.unit import tiny
 from tests.unit.scripts import run
 from tests.unit.test_repairs import PRUNED, fitted, plan_of

@@ -8,7 +8,7 @@ from lamina.config.metrics import METRICS
 from lamina.relevance import score
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.statistics import bootstrap_weights, wilson_interval
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.unit.configurations import REPOSITORY
 
 SAMPLES = 200

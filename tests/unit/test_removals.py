@@ -2,7 +2,7 @@
 
 import pytest
 
-from lamina.reporting import database
+from lamina.report import database
 from lamina.tables.answers import rows
 from tests.unit.plausible_tables import VIEWS, write_tables
 
@@ -58,7 +58,7 @@ def test_a_search_counts_what_it_did_not_hold_back(tmp_path):
         PLAN | dict(unit="2", position=1, accuracy_before=0.9, accuracy_after=None),
         PLAN | dict(unit="4", position=2, accuracy_before=None, accuracy_after=0.7),
     ]
-    ended = dict(model="m", calibration="c", selector="s", strategy="beam", removed=2, units=["2", "4"])
+    ended = dict(model="m", calibration="c", selector="s", strategy="evolutionary", removed=2, units=["2", "4"])
     searches = [ended | dict(stage="winner", n_samples=375), ended | dict(stage="held back", n_samples=125)]
     first, last = rows(run(tmp_path, plans, searches=searches), "FROM removals ORDER BY position")
     assert (first["n_before"], first["n_after"], last["n_before"], last["n_after"]) == (375, None, None, 375)

@@ -13,26 +13,29 @@ from transformers import AutoModelForCausalLM
 
 import lamina
 import lamina.models.load
-import lamina.recovery
-from lamina import models, paths
-from lamina.config import recoveries
+import lamina.repair
+from lamina import models
+from lamina.config import repairs
 from lamina.config.entry import option
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import moments
+from lamina.engine.sources import Source
 from lamina.evaluation import assembly
-from lamina.jobs.changes import IN_LOOP, weighed
-from lamina.jobs.export_variant import ExportVariant
-from lamina.jobs.fit_patch import FitPatch
-from lamina.jobs.fit_runs import FitRuns
-from lamina.models import modeling_lamina, unchanged
+from lamina.models import checksum
 from lamina.models.boundary import share
+from lamina.models.export import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import ghost, patch, protocol
-from lamina.streams import moments
-from lamina.streams.sources import Source
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch, protocol
+from lamina.repair.methods import ghost
+from lamina.stages.changes import IN_LOOP, weighed
+from lamina.stages.export_variant import ExportVariant
+from lamina.stages.fit_patch import FitPatch
+from lamina.stages.fit_runs import FitRuns
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study.variant import Variant
 from tests.unit import tiny
 from tests.unit.scripts import run
 from tests.unit.test_families import base_folder, plan_of
@@ -45,8 +48,8 @@ MODULE = """
 import torch
 from lamina.models.structure import layers_of
 from lamina.models.boundary import own
-from lamina.recovery.protocol import Fit
-from lamina.streams import moments
+from lamina.repair.protocol import Fit
+from lamina.engine import moments
 
 
 def collect(model, sources, boundaries, options, seed):
@@ -71,20 +74,20 @@ def as_patch(tensors):
 
 @pytest.fixture
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The made-up repair: a module `lamina.recovery.scaled`, and its options."""
+    """The made-up repair: a module `lamina.repair.scaled`, and its options."""
     (tmp_path / "scaled.py").write_text(MODULE)
-    monkeypatch.setattr(lamina.recovery, "__path__", [*lamina.recovery.__path__, str(tmp_path)])
+    monkeypatch.setattr(lamina.repair, "__path__", [*lamina.repair.__path__, str(tmp_path)])
 
-    class Scaled(recoveries.Recovery):
+    class Scaled(repairs.Repair):
         """Louder."""
 
         method: Literal["scaled"] = "scaled"
         strength: float = option("Factor on top.", 1.0, gt=0)
 
     yield
-    del Scaled, sys.modules["lamina.recovery.scaled"], lamina.recovery.scaled  # type: ignore[attr-defined]
+    del Scaled, sys.modules["lamina.repair.scaled"], lamina.repair.scaled  # type: ignore[attr-defined]
     gc.collect()
-    assert [each.title() for each in recoveries.Recovery.__subclasses__()].count("scaled") == 0
+    assert [each.title() for each in repairs.Repair.__subclasses__()].count("scaled") == 0
 
 
 @pytest.fixture
@@ -93,7 +96,7 @@ def results(tmp_path: Path) -> Path:
     results, folder = tmp_path / "results", base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
-    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **unchanged.digests(folder)}
+    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **checksum.facts(folder)}
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]
@@ -107,7 +110,7 @@ def fit_job(
     results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
 ) -> FitPatch:
     """The job of both sizes, also on `files` (NAME=FILE), or with its fits in a `shared` file."""
-    entry, data = recoveries.read(options), dict(entry.split("=", 1) for entry in files or [])
+    entry, data = repairs.read(options), dict(entry.split("=", 1) for entry in files or [])
     return FitPatch(
         manifest=paths.manifest("tiny", results),
         calibration=paths.calibration("tiny", "words", results),
@@ -115,7 +118,7 @@ def fit_job(
         plans=[paths.plan(PRUNED.key, size, results) for size in (1, 2)],
         sizes=[1, 2],
         name=name,
-        recovery=entry,
+        repair=entry,
         weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
         own="words",
         seed=0,
@@ -201,7 +204,7 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
             form="auto",
             shard="5GB",
             manifest=paths.manifest("tiny", results),
-            repairs=["lamina.recovery.scaled"],
+            repairs=["lamina.repair.scaled"],
             output=str(tmp_path / "export"),
         ),
         results.parent,
@@ -250,7 +253,7 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     assert {row["n_samples"] for row in found} == {50}
     assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
     ((_, statistics),) = moments.collect(tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0)
-    operator = ghost.fit(statistics, recoveries.Ghost()).tensors["operator"]
+    operator = ghost.fit(statistics, repairs.Ghost()).tensors["operator"]
     kept = assembly.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
     assert kept is not None
     torch.testing.assert_close(kept[2, 3].tensors["operator"], operator, atol=1e-5, rtol=1e-4)

@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 from lamina.errors import LaminaError
-from lamina.figures import style
-from lamina.figures.drawing import drawn
-from lamina.jobs.gather_table import GatherTable
-from lamina.preflight import load as configuration
-from lamina.reporting import database, summary
-from lamina.tables import answers, store
-from lamina.workflow import studies
+from lamina.report import database, summary
+from lamina.report.figures import style
+from lamina.report.figures.drawing import drawn
+from lamina.stages.gather_table import GatherTable
+from lamina.store import parquet as store
+from lamina.study import load as configuration
+from lamina.study import requests as studies
+from lamina.tables import answers
 from tests.unit.configurations import REPOSITORY, minimal, put, workplace
 from tests.unit.plausible_tables import write_study
 from tests.unit.scripts import place
@@ -126,8 +127,8 @@ def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.Du
 
 
 def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckdb.DuckDBPyConnection) -> None:
-    found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND recovery = 'none'")
-    bare = "task = 'microworld_recall' AND recovery = 'none' AND healing = 'none' AND removed = 2"
+    found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND repair = 'none'")
+    bare = "task = 'microworld_recall' AND repair = 'none' AND healing = 'none' AND removed = 2"
     (some,) = answers.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
     values = np.array(
         [
@@ -175,7 +176,7 @@ def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) 
     broken["value"] = float("inf")
     store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
     run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "recovery", "healing", "task"))
+    where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "repair", "healing", "task"))
     names = [row["n_draws"] for row in answers.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
     assert min(names) in (2, 5)
 

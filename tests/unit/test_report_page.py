@@ -8,9 +8,10 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina.figures.drawing import drawn
-from lamina.reporting import database, explorer, report
-from lamina.sql import query_text
+from lamina.report import database, explorer
+from lamina.report import page as report
+from lamina.report.figures.drawing import drawn
+from lamina.report.queries import query_text
 from tests.unit import chromium
 from tests.unit.figures import FIGURES
 from tests.unit.plausible_tables import write_study, write_tables
@@ -105,7 +106,7 @@ def test_each_control_chooses_rows_and_points(browser, file, folder):
         (dict(removed="2"), "calibration = 'facts' AND selector = 'cosine' AND removed = 2"),
         (
             dict(repair="ghost"),
-            "calibration = 'facts' AND selector = 'cosine' AND removed = 2 AND recovery = 'ghost' AND healing = 'none'",
+            "calibration = 'facts' AND selector = 'cosine' AND removed = 2 AND repair = 'ghost' AND healing = 'none'",
         ),
     ):
         assert chosen(page, **values) == 1 + counted(folder, one + condition)
@@ -115,7 +116,7 @@ def test_each_control_chooses_rows_and_points(browser, file, folder):
     assert chosen(page, keep="90") == 1 + counted(folder, one + "own_kept >= 0.9")
     assert chosen(page, text="1.5") == 1 + counted(folder, one + "own_kept >= 0.9 AND text_ratio <= 1.5")
     assert chosen(page, keep="", text="", words="ghost lora") == counted(
-        folder, one + "recovery = 'ghost' AND healing = 'lora'"
+        folder, one + "repair = 'ghost' AND healing = 'lora'"
     )
     assert chosen(page, words="", model="b") == counted(folder, "model = 'b'")
 
@@ -146,7 +147,7 @@ def test_a_mean_in_the_curves_is_that_of_the_database(browser, file, folder):
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     wanted = connection.execute(
         """SELECT selector, removed, 100 * avg(own_kept), 196 * sqrt(sum(own_kept_stderr ** 2)) / count(*)
-        FROM variants WHERE model = 'a' AND removed > 0 AND recovery = 'ghost' AND healing = 'none' GROUP BY ALL"""
+        FROM variants WHERE model = 'a' AND removed > 0 AND repair = 'ghost' AND healing = 'none' GROUP BY ALL"""
     ).fetchall()
     found = {(selector, removed): (kept, reach) for selector, repair, removed, kept, reach in said if repair == "ghost"}
     assert found == {(name, n): pytest.approx((kept, reach), rel=1e-3) for name, n, kept, reach in wanted}

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
+from lamina.engine import residuals
+from lamina.engine.candidates import Candidate
+from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
-from lamina.passes import residuals
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.search import looped
-from lamina.streams.sources import Source
-from lamina.sweep.candidates import Candidate
-from lamina.tables import store
+from lamina.selection import looped
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_ghost import linear_model
 from tests.unit.test_sweep import random_samples

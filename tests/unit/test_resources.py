@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from lamina.workflow import resources
+from lamina.runtime import resources
 
 
 def manifest(folder: Path) -> Path:

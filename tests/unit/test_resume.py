@@ -18,10 +18,10 @@ from lamina.config.healings import Lora
 from lamina.data import calibrations
 from lamina.healing import lora, training
 from lamina.healing.training import Source
-from lamina.jobs.heal_variant import HealVariant
-from lamina.recovery import patch
-from lamina.resume import Progress, digest
-from lamina.tables import store
+from lamina.repair import patch
+from lamina.stages.heal_variant import HealVariant
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress, digest
 from tests.unit import scripts, tiny
 from tests.unit.configurations import REPOSITORY
 from tests.unit.test_lora import FAST, samples
@@ -106,7 +106,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
             data={"corpus": str(tmp_path / "corpus.parquet")},
             plan=str(tmp_path / "plan.json"),
             patch=str(tmp_path / "patch.safetensors"),
-            repairs=["lamina.recovery.ghost"],
+            repairs=["lamina.repair.methods.ghost"],
             output=str(tmp_path / output / "training.parquet"),
         )
 

@@ -12,18 +12,18 @@ import pyarrow as pa
 import pytest
 import torch
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models.materialise import materialise
-from lamina.recovery import patch
-from lamina.reporting import database, shell
-from lamina.resume import Progress
-from lamina.search import plans
-from lamina.search.plans import Plan
-from lamina.tables import store
+from lamina.repair import patch
+from lamina.report import database, shell
+from lamina.selection import plans
+from lamina.selection.plans import Plan
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress
 from tests.unit import tiny
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study

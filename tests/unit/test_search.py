@@ -9,18 +9,20 @@ import numpy as np
 import pytest
 
 from lamina.config import selectors
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
-from lamina.reporting import database
-from lamina.search import beam, contest, evolutionary, looped
-from lamina.search.evaluator import Evaluator
-from lamina.search.growing import Growing
-from lamina.search.looped import Looped
-from lamina.search.losses import loss_of
-from lamina.search.trials import Search, Trials, split
-from lamina.streams.sources import Source
-from lamina.sweep import engine
-from lamina.sweep.candidates import Candidate
+from lamina.report import database
+from lamina.selection import looped
+from lamina.selection.evaluator import Evaluator
+from lamina.selection.growing import Growing
+from lamina.selection.looped import Looped
+from lamina.selection.losses import loss_of
+from lamina.selection.strategies import evolutionary
+from lamina.selection.trials import Result, Search, Trials, split
+from lamina.selection.trials import run as run_search
 from lamina.tables import answers
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
@@ -55,39 +57,23 @@ class Toy:
         return float(self.values(removed)[:count].mean())
 
 
-def chosen(strategy: str, **values: Any) -> Any:
-    return selectors.read({"strategy": strategy, "metric": "perplexity", **values})
+def chosen(**values: Any) -> Any:
+    return selectors.read({"strategy": "evolutionary", "metric": "perplexity", **values})
 
 
 def search(toy: Any, log: Path | None = None, seen: int = SAMPLES) -> Search:
     return Search("x", Trials(toy, SAMPLES, log), np.arange(seen), np.full(SAMPLES, 10))
 
 
-WAYS = [
-    (beam, chosen("beam", width=45)),
-    (evolutionary, chosen("evolutionary")),
-    (evolutionary, chosen("evolutionary", stages=[[8, 100], [1, 10000]], generations=20)),
-]
+WAYS = [chosen(), chosen(stages=[[8, 100], [1, 10000]], generations=20)]
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
-def test_a_search_finds_what_trying_everything_finds(way: int) -> None:
-    """The best of the C(10, 3) sets; an evolution may once end in a set from which the best one is three swaps away."""
-    strategy, options = WAYS[way]
+@pytest.mark.parametrize("options", WAYS)
+def test_a_search_finds_what_trying_everything_finds(options: Any) -> None:
+    """The best of the C(10, 3) sets; it may once end in a set from which the best one is three swaps away."""
     best = [frozenset(min(combinations(UNITS, 3), key=Toy(seed).mean)) for seed in range(10)]
-    found = [strategy.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)]
-    greedy = [beam.within(search(Toy(seed)), UNITS, [3], 1)[3].removed for seed in range(10)]
-    assert sum(one == other for one, other in zip(found, best, strict=True)) >= (10 if strategy is beam else 9)
-    assert sum(one == other for one, other in zip(greedy, best, strict=True)) <= 6
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_width_one_removes_the_unit_that_is_best_to_lose_next(seed: int) -> None:
-    toy, gone = Toy(seed), []
-    found = beam.within(search(toy), UNITS, [1, 2, 3, 4], 1)
-    for size in range(1, 5):
-        gone.append(min((unit for unit in UNITS if unit not in gone), key=lambda unit: toy.mean([*gone, unit])))
-        assert found[size].removed == set(gone)
+    found = [evolutionary.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)]
+    assert sum(one == other for one, other in zip(found, best, strict=True)) >= 9
 
 
 def test_among_equals_the_deeper_units_go() -> None:
@@ -95,30 +81,26 @@ def test_among_equals_the_deeper_units_go() -> None:
         def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
             return np.zeros((len(candidates), len(list(numbers))))
 
-    assert beam.within(search(Flat()), UNITS, [3], 2)[3].removed == {"9", "8", "7"}
-    assert evolutionary.find(search(Flat()), UNITS, [3], chosen("evolutionary"))[3].removed == {"9", "8", "7"}
+    assert evolutionary.find(search(Flat()), UNITS, [3], chosen())[3].removed == {"9", "8", "7"}
 
 
-@pytest.mark.parametrize("way", range(len(WAYS)))
-def test_the_seed_decides_and_protected_units_stay(way: int) -> None:
-    strategy, options = WAYS[way]
+@pytest.mark.parametrize("options", WAYS)
+def test_the_seed_decides_and_protected_units_stay(options: Any) -> None:
     units = [unit for unit in UNITS if unit not in ("0", "4")]
     rows = []
     for seed in (0, 0, 1):
         one = search(Toy())
-        strategy.find(one, units, [2, 3], options.model_copy(update={"seed": seed}))
+        evolutionary.find(one, units, [2, 3], options.model_copy(update={"seed": seed}))
         rows.append(one.rows)
         assert all(not {"0", "4"} & set(row["units"]) for row in one.rows)
-    assert rows[0] == rows[1]
-    # A beam draws nothing but the samples.
-    assert (rows[0] == rows[2]) == (strategy is beam)
+    assert rows[0] == rows[1] != rows[2]
 
 
 def test_generations_are_those_of_the_paper() -> None:
     """A first one, then k (L - k) / 1.5, with the children, stages, tokens and swaps that were asked for."""
     toy = Toy()
     one = search(toy)
-    evolutionary.find(one, UNITS, [4], chosen("evolutionary", offspring=6, stages=[[3, 55], [1, 10000]]))
+    evolutionary.find(one, UNITS, [4], chosen(offspring=6, stages=[[3, 55], [1, 10000]]))
     assert max(row["step"] for row in one.rows) == 16
     parent: set[str] = set()
     for generation in range(17):
@@ -138,76 +120,55 @@ def test_generations_are_those_of_the_paper() -> None:
 
 
 def test_a_search_ends_where_there_is_nothing_to_swap() -> None:
-    found = evolutionary.find(search(Toy()), UNITS[:3], [3, 2], chosen("evolutionary"))
+    found = evolutionary.find(search(Toy()), UNITS[:3], [3, 2], chosen())
     assert found[3].removed == {"0", "1", "2"} and len(found[2].removed) == 2
 
 
-def run(toy: Toy, strategy: str, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> contest.Result:
-    options = chosen(strategy, **({"offspring": 8} if strategy == "evolutionary" else {}))
+def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> Result:
     trials = Trials(toy, SAMPLES, log, "this")
     lengths = np.full(SAMPLES, 100)
-    return contest.run(trials, UNITS, sizes, options, np.arange(30), np.arange(30, SAMPLES), lengths)
+    return run_search(trials, UNITS, sizes, chosen(offspring=8), np.arange(30), np.arange(30, SAMPLES), lengths)
 
 
-@pytest.mark.parametrize("strategy", ["beam", "evolutionary"])
-def test_a_search_reports_its_rivals_on_samples_that_none_of_them_saw(strategy: str) -> None:
+def test_the_ends_of_a_search_are_measured_on_samples_that_it_never_saw() -> None:
     toy = Toy(2)
-    result = run(toy, strategy)
+    result = run(toy)
     assert len(set(toy.asked)) == len(toy.asked), "measured twice"
     ends = {(row["strategy"], row["removed"]): row for row in result.rows if row["stage"] == "held back"}
-    assert set(ends) == {("none", 0), *((way, n) for way in (strategy, "iterative", "one_shot") for n in (2, 3))}
-    alone = sorted(UNITS, key=lambda unit: toy.mean([unit], 30))
-    assert set(ends["one_shot", 3]["units"]) == set(alone[:3])
-    asked_before_the_end = {pair for pair in toy.asked if pair[1] >= 30}
-    assert {removed for removed, _ in asked_before_the_end} == {frozenset(row["units"]) for row in ends.values()}
-    for (_, size), row in ends.items():
+    assert set(ends) == {("none", 0), ("evolutionary", 2), ("evolutionary", 3)}
+    held_back = {removed for removed, number in toy.asked if number >= 30}
+    assert held_back == {frozenset(row["units"]) for row in ends.values()}
+    for row in ends.values():
         own = toy.values(row["units"])[30:]
         assert row["loss"] == pytest.approx(np.mean(own)) and row["n_samples"] == 10
         assert row["loss_stderr"] == pytest.approx(np.std(own, ddof=1) / 10**0.5)
-        if size:
-            other = toy.values(result.sets[size].removed)[30:]
-            assert row["difference"] == pytest.approx(np.mean(own) - np.mean(other))
-            error = np.std(np.subtract(own, other), ddof=1) / 10**0.5
-            assert row["difference_stderr"] == pytest.approx(error, abs=1e-12)
     assert result.losses[3] == pytest.approx(toy.mean(result.sets[3].removed, 30))
-    # Each strategy is charged as if it were alone.
-    greedy = [row for row in result.rows if row["strategy"] == "iterative" and row["stage"] != "held back"]
-    assert sum(row["n_new"] for row in greedy) == 30 * (10 + 9 + 8)
 
 
-@pytest.mark.parametrize("strategy", ["beam", "evolutionary"])
-def test_the_view_tells_what_each_end_cost_as_if_alone(strategy: str, tmp_path: Path) -> None:
+def test_the_view_tells_what_each_size_cost(tmp_path: Path) -> None:
     """Counted from the questions of a search that is run for one size, in trials of its own."""
-    rows = run(Toy(), strategy).rows
+    rows = run(Toy()).rows
     key = {"model": "m", "calibration": "c", "selector": "s"}
     files = write_tables(tmp_path, searches=[key | dict(row) for row in rows])
-    found = {
-        (r["strategy"], r["removed"]): r for r in answers.rows(database.connect(VIEWS, files), "FROM search_results")
-    }
-    assert len(found) == 7
-    for (way, size), row in found.items():
-        ends = {
-            r["stage"]: r
-            for r in rows
-            if (r["strategy"], r["removed"]) == (way, size) and r["stage"] in "winner held back"
-        }
+    found = {row["removed"]: row for row in answers.rows(database.connect(VIEWS, files), "FROM search_results")}
+    assert set(found) == {0, 2, 3}
+    for size, row in found.items():
+        ends = {r["stage"]: r for r in rows if r["removed"] == size and r["stage"] in ("winner", "held back")}
         assert (row["search_loss"], row["loss"]) == (ends["winner"]["loss"], ends["held back"]["loss"])
         assert row["units"] == ends["winner"]["units"] and (row["n_search"], row["n_held_back"]) == (30, 10)
-        if way == strategy:
-            alone = run(asked := Toy(), strategy, sizes=[size])
-            assert found[way, size]["difference"] == 0 and alone.sets[size].removed == set(row["units"])
+        if size:
+            alone = run(asked := Toy(), sizes=[size])
+            assert alone.sets[size].removed == set(row["units"])
             own = {(removed, number) for removed, number in asked.asked if number < 30}
-            theirs = [r for r in alone.rows if r["strategy"] == way and r["stage"] != "held back"]
+            theirs = [r for r in alone.rows if r["removed"] == size and r["stage"] != "held back"]
             assert row["sets"] == len({tuple(r["units"]) for r in theirs})
             assert row["evaluations"] == sum(r["n_new"] for r in theirs) <= len(own)
-    assert found["one_shot", 3]["evaluations"] == 30 * 11 and found["one_shot", 2]["sets"] == 11
 
 
-@pytest.mark.parametrize("strategy", ["beam", "evolutionary"])
 @pytest.mark.parametrize("after", [0, 1, 4, 9])
-def test_a_killed_search_goes_on_to_the_same_result(strategy: str, after: int, tmp_path: Path) -> None:
+def test_a_killed_search_goes_on_to_the_same_result(after: int, tmp_path: Path) -> None:
     whole, log = Toy(1), tmp_path / "folder/search.log"
-    expected = run(whole, strategy)
+    expected = run(whole)
 
     class Killed(Toy):
         """Dies at a question."""
@@ -222,16 +183,16 @@ def test_a_killed_search_goes_on_to_the_same_result(strategy: str, after: int, t
 
     killed, rest = Killed(1), Toy(1)
     with pytest.raises(KeyboardInterrupt):
-        run(killed, strategy, log)
+        run(killed, log)
     with log.open("a") as file:
         file.write('{"units": [["1"], ["2')  # half a line
-    again = run(rest, strategy, log)
+    again = run(rest, log)
     assert again == expected
     assert killed.asked + rest.asked == whole.asked
     # All is known now; a log of another search is worth nothing.
-    assert run(done := Toy(1), strategy, log) == expected and not done.asked
+    assert run(done := Toy(1), log) == expected and not done.asked
     Trials(rest, SAMPLES, log, "other")
-    assert run(anew := Toy(1), strategy, log) == expected and anew.asked == whole.asked
+    assert run(anew := Toy(1), log) == expected and anew.asked == whole.asked
 
 
 def test_what_is_no_number_is_an_infinite_loss_also_after_a_kill(tmp_path: Path) -> None:
@@ -241,10 +202,10 @@ def test_what_is_no_number_is_an_infinite_loss_also_after_a_kill(tmp_path: Path)
             found[["3" in one.removed for one in candidates], 0] = np.nan
             return found
 
-    one = run(Broken(), "beam", tmp_path / "log")
+    one = run(Broken(), tmp_path / "log")
     assert {row["loss"] == np.inf for row in one.rows if "3" in row["units"]} == {True}
     assert not {"3"} & one.sets[3].removed
-    assert run(asked := Broken(), "beam", tmp_path / "log") == one and not asked.asked
+    assert run(asked := Broken(), tmp_path / "log") == one and not asked.asked
 
 
 def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -> None:
@@ -259,7 +220,7 @@ def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -
 
 
 @pytest.mark.parametrize("kind", ["layer", "mlp"])
-def test_a_wide_beam_on_a_model_equals_every_set_really_cut_out(kind: str) -> None:
+def test_losses_of_sets_equal_those_of_models_really_cut(kind: str) -> None:
     """Mean loss of each of the C(5, 2) cut models, one row at a time."""
     model, samples = tiny.model(depth=5), random_samples(3, count=10)
     units, seen = all_units(5, kind), np.arange(6)
@@ -269,12 +230,11 @@ def test_a_wide_beam_on_a_model_equals_every_set_really_cut_out(kind: str) -> No
         trials = Trials(
             Evaluator(session, loss_of("perplexity", "acc")), len(samples), spent=lambda: session.layer_tokens
         )
-        one = Search("beam", trials, seen, np.ones(len(samples)))
-        found = beam.within(one, units, [2], 5)[2]
+        one = Search("x", trials, seen, np.ones(len(samples)))
+        (found,) = one.best([Candidate(frozenset(pair)) for pair in cut], 1, 2)
         spent = session.layer_tokens
     assert found.removed == set(min(cut, key=lambda pair: cut[pair]))
-    tried = {tuple(row["units"]): row["loss"] for row in one.rows if row["removed"] == 2}
-    assert tried == pytest.approx(cut, abs=1e-3)
+    assert {tuple(row["units"]): row["loss"] for row in one.rows} == pytest.approx(cut, abs=1e-3)
     assert sum(row["layer_tokens"] for row in one.rows) == pytest.approx(spent)
 
 

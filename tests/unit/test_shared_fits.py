@@ -1,4 +1,4 @@
-"""Recoveries that share a pass are fitted as each is by itself, and a job takes such a fit only if it is its own."""
+"""Repairs that share a pass are fitted as each is by itself, and a job takes such a fit only if it is its own."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from lamina.config import recoveries
+from lamina.config import repairs
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
-from lamina.recovery import check, fit_rows, fits, protocol, shared
-from lamina.recovery.shared import Wanted
-from lamina.streams.sources import Source
+from lamina.repair import check, fit_rows, fits, protocol, shared
+from lamina.repair.shared import Wanted
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences
 
@@ -40,7 +40,7 @@ def alone(model: Any, sources: list[Source], options: Any) -> dict[Boundary, tup
 def test_each_fit_is_that_of_a_pass_of_its_own(memory: int) -> None:
     model = tiny.model()
     sources = [Source(sequences() + sequences(1)), Source(sequences(2), 0.5)]
-    options = {name: recoveries.read(entry) for name, entry in ENTRIES.items()}
+    options = {name: repairs.read(entry) for name, entry in ENTRIES.items()}
     wanted = {name: Wanted(entry, frozenset(RUNS)) for name, entry in options.items()}
     made = {(name, at): rest for name, at, *rest in shared.fitted(model, sources, wanted, 3, memory)}
     assert made.keys() == {(name, at) for name in ENTRIES for at in RUNS}
@@ -55,21 +55,21 @@ def test_each_fit_is_that_of_a_pass_of_its_own(memory: int) -> None:
                 assert columns[key] == pytest.approx(value, rel=1e-3, abs=1e-5), (name, at, key)
 
 
-def test_a_pass_that_recoveries_share_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pass_that_repairs_share_is_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = []
     run = shared.over.run
     monkeypatch.setattr(shared.over, "run", lambda *args: (passes.append(args), run(*args)))
-    wanted = {name: Wanted(recoveries.read(entry), frozenset(RUNS)) for name, entry in ENTRIES.items()}
+    wanted = {name: Wanted(repairs.read(entry), frozenset(RUNS)) for name, entry in ENTRIES.items()}
     list(shared.fitted(tiny.model(), [Source(sequences())], wanted, 0))
     assert len(passes) == 1
 
 
-def test_a_recovery_that_refuses_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repair_that_refuses_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*args: Any) -> Any:
         raise LaminaError("not this model")
 
-    monkeypatch.setattr("lamina.recovery.prune_comp.writers", refuses)
-    wanted = {name: Wanted(recoveries.read(ENTRIES[name]), frozenset(RUNS)) for name in ("size", "ghost", "folded")}
+    monkeypatch.setattr("lamina.repair.methods.prune_comp.writers", refuses)
+    wanted = {name: Wanted(repairs.read(ENTRIES[name]), frozenset(RUNS)) for name in ("size", "ghost", "folded")}
     wanted["folded"] = Wanted(wanted["folded"].options, frozenset({(0, 2)}))
     made = {(name, at) for name, at, *_ in shared.fitted(tiny.model(), [Source(sequences())], wanted, 0)}
     assert made == {("ghost", at) for at in RUNS}
@@ -110,4 +110,4 @@ def test_facts_of_wide_models_are_sealed_too(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_needs_more_than_a_pass_shares_none(entry: dict[str, Any]) -> None:
-    assert not recoveries.read(entry).shares("addition")
+    assert not repairs.read(entry).shares("addition")

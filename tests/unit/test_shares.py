@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lamina.reporting import database, explorer, recommendation
+from lamina.report import database, explorer, recommendation
 from lamina.tables.answers import rows as answered
 from tests.unit.planted_tables import BASE, variant, write
 from tests.unit.plausible_tables import VIEWS, write_tables
@@ -66,10 +66,10 @@ def test_unknown_errors_stay_unknown(tmp_path):
     text = dict(task="text", metric="perplexity", n_samples=80, higher_is_better=False)
     rows = [BASE | row | dict(value=0.9), variant("c") | row | dict(value=0.85)]
     rows += [BASE | text | dict(value=4.0, stderr=0.1), variant("c") | text | dict(value=float("inf"), stderr=0.1)]
-    rows.append(variant("c", recovery="ghost") | row | dict(value=0.95))
+    rows.append(variant("c", repair="ghost") | row | dict(value=0.95))
     calibrations = [dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)]
     run = database.connect(VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations))
-    found = {r["task"]: r for r in answered(run, "FROM scores WHERE removed = 1 AND recovery = 'none'")}
+    found = {r["task"]: r for r in answered(run, "FROM scores WHERE removed = 1 AND repair = 'none'")}
     assert found["t"]["change_stderr"] is None and found["t"]["kept_stderr"] is None
     assert (found["text"]["kept"], found["text"]["kept_stderr"]) == (0, None)
     (gain,) = answered(run, "FROM repairs")
@@ -79,7 +79,7 @@ def test_unknown_errors_stay_unknown(tmp_path):
         assert {r["certain"] for r in answered(run, sql)} == {None}
     (card,) = recommendation.recommendations(run, 0.95, None)
     assert card["kept_enough"] and card["kept_stderr"] is None and card["certain"] is None
-    (bare,) = answered(run, "FROM variants WHERE removed = 1 AND recovery = 'none'")
+    (bare,) = answered(run, "FROM variants WHERE removed = 1 AND repair = 'none'")
     assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (float("inf"), None, None)
 
 

@@ -10,8 +10,8 @@ import duckdb
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.reporting import database, shell
-from lamina.tables import store
+from lamina.report import database, shell
+from lamina.store import parquet as store
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study, write_tables
 

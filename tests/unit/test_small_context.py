@@ -18,13 +18,13 @@ from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.prepare import prepare
+from lamina.engine.capture import capture
+from lamina.engine.sweep import sweep
 from lamina.errors import LaminaError
 from lamina.evaluation import efficiency
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
-from lamina.streams.capture import capture
-from lamina.sweep.engine import sweep
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]

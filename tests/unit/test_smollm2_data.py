@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+import smollm2_data
 
-from benchmarks import smollm2_data
 from lamina.data.overlap import document_hash, groups, runs
 from lamina.errors import LaminaError
 

@@ -12,13 +12,13 @@ from lamina.config.diagnoses import Probe, Variance
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import documents, parts
 from lamina.diagnosis import fit, probe, variance
+from lamina.engine import sources
+from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.healing import training
 from lamina.models.boundary import Patch
-from lamina.recovery import check
-from lamina.search import looped, trials
-from lamina.streams import sources
-from lamina.streams.sources import Source
+from lamina.repair import check
+from lamina.selection import looped, trials
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences
 

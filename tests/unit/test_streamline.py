@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.recoveries import Streamline
+from lamina.config.repairs import Streamline
+from lamina.engine import sources as over
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery import protocol, streamline
-from lamina.recovery.protocol import Fit, Fitted
-from lamina.streams import sources as over
+from lamina.repair import protocol
+from lamina.repair.methods import streamline
+from lamina.repair.protocol import Fit, Fitted
 from tests.unit import tiny
 from tests.unit.test_published_repairs import error, fits, logits, sources, streams
 

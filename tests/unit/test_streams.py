@@ -9,11 +9,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lamina.engine import capture as capturing
+from lamina.engine import taps
+from lamina.engine.batches import by_length, padded
+from lamina.engine.capture import capture
 from lamina.models.structure import layers_of
-from lamina.streams import capture as capturing
-from lamina.streams import taps
-from lamina.streams.batches import by_length, padded
-from lamina.streams.capture import capture
 from tests.unit import tiny
 
 

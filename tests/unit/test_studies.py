@@ -12,12 +12,12 @@ import yaml
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
+from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.preflight import load as configuration
 from lamina.relevance.passes import carried, metric_pass, passes
-from lamina.sweep.engine import share_by_cost
-from lamina.variant import Variant
-from lamina.workflow import studies
+from lamina.study import load as configuration
+from lamina.study import requests as studies
+from lamina.study.variant import Variant
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 Raw = dict[str, Any]
@@ -39,7 +39,7 @@ selectors:
   deepest: {strategy: deepest}
   random: {strategy: random}
   heads: {metric: cosine, units: attention}
-recoveries:
+repairs:
   ghost: {method: ghost}
   affine: {method: ghost, bias: true}
 healings:
@@ -56,7 +56,7 @@ studies:
     calibrations: [recall, corpus]
     selectors: [accuracy, cosine]
     removed: [1, 2, 25%]
-    recoveries: [none, ghost]
+    repairs: [none, ghost]
     tasks: own
   shares:
     models: [small, other]
@@ -97,13 +97,13 @@ def only(raw: Raw, root: Path, **study: Any) -> Configuration:
 
 def test_variants_are_the_product_of_a_studys_lists(raw: Raw, root: Path) -> None:
     config = only(
-        raw, root, selectors=["accuracy", "cosine"], removed=[1, 2], recoveries=["none", "ghost"], healings=["lora"]
+        raw, root, selectors=["accuracy", "cosine"], removed=[1, 2], repairs=["none", "ghost"], healings=["lora"]
     )
     expected = [
-        Variant("small", "recall", selector, removed, recovery, "lora")
+        Variant("small", "recall", selector, removed, repair, "lora")
         for selector in ("accuracy", "cosine")
         for removed in (1, 2)
-        for recovery in ("ghost", "none")
+        for repair in ("ghost", "none")
     ]
     assert studies.variants(config) == expected
 
@@ -125,7 +125,7 @@ def test_a_size_written_twice_is_one_size(raw: Raw, root: Path) -> None:
 
 
 def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, root: Path) -> None:
-    config = only(raw, root, selectors=["accuracy"], removed=[5], recoveries=["none", "ghost"])
+    config = only(raw, root, selectors=["accuracy"], removed=[5], repairs=["none", "ghost"])
     assert studies.plans(config) == [("small", "recall", "accuracy", 5)]
 
 
@@ -190,8 +190,8 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina.preflight.load import load; "
-        "from lamina.workflow import studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; from lamina.study.load import load; "
+        "from lamina.runtime import studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]
@@ -224,8 +224,6 @@ def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path)
         ("acceptance", "removal"),
         ("cosine", "stream"),
         ("angular", "stream"),
-        ("shapley", "shapley"),
-        ("presence", "presence"),
         ("residual", "fit"),
         ("taylor", "gradient"),
         ("magnitude", "weights"),
@@ -269,9 +267,9 @@ def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
 ) -> None:
     raw["selectors"] = {
         "bare": {"metric": "accuracy"},
-        "looped": {"metric": "accuracy", "recovery": "ghost"},
+        "looped": {"metric": "accuracy", "repair": "ghost"},
         "once": {"metric": "accuracy", "strategy": "one_shot"},
-        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "recovery": "ghost"},
+        "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     }
     found = studies.sweeps(only(raw, root, selectors=[selector], removed=[2]))
     base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
@@ -308,11 +306,11 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
     """How many runs a plan's layers make, and so what a variant costs, is not known before the plan is."""
     listed = studies.efficiency_variants(config, "small")
     assert set(listed) == {
-        Variant("small", calibration, selector, removed, recovery)
+        Variant("small", calibration, selector, removed, repair)
         for calibration in ("recall", "corpus")
         for selector in ("accuracy", "cosine")
         for removed in (1, 2)
-        for recovery in ("ghost", "none")
+        for repair in ("ghost", "none")
     }
     assert len(listed) == len(set(listed))
     assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
@@ -328,15 +326,15 @@ def test_the_order_of_studies_changes_nothing(raw: Raw, root: Path) -> None:
     assert asked(configuration.load(raw, root)) == before
 
 
-def test_structures_are_counted_by_kind_of_unit_size_and_recovery(raw: Raw, root: Path) -> None:
+def test_structures_are_counted_by_kind_of_unit_size_and_repair(raw: Raw, root: Path) -> None:
     config = only(raw, root, selectors=["cosine", "accuracy", "heads"], removed=[1])
     assert studies.structures(config, "small") == 2
-    config = only(raw, root, selectors=["cosine"], removed=[1, 2], recoveries=["none", "ghost"], healings=["lora"])
+    config = only(raw, root, selectors=["cosine"], removed=[1, 2], repairs=["none", "ghost"], healings=["lora"])
     assert studies.structures(config, "small") == 4
 
 
 def test_efficiency_uses_plans_and_patches_that_exist_anyway(raw: Raw, root: Path) -> None:
-    config = only(raw, root, selectors=["cosine"], removed=[1], recoveries=["ghost"], healings=["lora"])
+    config = only(raw, root, selectors=["cosine"], removed=[1], repairs=["ghost"], healings=["lora"])
     (variant,) = studies.efficiency_variants(config, "small")
     assert variant == Variant("small", "recall", "cosine", 1, "ghost", "none")
     assert (variant.model, variant.calibration, variant.selector, variant.removed) in studies.plans(config)

@@ -6,8 +6,8 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.store import parquet as store
 from tests.unit.configurations import REPOSITORY
 from tests.unit.plausible_tables import write_study
 

@@ -9,10 +9,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCa
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share
+from lamina.models.export.writing import down_projection
 from lamina.models.materialise import materialise
 from lamina.models.structure import family_of, final_norm_of, halves, layers_of, without_halves
 from lamina.models.surgery import NoAttention, remove, runs
-from lamina.models.writing import down_projection
 from tests.families import configurations
 from tests.unit import tiny
 

@@ -12,11 +12,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import packing, readings
+from lamina.engine import sweep as engine
+from lamina.engine.capture import capture
 from lamina.errors import LaminaError
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
-from lamina.streams.capture import capture
-from lamina.sweep import engine, packing, readings
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.sweep.engine import share_by_cost
 
 
 def layer_tokens(units: list[str], n_layers: int) -> int:

@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
-from lamina.sweep import engine
 from tests.unit import tiny
 from tests.unit.test_sweep import naive
 

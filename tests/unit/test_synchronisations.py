@@ -11,10 +11,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import capture, forking, moments, packing
+from lamina.engine import sweep as engine
+from lamina.engine.sources import Source
 from lamina.models.units import all_units
-from lamina.streams import capture, moments
-from lamina.streams.sources import Source
-from lamina.sweep import engine, forking, packing
 from tests.unit import tiny
 
 # What a host can only answer once a GPU has answered: calls from Python, and operations anywhere.

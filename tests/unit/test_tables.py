@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.reporting import dictionary
-from lamina.tables import store
+from lamina.report import dictionary
+from lamina.store import parquet as store
 
 ROOT = Path(__file__).parents[2]
 TABLES = sorted(store.TABLES)
@@ -41,7 +41,7 @@ def test_the_page_of_tables_is_in_step():
     page = (ROOT / "docs" / "tables.md").read_text(encoding="utf-8")
     assert page == dictionary.page(ROOT / "sql" / "views.sql"), (
         "docs/tables.md is out of step. Write it again: "
-        "PYTHONPATH=src python -m lamina.reporting.dictionary > docs/tables.md"
+        "PYTHONPATH=src python -m lamina.report.dictionary > docs/tables.md"
     )
 
 

@@ -9,8 +9,8 @@ import yaml
 
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
-from lamina.jobs import files
-from lamina.preflight.load import load
+from lamina.stages import files
+from lamina.study.load import load
 from tests.unit.configurations import minimal, put, workplace
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(

@@ -18,10 +18,10 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.jobs import files
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
-from lamina.reporting import database
+from lamina.report import database
+from lamina.stages import files
 from lamina.tables import answers
 from tests.unit import tiny
 from tests.unit.plausible_tables import write_tables
@@ -195,7 +195,7 @@ def test_editing_a_task_of_a_local_group_makes_stale_what_reads_the_group(
 
 def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
     """Also where a task of the group is benchmarked on its own, with another value."""
-    base = dict(model="m", calibration="none", selector="none", removed=0, recovery="none", healing="none")
+    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
     cut = dict(base, calibration="c", selector="s", removed=1)
     row = dict(metric="acc", stderr=0.1, n_samples=9, higher_is_better=True)
     rows = [

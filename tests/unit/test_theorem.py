@@ -13,11 +13,11 @@ from torch.nn.functional import silu
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import sweep as engine
 from lamina.models.surgery import remove
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.sweep import engine
-from lamina.tables import store
+from lamina.store import parquet as store
 
 CHANNELS, SIGN = 8, {4: 1.0, 5: -1.0, 6: 1.0, 7: -1.0}  # tokens 4 and 5 ask, 6 and 7 answer
 

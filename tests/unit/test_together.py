@@ -20,7 +20,7 @@ from lamina.evaluation.together import Likelihood, Scored, Together
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.recovery.protocol import Fitted
+from lamina.repair.protocol import Fitted
 from tests.families import configurations
 from tests.unit import tiny
 from tests.unit.test_evaluation import ROOT, plain_nll, stock

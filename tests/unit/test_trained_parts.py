@@ -11,12 +11,12 @@ from lamina.errors import LaminaError
 from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
-from lamina.models import export
 from lamina.models.boundary import Patch
+from lamina.models.export import save as export
+from lamina.models.export.modeling_lamina import Patched
 from lamina.models.load import load_folder, load_quantised
 from lamina.models.materialise import materialise
-from lamina.models.modeling_lamina import Patched
-from lamina.recovery.protocol import Fitted
+from lamina.repair.protocol import Fitted
 from tests.unit import tiny
 from tests.unit.test_families import base_folder, source_of
 from tests.unit.test_lora import FAST, samples
@@ -25,7 +25,7 @@ UNITS = ["1", "2", "4"]
 
 
 def fitted() -> dict[tuple[int, int], Fitted]:
-    """Patches as a recovery leaves them, at a layer with a bias and at the final norm without one."""
+    """Patches as a repair leaves them, at a layer with a bias and at the final norm without one."""
     draw = torch.Generator().manual_seed(5)
     one, other = (torch.randn(32, 32, generator=draw) / 50 for _ in range(2))
     bias = torch.randn(32, generator=draw) / 10
@@ -124,7 +124,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     base, data = tiny.model(), [Source(samples())]
     folded = {(2, 3): Fitted("replaceme", {"operator": torch.zeros(32, 32)})}
     for patches in (None, folded):
-        with pytest.raises(LaminaError, match="train: patch.*recovery none.*ghost or linearpatch"):
+        with pytest.raises(LaminaError, match="train: patch.*repair none.*ghost or linearpatch"):
             lora.heal(base, {"units": ["2"]}, patches, data, Lora(**{**FAST, "train": "patch"}))
     with pytest.raises(LaminaError, match="lm\\+hidden.*halves"):
         lora.heal(base, {"units": ["2.mlp"]}, None, data, Lora(**{**FAST, "objective": "lm+hidden"}))

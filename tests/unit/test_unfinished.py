@@ -13,19 +13,21 @@ import numpy as np
 import pytest
 import torch
 
-from lamina import resume, timeleft
 from lamina.data import calibrations
+from lamina.engine import sweep as engine
+from lamina.engine import unfinished as resumable
+from lamina.engine.session import Session
 from lamina.evaluation import measuring
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
-from lamina.jobs.job import Job
-from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.structure import layers_of
-from lamina.resume import Progress
-from lamina.sweep import engine, resumable
-from lamina.sweep.session import Session
-from lamina.tables import store
-from lamina.timeleft import TimeLeft
-from lamina.variant import Variant
+from lamina.runtime import timeleft
+from lamina.runtime.timeleft import TimeLeft
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.job import Job
+from lamina.stages.sweep_units import SweepUnits
+from lamina.store import parquet as store
+from lamina.store import unfinished as resume
+from lamina.store.unfinished import Progress
+from lamina.study.variant import Variant
 from tests.unit import scripts, tiny
 from tests.unit.configurations import REPOSITORY
 from tests.unit.test_evaluation import documents
@@ -123,7 +125,7 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
     slow.write_text(
         "import sys, time, runpy\n"
         "from lamina import resume\n"
-        "from lamina.timeleft import TimeLeft\n"
+        "from lamina.runtime.timeleft import TimeLeft\n"
         "step = TimeLeft.step\n"
         "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
         "resume.SECONDS = 0.0\n"

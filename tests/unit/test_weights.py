@@ -5,11 +5,11 @@ import copy
 import pytest
 import torch
 
+from lamina.engine import weights
 from lamina.models.surgery import remove
-from lamina.passes import weights
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.tables import store
+from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
 

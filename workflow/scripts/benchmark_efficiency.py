@@ -1,20 +1,20 @@
 """Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
-from lamina import seal
 from lamina.errors import explained
 from lamina.evaluation import assembly, efficiency
-from lamina.jobs.benchmark_efficiency import BenchmarkEfficiency
 from lamina.models.load import load_model
-from lamina.tables import store
-from lamina.timeleft import tracked
-from lamina.variant import Variant
+from lamina.runtime.timeleft import tracked
+from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 
 if __name__ == "__main__":
     with explained():
         job = BenchmarkEfficiency.read()
         listed, rows = [Variant.parse(text) for text in job.variants], []
         if listed:
-            base = load_model(seal.read_json(job.manifest))
+            base = load_model(seal.read_json(job.manifest), check=job.check)
             made = [variant for variant in listed if not assembly.refused(variant)]
             chosen = efficiency.one_per_cost({variant: assembly.plan(variant) for variant in made})
             pairs = (

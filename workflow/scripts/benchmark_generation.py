@@ -9,8 +9,8 @@ from lamina.data.lm_tasks import task_object
 from lamina.errors import explained
 from lamina.evaluation import measuring
 from lamina.evaluation.generation import GenerationBenchmark
-from lamina.jobs.benchmark_generation import BenchmarkGeneration
 from lamina.models.load import load_tokenizer
+from lamina.stages.benchmark_generation import BenchmarkGeneration
 
 if __name__ == "__main__":
     with explained():

@@ -9,9 +9,9 @@ from lamina.data.documents import corpus_file, read_documents
 from lamina.errors import explained
 from lamina.evaluation import measuring, perplexity
 from lamina.evaluation.together import Together
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
 from lamina.models.load import load_tokenizer
 from lamina.models.structure import text_config
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
 
 if __name__ == "__main__":
     with explained():

@@ -9,8 +9,8 @@ from lamina.data.lm_tasks import load_task
 from lamina.errors import explained
 from lamina.evaluation import measuring
 from lamina.evaluation.tasks import TaskBenchmark
-from lamina.jobs.benchmark_task import BenchmarkTask
 from lamina.models.load import load_tokenizer
+from lamina.stages.benchmark_task import BenchmarkTask
 
 if __name__ == "__main__":
     with explained():

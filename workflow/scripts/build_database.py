@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.jobs.build_database import BuildDatabase
-from lamina.reporting import database
+from lamina.report import database
+from lamina.stages.build_database import BuildDatabase
 
 if __name__ == "__main__":
     with explained():

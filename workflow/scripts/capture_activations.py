@@ -1,18 +1,18 @@
 """Compare the residual streams at all pairs of layer boundaries."""
 
-from lamina import seal
 from lamina.data import calibrations
+from lamina.engine import memory as room
+from lamina.engine.capture import capture
 from lamina.errors import explained
-from lamina.jobs.capture_activations import CaptureActivations
 from lamina.models.load import load_model
-from lamina.streams.capture import capture
-from lamina.sweep import room
-from lamina.tables import store
+from lamina.stages.capture_activations import CaptureActivations
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
         job = CaptureActivations.read()
-        model = load_model(seal.read_json(job.manifest))
+        model = load_model(seal.read_json(job.manifest), check=job.check)
         calibration = calibrations.read(job.calibration)
         tokens = room.tokens(job.tokens, model, calibration.samples)
         rows = capture(model, calibration.sequences(), tokens)

@@ -2,8 +2,8 @@
 
 from lamina.data import overlap
 from lamina.errors import LaminaError, explained
-from lamina.jobs.check_overlap import CheckOverlap
-from lamina.tables import store
+from lamina.stages.check_overlap import CheckOverlap
+from lamina.store import parquet as store
 
 # The share of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
 MOST = 0.01

@@ -1,8 +1,8 @@
 """End a run with an error if a plan or repair that the config asks for was refused; all else is done by then."""
 
 from lamina.errors import LaminaError, explained
-from lamina.jobs.check_refusals import CheckRefusals
-from lamina.tables import store
+from lamina.stages.check_refusals import CheckRefusals
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
@@ -14,7 +14,7 @@ if __name__ == "__main__":
                 refused.setdefault((row["model"], row["calibration"], row["selector"]), row["refused"])
         for row in store.read(job.patches).to_pylist():
             if row["refused"]:
-                key = (row["model"], row["calibration"], row["selector"], f"removed={row['removed']}", row["recovery"])
+                key = (row["model"], row["calibration"], row["selector"], f"removed={row['removed']}", row["repair"])
                 refused.setdefault(key, row["refused"])
         if refused:
             lines = [f"  {'/'.join(key)}: {reason}" for key, reason in refused.items()]

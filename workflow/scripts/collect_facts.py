@@ -9,8 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.jobs.collect_facts import CollectFacts
-from lamina.tables import store
+from lamina.stages.collect_facts import CollectFacts
+from lamina.store import parquet as store
 from lamina.version import VERSION
 
 PACKAGES = ("snakemake", "torch", "transformers", "lm_eval", "peft", "datasets", "pyarrow", "duckdb")

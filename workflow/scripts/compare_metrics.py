@@ -7,9 +7,9 @@ import pyarrow as pa
 from pyarrow import dataset
 
 from lamina.errors import explained
-from lamina.jobs.compare_metrics import CompareMetrics
 from lamina.relevance.metric_agreement import comparisons, reliabilities
-from lamina.tables import store
+from lamina.stages.compare_metrics import CompareMetrics
+from lamina.store import parquet as store
 
 
 def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> Iterator[dict[str, Any]]:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from lamina.errors import explained
 from lamina.evaluation.paired_tests import compared
-from lamina.jobs.compare_selectors import CompareSelectors
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.stages.compare_selectors import CompareSelectors
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

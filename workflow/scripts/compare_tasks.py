@@ -3,9 +3,9 @@
 from pyarrow import dataset
 
 from lamina.errors import explained
-from lamina.jobs.compare_tasks import CompareTasks
 from lamina.relevance.dissociation import dissociations
-from lamina.tables import store
+from lamina.stages.compare_tasks import CompareTasks
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.jobs.dequantise_model import DequantiseModel
 from lamina.models.dequantise import dequantise
+from lamina.stages.dequantise_model import DequantiseModel
 
 if __name__ == "__main__":
     with explained():

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
+from lamina.engine import memory as room
 from lamina.errors import explained
-from lamina.jobs.diagnose_layers import DiagnoseLayers
 from lamina.models.load import load_model, load_tokenizer
 from lamina.modules import load
-from lamina.sweep import room
-from lamina.tables import store
+from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
@@ -20,6 +20,6 @@ if __name__ == "__main__":
             given = method.read(Path(job.given), load_tokenizer(manifest), job.diagnosis)
         else:
             given = calibrations.read(job.given).samples
-        model = load_model(manifest)
+        model = load_model(manifest, check=job.check)
         rows = method.diagnose(model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given))
         store.write(job.output, store.from_rows("diagnoses", rows, **job.keys), job.provenance)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
-from lamina import seal
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
 from lamina.cost.counting import counted
@@ -17,11 +16,12 @@ from lamina.cost.peaks import peaks
 from lamina.cost.tokens import Tokens
 from lamina.data import calibrations, documents
 from lamina.data.text import encode
+from lamina.engine.footprint import Shape
 from lamina.errors import explained
-from lamina.jobs.estimate_cost import EstimateCost
-from lamina.preflight.load import load
-from lamina.streams.footprint import Shape
-from lamina.tables import store
+from lamina.stages.estimate_cost import EstimateCost
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.load import load
 
 
 def of_task(tested: Path, config: Configuration, known: dict[str, Tokens], total: Tokens) -> Tokens:

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import torch
 
-from lamina import seal
 from lamina.errors import LaminaError, explained
 from lamina.evaluation import assembly
-from lamina.jobs.export_variant import ExportVariant
-from lamina.models.export import Source, export
-from lamina.models.export_card import ONWARD
+from lamina.models.export.card import ONWARD
+from lamina.models.export.save import Source, export
 from lamina.models.load import load_model
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.stages.export_variant import ExportVariant
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 
 if __name__ == "__main__":
     with explained():

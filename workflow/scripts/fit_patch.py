@@ -1,12 +1,12 @@
-"""Fit one recovery for all plan sizes of a selector, or take its fits from a pass that several recoveries shared."""
+"""Fit one repair for all plan sizes of a selector, or take its fits from a pass that several repairs shared."""
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.jobs.fit_patch import FitPatch
 from lamina.models.load import load_model
-from lamina.recovery import fitting, patch
-from lamina.tables import store
+from lamina.repair import fitting, patch
+from lamina.stages.fit_patch import FitPatch
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
@@ -17,7 +17,7 @@ if __name__ == "__main__":
         if groups is None:
             files = {job.own: job.calibration} | job.data
             read = {name: calibrations.read(file) for name, file in files.items()}
-            groups = fitting.fitted(job, load_model(manifest), ask, read)
+            groups = fitting.fitted(job, load_model(manifest, check=job.check), ask, read)
         tensors, rows = fitting.written(job, ask, groups)
-        patch.save(job.output, job.recovery.method, tensors, ask.reasons)
+        patch.save(job.output, job.repair.method, tensors, ask.reasons)
         store.write(job.table, store.from_rows("patches", rows), job.provenance)

@@ -1,8 +1,8 @@
 """Put the blocks of one sweep together."""
 
 from lamina.errors import explained
-from lamina.jobs.gather_sweep import GatherSweep
-from lamina.tables import store
+from lamina.stages.gather_sweep import GatherSweep
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

@@ -7,12 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina import seal
 from lamina.errors import LaminaError, explained
-from lamina.jobs.gather_table import GatherTable
-from lamina.tables import store
+from lamina.stages.gather_table import GatherTable
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import DONOR
 from lamina.tables.columns import SELECTION
-from lamina.variant import DONOR
 
 
 def models(paths: Sequence[Path], *_: Mapping[str, str]) -> Iterator[dict[str, Any]]:

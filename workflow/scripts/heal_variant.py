@@ -5,17 +5,17 @@ A killed job leaves its progress beside the outputs; a new start with the same s
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
 from lamina.healing.training import Source
-from lamina.jobs.heal_variant import HealVariant
 from lamina.models.load import load_quantised
 from lamina.modules import load
-from lamina.recovery import patch
-from lamina.resume import Progress, digest
-from lamina.tables import store
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.stages.heal_variant import HealVariant
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress, digest
+from lamina.study.variant import Variant
 
 PROGRESS = ".progress.safetensors"
 
@@ -29,7 +29,7 @@ if __name__ == "__main__":
         if plan["units"] and not (job.patch and patch.refused(job.patch, plan["removed"])):
             patches = patch.load(job.patch, plan["removed"]) if job.patch else None
             manifest = seal.read_json(job.manifest)
-            base = load_quantised(manifest, getattr(job.healing, "quantise", "none"))
+            base = load_quantised(manifest, getattr(job.healing, "quantise", "none"), job.check)
             files = {variant.calibration: job.calibration} | job.data
             sources = [Source(calibrations.read(files[name]).samples, weight) for name, weight in job.weights]
             read = [job.manifest, job.plan, *([job.patch] if patches else [])]

@@ -1,10 +1,10 @@
 """Hand out the plan of one size from those that a search found."""
 
-from lamina import seal
 from lamina.errors import LaminaError, explained
-from lamina.jobs.pick_plan import PickPlan
-from lamina.search import plans
-from lamina.search.plans import Plan
+from lamina.selection import plans
+from lamina.selection.plans import Plan
+from lamina.stages.pick_plan import PickPlan
+from lamina.store import checksum as seal
 
 if __name__ == "__main__":
     with explained():

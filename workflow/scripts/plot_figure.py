@@ -4,16 +4,16 @@ import re
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.figures.drawing import drawn
-from lamina.jobs.plot_figure import PlotFigure
 from lamina.modules import load
-from lamina.reporting import database
-from lamina.tables import store
+from lamina.report import database
+from lamina.report.figures.drawing import drawn
+from lamina.stages.plot_figure import PlotFigure
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
         job = PlotFigure.read()
-        load(f"lamina.figures.{job.figure}")
+        load(f"lamina.report.figures.{job.figure}")
         # The caption, the file and the drawing all use these views, so they are computed once.
         names = re.findall(r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries))
         connection = database.connect(Path(job.views[0]), [Path(table) for table in job.tables], computed=names)

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.data.prepare import prepare
 from lamina.errors import explained
-from lamina.jobs.prepare_calibration import PrepareCalibration
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.store import checksum as seal
 
 if __name__ == "__main__":
     with explained():

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from lamina.errors import explained
-from lamina.jobs.prepare_model import PrepareModel
 from lamina.models.manifest import describe, find_model
-from lamina.tables import store
+from lamina.stages.prepare_model import PrepareModel
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

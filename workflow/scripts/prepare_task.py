@@ -10,8 +10,8 @@ import pyarrow as pa
 from lamina.data import documents, lm_tasks
 from lamina.data.overlap import document_hash, runs
 from lamina.errors import explained
-from lamina.jobs.prepare_task import PrepareTask
-from lamina.tables import store
+from lamina.stages.prepare_task import PrepareTask
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

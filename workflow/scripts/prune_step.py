@@ -1,9 +1,9 @@
 """Choose the units that one selector removes at one size."""
 
-from lamina import seal
 from lamina.errors import explained
-from lamina.jobs.prune_step import PruneStep
-from lamina.search import choosing, plans
+from lamina.selection import choosing, plans
+from lamina.stages.prune_step import PruneStep
+from lamina.store import checksum as seal
 
 if __name__ == "__main__":
     with explained():

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from lamina import seal
 from lamina.errors import explained
-from lamina.jobs.render_report import RenderReport
-from lamina.reporting import database, report
-from lamina.tables import store
+from lamina.report import database
+from lamina.report import page as report
+from lamina.stages.render_report import RenderReport
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 COMPUTED = ("against_base", "repairs", "variants", "answers")  # views that many questions read
 

@@ -4,10 +4,10 @@ import json
 
 from lamina.data.calibrations import METADATA_KEY
 from lamina.errors import explained
-from lamina.jobs.score_relevance import ScoreRelevance
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.tables import store
+from lamina.stages.score_relevance import ScoreRelevance
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():

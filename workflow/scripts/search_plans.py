@@ -3,13 +3,13 @@
 from dataclasses import asdict
 from pathlib import Path
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.jobs.search_plans import SearchPlans
 from lamina.models.load import load_model
-from lamina.search.sets import searched
-from lamina.tables import store
+from lamina.selection.sets import searched
+from lamina.stages.search_plans import SearchPlans
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 if __name__ == "__main__":
     with explained():
@@ -18,7 +18,7 @@ if __name__ == "__main__":
         files = {job.keys["calibration"]: job.calibration} | job.data
         read = {name: calibrations.read(file) for name, file in files.items()}
         log = Path(job.output).with_suffix(".log")
-        plans, rows = searched(job, load_model(manifest), manifest, read, log)
+        plans, rows = searched(job, load_model(manifest, check=job.check), manifest, read, log)
         store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)
         log.unlink(missing_ok=True)

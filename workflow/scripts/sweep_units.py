@@ -1,13 +1,13 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
-from lamina import seal
 from lamina.data import calibrations
 from lamina.errors import explained
-from lamina.jobs.sweep_units import SweepUnits
 from lamina.models.load import load_model
-from lamina.resume import Progress, digest
-from lamina.search import plans, removals
-from lamina.tables import store
+from lamina.selection import plans, removals
+from lamina.stages.sweep_units import SweepUnits
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress, digest
 
 if __name__ == "__main__":
     with explained():
@@ -19,6 +19,8 @@ if __name__ == "__main__":
             if units := removals.share(job, manifest["n_layers"], removed):
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 read = {name: calibrations.read(file) for name, file in files.items()}
-                rows = removals.rows(job, load_model(manifest), manifest, read, units, removed, progress)
+                rows = removals.rows(
+                    job, load_model(manifest, check=job.check), manifest, read, units, removed, progress
+                )
         store.write(job.output, store.from_rows("sweeps", rows, **job.keys), job.provenance)
         progress.remove()

@@ -1,12 +1,14 @@
 """Train the embedded reference model and write its microworld: settings file in, model folder out."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 import yaml
 
-from lamina.microworld import data, diagnosed, training
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from microworld import data, diagnosed, training
 
 
 def main() -> None:

@@ -1,12 +1,14 @@
 """Train the embedded model a little longer on some of its tasks: two settings files in, model folder out."""
 
 import argparse
+import sys
 from pathlib import Path
 
 import torch
 import yaml
 
-from lamina.microworld import training
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from microworld import training
 
 
 def main() -> None:

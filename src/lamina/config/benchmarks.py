@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from lamina.config.calibrations import trust_code_option
 from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
 from lamina.config.explain import wrong
-from lamina.config.studies import Removed
 
 
 class Generate(Entry):
@@ -98,26 +97,6 @@ class Efficiency(Entry):
     repeats: int = option("Timed runs, in turn with the unpruned model; error bars come from them.", 5, ge=2)
 
 
-class Drafts(Entry):
-    """Variants as drafts of their own unpruned model, which decides every token: how often it accepts one, and how much
-    faster the two are than it is alone.
-    """
-
-    text: str = option("Name of an entry of `perplexity`, the beginnings of whose documents are the prompts.")
-    prompts: int = option("Number of prompts, the first documents that are long enough.", 20, ge=2)
-    prompt: int = option("Tokens of each.", 16, ge=1)
-    tokens: int = option("Most tokens written behind each.", 64, ge=2)
-    draft: int = option("Tokens drafted before the unpruned model reads them.", 4, ge=1)
-    temperature: float = option("Temperature of the sampled texts.", 1.0, gt=0)
-    seed: int = option("Seed of the samples.", 0, ge=0)
-    removed: Removed = option("The smallest removal that is measured; light ones hardly save time.", 1)
-
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest text that is read."""
-        return self.prompt + self.tokens + self.draft
-
-
 class Benchmarks(Entry):
     """Everything that is measured on variants."""
 
@@ -127,7 +106,4 @@ class Benchmarks(Entry):
     perplexity: Named[Perplexity] = option("Texts on which perplexity is measured, by name.", {})
     efficiency: Efficiency | None = option(
         "Latency, throughput and memory against the unpruned model. Left out, they are not measured.", None
-    )
-    drafts: Drafts | None = option(
-        "Acceptance and speed of variants that draft for their unpruned model. Left out, they are not measured.", None
     )

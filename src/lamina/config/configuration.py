@@ -9,9 +9,8 @@ from lamina.config.donors import Donor
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
 from lamina.config.jobs import Benchmark, Sweep
-from lamina.config.metrics import MetricOptions
 from lamina.config.models import Model
-from lamina.config.recoveries import Recovery
+from lamina.config.repairs import Repair
 from lamina.config.report import Report
 from lamina.config.selectors import Selector
 from lamina.config.studies import Study
@@ -29,13 +28,12 @@ class Configuration(Entry):
         "The sets of samples on which units are scored and patches are fitted, by name."
     )
     selectors: Named[Selector] = option("The ways to choose what to remove, by name.", {})
-    recoveries: Named[Recovery] = option("Repairs of what was removed, by name. `none` always exists.", {})
+    repairs: Named[Repair] = option("Repairs of what was removed, by name. `none` always exists.", {})
     healings: Named[Healing] = option("The short fine-tunes, by name. `none` always exists.", {})
     diagnoses: Named[Diagnosis] = option("The measurements that remove nothing, by name.", {})
     benchmarks: Benchmarks = option(
         "What is measured on the variants, and on the unpruned model for comparison.", Benchmarks()
     )
-    metrics: MetricOptions = option("What metrics draw that value random cut models.", MetricOptions())
     sweep: Sweep = option("How a sweep is cut into jobs and batches.", Sweep())
     benchmark: Benchmark = option("How the benchmarks are cut into jobs.", Benchmark())
     report: Report = option("What the report recommends.", Report())

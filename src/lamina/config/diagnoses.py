@@ -30,7 +30,7 @@ class Variance(Diagnosis):
 class Fit(Diagnosis):
     """How well one linear map stands in for each run of layers, against the number of samples and the ridge.
 
-    Every run of `span` layers gets the map of recovery `ghost`, fitted on 8, 16, 32 … samples and on all that are not
+    Every run of `span` layers gets the map of repair `ghost`, fitted on 8, 16, 32 … samples and on all that are not
     held out, with every ridge of the grid. Each draw holds out another fifth and adds the samples in another order.
     """
 

@@ -1,4 +1,4 @@
-"""Files written from the classes of the configuration: its README, the schema for editors, the record of defaults.
+"""Files written from the classes of the configuration: its README and the schema for editors.
 
 `python -m lamina.config.document` writes them anew; a test fails when they are out of date.
 """
@@ -20,14 +20,11 @@ from lamina.config.metrics import METRICS
 REPOSITORY = Path(__file__).resolve().parents[3]
 README = REPOSITORY / "config/README.md"
 SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
-EARLIER = REPOSITORY / "tests/unit/earlier_options.json"
 
-# Sections whose entries go to jobs as options; the keys of the others are read one by one.
-_OPTIONS = ("models", "calibrations", "selectors", "recoveries", "healings", "diagnoses", "benchmarks", "metrics")
 _HEAD = """\
 # Configuration
 
-A configuration names things (models, calibrations, selectors, recoveries, healings, diagnoses, benchmarks) and then
+A configuration names things (models, calibrations, selectors, repairs, healings, diagnoses, benchmarks) and then
 the studies that combine them. Run one with `snakemake --cores 2 --configfile config/NAME.yaml`; without `--configfile`
 it is `config.yaml`.
 
@@ -38,7 +35,6 @@ it is `config.yaml`.
 | `smollm2.yaml`, `smollm2-local.yaml` | a real model of 135 million parameters, from the hub or from local files |
 | `smollm2-power.yaml` | what its layers are worth by all test questions, and which metric tells so from a few |
 | `smollm2-sets.yaml` | which metric chooses the best five and seven layers of it from 400 questions |
-| `smollm2-drafts.yaml` | parts of it as its own draft |
 | `smollm2-papers.yaml` | what three papers say of large models, asked of it: selections, repairs, fine-tunes |
 | `tinystories.yaml` | a template for models and texts of your own |
 | `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
@@ -69,8 +65,8 @@ written from `src/lamina/config` by `python -m lamina.config.document`; editors 
 """
 _METRICS = """\
 Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
-passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too. `shapley` and
-`presence` evaluate many cut models, for which docs/metrics.md has the cost, with every metric's formula and source.
+passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
+docs/metrics.md has every metric's formula and source.
 
 | metric | pass | relevance of a unit |
 |---|---|---|
@@ -130,19 +126,6 @@ def schema() -> dict[str, Any]:
     return {**top, "$defs": definitions}
 
 
-def earlier() -> dict[str, dict[str, Any]]:
-    """The values that options leave out, by class."""
-    chosen = [
-        part for part in parts() if part.place.split(".")[0] in _OPTIONS and part.place not in ("benchmarks", "metrics")
-    ]
-    return {f"{part.place} {leaf.__name__}": leaf.earlier() for part in chosen for leaf in leaves(part.model)}
-
-
-def record(known: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The record of earlier values, with the new options added; existing values stay."""
-    return {name: {**values, **known.get(name, {})} for name, values in {**known, **earlier()}.items()}
-
-
 def as_json(value: Any) -> str:
     """JSON text in the form that the repository keeps."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
@@ -197,5 +180,3 @@ if __name__ == "__main__":
     README.write_text(readme(), encoding="utf-8")
     SCHEMA.parent.mkdir(exist_ok=True)
     SCHEMA.write_text(as_json(schema()), encoding="utf-8")
-    known = json.loads(EARLIER.read_text(encoding="utf-8")) if EARLIER.is_file() else {}
-    EARLIER.write_text(as_json(record(known)), encoding="utf-8")

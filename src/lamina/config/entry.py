@@ -72,26 +72,19 @@ def replicates_option() -> Any:
 
 
 class Entry(BaseModel):
-    """A part of the configuration with fixed keys.
-
-    `EARLIER` holds the old default of a key whose default was changed. With it, jobs that ran with the old default
-    become stale, and jobs whose configuration wrote that value out do not. `ASIDE` are keys that are not among the
-    options of a job.
-    """
+    """A part of the configuration with fixed keys; those in `ASIDE` are not among the options of a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
-    EARLIER: ClassVar[Mapping[str, Any]] = {}
     ASIDE: ClassVar[tuple[str, ...]] = ()
 
     def options(self) -> dict[str, Any]:
-        """The values for the parameters of a job: JSON-able, and only those that differ from the earlier values.
+        """The values for the parameters of a job: JSON-able, and only those that differ from the defaults.
 
-        So a new option with its default changes no job, and a job reruns when a value that it reads changes.
+        So a new option with its default changes no job. Nor does another default: delete what was made by the old one.
         """
-        earlier = self.earlier()
-        values = self.model_dump(mode="json", exclude=set(self.ASIDE))
-        return {key: value for key, value in values.items() if key not in earlier or value != earlier[key]}
+        values, fields = self.model_dump(mode="json", exclude=set(self.ASIDE)), type(self).model_fields
+        return {key: value for key, value in values.items() if value != fields[key].default}
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -103,18 +96,9 @@ class Entry(BaseModel):
             If a key or a value is not allowed.
         """
         try:
-            return cls.model_validate({**cls.earlier(), **options})
+            return cls.model_validate(options)
         except ValidationError as error:
             raise explain.refusal(error) from None
-
-    @classmethod
-    def earlier(cls) -> dict[str, Any]:
-        """The value of every option that `options` leaves out."""
-        return {
-            key: cls.EARLIER.get(key, field.get_default())
-            for key, field in cls.model_fields.items()
-            if not field.is_required() and key not in cls.ASIDE
-        }
 
     @classmethod
     def unknown(cls, key: str, value: Any) -> str:
@@ -223,10 +207,9 @@ class ByValue(Choice):
             raise wrong(f"{shown(given)} is not allowed. Write {names}.{meant}", cls.BY)
         return classes[given]
 
-    @classmethod
-    def earlier(cls) -> dict[str, Any]:
-        """As for any entry, without the key that names the subclass, which is never left out."""
-        return {key: value for key, value in super().earlier().items() if key != cls.BY}
+    def options(self) -> dict[str, Any]:
+        """As for any entry, with the key that names the subclass."""
+        return {self.BY: self.title()} | super().options()
 
 
 class ByKey(Choice):

@@ -9,21 +9,21 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.config.entry import ByValue
 from lamina.config.metrics import METRICS
-from lamina.config.recoveries import OWN
+from lamina.config.repairs import OWN
 from lamina.config.studies import Prune
 
 # Keys that `words` describes in sentences, or by the first sentence of the class.
-_UNLISTED = ("metric", "recovery", "also", "data", "donors", "method", "strategy")
+_UNLISTED = ("metric", "repair", "also", "data", "donors", "method", "strategy")
 
 
 def glossary(config: Configuration) -> dict[str, dict[str, str]]:
-    """What each name that studies list does, by section (`selectors`, `recoveries`, `healings`)."""
+    """What each name that studies list does, by section (`selectors`, `repairs`, `healings`)."""
     prune = [study for study in config.studies.values() if isinstance(study, Prune)]
     picked = list(dict.fromkeys(name for study in prune for name in study.selectors))
-    in_loop = [name for selector in picked if (name := config.selectors[selector].recovery)]
+    in_loop = [name for selector in picked if (name := config.selectors[selector].repair)]
     listed = {
         "selectors": picked,
-        "recoveries": [*(name for study in prune for name in study.recoveries), *in_loop],
+        "repairs": [*(name for study in prune for name in study.repairs), *in_loop],
         "healings": [name for study in prune for name in study.healings],
     }
     entries = {section: getattr(config, section) for section in listed}
@@ -39,8 +39,8 @@ def words(entry: ByValue) -> str:
     given = {key: value for key, value in entry.options().items() if value != _default(entry, key)}
     if metric := getattr(entry, "metric", None):
         sentences.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
-    if recovery := given.get("recovery"):
-        sentences.append(f"While units are scored, {recovery} is in place.")
+    if repair := given.get("repair"):
+        sentences.append(f"While units are scored, {repair} is in place.")
     if donors := given.get("donors"):
         sentences.append(f"Layers of {' and '.join(donors)} may take the places of layers that stay.")
     if also := given.get("also"):

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from lamina.config.entry import ByValue, Entry, Filled, Named, Spelt, option, seed_option
-from lamina.config.recoveries import OWN
+from lamina.config.repairs import OWN
 
 # The name of `data: own` in jobs, from the time when there was no other choice.
 _OWN_ALONE = "calibration"
@@ -25,7 +25,7 @@ class Healing(ByValue):
 
     @property
     def patches(self) -> bool:
-        """Whether it trains the patches of a recovery, which must then leave some."""
+        """Whether it trains the patches of a repair, which must then leave some."""
         return False
 
     def weights(self, own: str) -> dict[str, float]:
@@ -72,7 +72,7 @@ class Trained(Entry):
 
 class Lora(Trained, Healing):
     """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
-    recovery.
+    repair.
     """
 
     method: Literal["lora"] = "lora"
@@ -80,7 +80,7 @@ class Lora(Trained, Healing):
     alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
     dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
     train: Literal["lora", "patch", "both"] = option(
-        "What is trained: low-rank updates, the patches of the recovery (from their closed form on), or both.", "lora"
+        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.", "lora"
     )
     targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
     quantise: Literal["none", "4bit"] = option(

@@ -16,7 +16,7 @@ from lamina.config.strategy import (
     donors_option,
     held_back_option,
     metric_option,
-    recovery_option,
+    repair_option,
 )
 
 __all__ = ["Selector", "read"]
@@ -34,9 +34,9 @@ class Iterative(Selector):
     samples each unit saw; what `exact` ruled out early has no score there but what it is at least. Maps are always
     full sweeps.
 
-    With `recovery`, every removal is scored with its best patch in place. A sample is never scored under a patch that
+    With `repair`, every removal is scored with its best patch in place. A sample is never scored under a patch that
     was fitted on it: the calibration is drawn into two halves by `seed`, and the patches of one score the other. List
-    the recovery under the study's `recoveries` as well to have the finished plan repaired. Protected layers are then
+    the repair under the study's `repairs` as well to have the finished plan repaired. Protected layers are then
     not scored, and the sweep of the unpruned model is not shared with other selectors.
 
     With `donors`, a step also scores every layer replaced by each donor's; beside the layer that goes, the best of them
@@ -59,7 +59,7 @@ class Iterative(Selector):
         "For `race`, how much worse than the true minimum a removal may be, as a share of the samples.", 0.01, ge=0
     )
     seed: int = seed_option()
-    recovery: Filled | None = recovery_option()
+    repair: Filled | None = repair_option()
     also: Weights = also_option()
     combine: Combine = combine_option()
     donors: list[Filled] = donors_option()
@@ -68,14 +68,9 @@ class Iterative(Selector):
     def _check_budget(self) -> Self:
         metric = METRICS[self.metric]
         if self.budget != "full" and not metric.losing:
-            why = (
-                "compares all units at once"
-                if metric.pooled
-                else "is not measured by removing one unit after the other"
-            )
             raise wrong(
-                f"'{self.budget}' saves nothing with metric '{self.metric}', which {why}. Write budget: full, or "
-                "metric: accuracy.",
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which is not measured by removing one "
+                "unit after the other. Write budget: full, or metric: accuracy.",
                 "budget",
             )
         if self.budget == "exact" and metric.signed:
@@ -98,7 +93,7 @@ class OneShot(Selector):
 
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()
-    recovery: Filled | None = recovery_option()
+    repair: Filled | None = repair_option()
     also: Weights = also_option()
     combine: Combine = combine_option()
 
@@ -151,33 +146,16 @@ class Random(Selector):
     seed: int = seed_option()
 
 
-class Beam(Selector):
-    """Keeps the best sets of each size and compares all their extensions; a plan need not contain the smaller one.
-
-    Like `evolutionary` it is one job for all sizes of the studies. It compares sets by the mean loss behind the metric,
-    on a seeded part of the calibration, and tells in table `searches` all that was tried, what it cost, and what the
-    winner is worth on the samples held back, beside what greedy and one-shot removal reach with the same objective and
-    samples. `recovery` repairs what is compared, as for `iterative`. With `donors`, the kept sets of each size also
-    compete with themselves with one layer more replaced; the rivals have none.
-    """
-
-    SEARCHES = True
-    USUAL_METRICS = "accuracy or output_kl"
-
-    strategy: Literal["beam"] = "beam"
-    metric: MetricName = metric_option()
-    width: int = option("Sets of each size that are kept; with 1 it is greedy.", 3, ge=1)
-    held_back: float = held_back_option()
-    seed: int = seed_option()
-    recovery: Filled | None = recovery_option()
-    donors: list[Filled] = donors_option()
-
-
 class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
 
     A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
-    of them on more tokens; the parent competes in the last stage. Samples, costs and rivals are as for `beam`.
+    of them on more tokens; the parent competes in the last stage. A plan need not contain the smaller one.
+
+    It is one job for all sizes of the studies. It compares sets by the mean loss behind the metric, on a seeded part of
+    the calibration. Table `searches` has all that was tried, what it cost, and what the winner is worth on the samples
+    held back. `repair` repairs what is compared, as for `iterative`. With `donors`, half of the mutations replace a
+    layer by a donor's, or undo that.
     """
 
     SEARCHES = True
@@ -197,7 +175,7 @@ class Evolutionary(Selector):
     )
     held_back: float = held_back_option()
     seed: int = seed_option()
-    recovery: Filled | None = recovery_option()
+    repair: Filled | None = repair_option()
     donors: list[Filled] = donors_option()
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ _LACKING: Mapping[str, Any] = {
     "confidence": None,
     "tolerance": None,
     "seed": 0,
-    "recovery": None,
+    "repair": None,
     "also": {},
     "combine": "mean",
     "donors": (),
@@ -48,10 +48,10 @@ def metric_option(**more: Any) -> Any:
     return option("Relevance metric by which units are compared.", **more)
 
 
-def recovery_option() -> Any:
-    """The key `recovery`."""
+def repair_option() -> Any:
+    """The key `repair`."""
     return option(
-        "Recovery (a name under `recoveries`) that is in place while units are scored, so that what is easiest to "
+        "Repair (a name under `repairs`) that is in place while units are scored, so that what is easiest to "
         "repair goes; `null` scores bare removals.",
         None,
     )
@@ -91,8 +91,7 @@ def _adds(metric: Metric) -> bool:
 def held_back_option() -> Any:
     """The key `held_back`."""
     return option(
-        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
-        "measured there.",
+        "Share of the calibration that the search never sees; its winner is measured there.",
         0.25,
         gt=0,
         lt=1,
@@ -134,7 +133,7 @@ class Selector(ByValue):
         @property
         def seed(self) -> int: ...
         @property
-        def recovery(self) -> str | None: ...
+        def repair(self) -> str | None: ...
         @property
         def also(self) -> Mapping[str, float]: ...
         @property
@@ -168,20 +167,20 @@ class Selector(ByValue):
         return self
 
     @model_validator(mode="after")
-    def _check_recovery(self) -> Self:
-        if not self.recovery:
+    def _check_repair(self) -> Self:
+        if not self.repair:
             return self
         if self.units != "layer":
             raise wrong(
-                f"'{self.recovery}' repairs the boundary of whole layers, and this selector removes {self.units} units."
-                " Write units: layer, or leave `recovery` out.",
-                "recovery",
+                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
+                " Write units: layer, or leave `repair` out.",
+                "repair",
             )
         if self.metric and not METRICS[self.metric].losing:
             raise wrong(
-                f"'{self.recovery}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `recovery` out.",
-                "recovery",
+                f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
+                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `repair` out.",
+                "repair",
             )
         return self
 

@@ -73,7 +73,7 @@ class Maps(Study):
 
 
 class Prune(Study):
-    """Variants: every selector at every size, with every recovery and healing, and what is measured on them."""
+    """Variants: every selector at every size, with every repair and healing, and what is measured on them."""
 
     MARKS = ("selectors", "removed")
 
@@ -83,7 +83,7 @@ class Prune(Study):
         "1).",
         min_length=1,
     )
-    recoveries: Names = option("Names of recoveries; `none` leaves the damage as it is.", ["none"], min_length=1)
+    repairs: Names = option("Names of repairs; `none` leaves the damage as it is.", ["none"], min_length=1)
     healings: Names = option("Names of healings; `none` trains nothing.", ["none"], min_length=1)
     tasks: Literal["all", "own"] | Names = option(
         "Benchmark tasks to measure, `all` of them, only the calibration's `own`, or a list of names.",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from lamina.cost.tokens import Tokens
 from lamina.data.calibrations import Sample
-from lamina.sweep import packing
+from lamina.engine import packing
 
 
 def counted(samples: Sequence[Sample]) -> Tokens:

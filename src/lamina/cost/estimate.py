@@ -8,15 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lamina import paths
 from lamina.config.configuration import Configuration
 from lamina.cost.forecast import STAGES, Stage
-from lamina.cost.rehearsal import drawn_work, search_work
+from lamina.cost.rehearsal import search_work
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import TRAINING, benchmark_work, drafting_work, fit_work, layer_flops, sweep_work, timing_work
-from lamina.relevance.passes import DRAWN
-from lamina.variant import Variant
-from lamina.workflow import studies
+from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
+from lamina.study import paths
+from lamina.study import requests as studies
+from lamina.study.variant import Variant
 
 
 @dataclass(frozen=True)
@@ -85,26 +84,26 @@ def works(
         yield Counted("search", written, *search_work(tokens, depth[model], sizes, entry), flops(model, tokens))
     variants = studies.variants(config)
     together: dict[tuple[str, str, str], dict[tuple[tuple[str, float], ...], float]] = {}
-    for model, own, selector, recovery in sorted(
-        {(v.model, v.calibration, v.selector, v.recovery) for v in variants if v.recovery != "none"}
+    for model, own, selector, repair in sorted(
+        {(v.model, v.calibration, v.selector, v.repair) for v in variants if v.repair != "none"}
     ):
-        read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, recovery)}
-        removed_sizes = studies.sizes(config, model, own, selector, recovery)
-        work = fit_work(config.recoveries[recovery], own, read, depth[model], removed_sizes)
-        if config.recoveries[recovery].shares(own):
+        read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, repair)}
+        removed_sizes = studies.sizes(config, model, own, selector, repair)
+        work = fit_work(config.repairs[repair], own, read, depth[model], removed_sizes)
+        if config.repairs[repair].shares(own):
             # Those that are fitted on the same samples share the passes of the one that needs most.
             passes = together.setdefault((model, own, selector), {})
-            weights = tuple(sorted(config.recoveries[recovery].weights(own, auto=0.0).items()))
+            weights = tuple(sorted(config.repairs[repair].weights(own, auto=0.0).items()))
             passes[weights] = max(work, passes.get(weights, 0.0))
             continue
-        written = [paths.patch(f"{model}/{own}/{selector}", recovery)]
+        written = [paths.patch(f"{model}/{own}/{selector}", repair)]
         yield Counted("recover", written, work, work, flops(model, calibrations[model, own]))
     for (model, own, selector), passes in together.items():
         work, written = sum(passes.values()), [paths.fits(f"{model}/{own}/{selector}")]
         yield Counted("recover", written, work, work, flops(model, calibrations[model, own]))
     for variant in (v for v in variants if v.healing != "none"):
         key = f"{variant.model}/{variant.calibration}/{variant.selector}"
-        written = [paths.training(paths.adapter(key, variant.removed, variant.recovery, variant.healing))]
+        written = [paths.training(paths.adapter(key, variant.removed, variant.repair, variant.healing))]
         work, each = _healing(config, models, calibrations, variant)
         yield Counted("heal", written, work, work, each)
     for model, calibration, task, block in studies.benchmark_blocks(config):
@@ -130,10 +129,6 @@ def works(
             prompts = Tokens(timing.batch, length, timing.batch, length)
             work = timing_work(prompts, timing, depth[model], structures)
             yield Counted("benchmark", [paths.efficiency(model)], work, work, flops(model, prompts))
-        if drafts := studies.draft_variants(config, model):
-            work = drafting_work(config.benchmarks.drafts, depth[model], [draft.removed for draft in drafts])
-            # The prompts are short, so that attention over them does not count.
-            yield Counted("benchmark", [paths.drafts(model)], work, work, flops(model, Tokens(1, 1, 1, 1)))
 
 
 def _sweep(
@@ -146,13 +141,10 @@ def _sweep(
     model, calibration, selector, removed = place
     tokens = calibrations[model, calibration]
     pass_, kind, _ = studies.sweep_settings(config, selector)
-    if pass_ in DRAWN:
-        work, naive = drawn_work(tokens, n_layers, removed, pass_, getattr(config.metrics, pass_), kind)
-    else:
-        work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
-    if (recovery := studies.looped(config, selector)) != "none":
+    work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, studies.donors(config, selector))
+    if (repair := studies.looped(config, selector)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
-        seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], recovery)}
+        seen = {calibration, *studies.fitted_on(config, studies.planned_for(calibration, selector)[0], repair)}
         fitting = float(sum(calibrations[model, name].stream for name in seen) * n_layers)
         work, naive = work + fitting, naive + fitting
     return work, naive
@@ -182,7 +174,7 @@ def _healing(
 
 def is_candidate(config: Configuration, variant: Variant) -> bool:
     """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
-    entry = None if variant.recovery == "none" else config.recoveries[variant.recovery]
+    entry = None if variant.repair == "none" else config.repairs[variant.repair]
     linear = entry is None or (entry.LINEAR and not entry.FOLDED)
     donors = not variant.is_base and studies.donors(config, variant.selector)
     return linear and variant.healing == "none" and not donors

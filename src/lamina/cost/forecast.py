@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lamina import seal
 from lamina.errors import LaminaError, explained
-from lamina.workflow import gpu_lock
+from lamina.runtime import devices as gpu_lock
+from lamina.store import checksum as seal
 
 STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
@@ -36,7 +36,6 @@ RULES = {
     "benchmark_perplexity": "benchmark",
     "benchmark_generation": "benchmark",
     "benchmark_efficiency": "benchmark",
-    "benchmark_drafts": "benchmark",
 }
 
 
@@ -134,7 +133,7 @@ def machine_rate() -> float:
 
 def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
     """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
-    from lamina.tables import store
+    from lamina.store import parquet as store
 
     spent: dict[str, tuple[int, float]] = {}
     read = store.read(file, ["rule", "seconds"])

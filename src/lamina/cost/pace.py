@@ -1,14 +1,12 @@
 """How fast this machine works on a study's own model. `make plan CALIBRATE=1` measures it in about half a minute.
 
 `python -m lamina.cost.pace RESULTS FILE` takes the study's largest model and its longest calibration, runs a
-plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. The start
-of a job is measured in the way jobs start here: as a fork of a parent that has imported the libraries, or else as a
-new process. On a CPU, times are those of the processor, so that other processes do not count.
+plain forward and then each stage on a part of it, and divides what `lamina.cost.work` counts by the time. On a
+CPU, times are those of the processor, so that other processes do not count.
 `lamina.cost.forecast` reads FILE.
 """
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -20,10 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina import seal
 from lamina.config.jobs import Sweep
 from lamina.errors import LaminaError, explained
-from lamina.workflow import commands, resources, warm
+from lamina.runtime import resources
+from lamina.store import checksum as seal
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -63,7 +61,7 @@ def main() -> None:
 
 
 def _job(manifest: Path, calibration: Path) -> float:
-    """Processor seconds of a job of rule capture_activations here, with its imports if it is a new process."""
+    """Processor seconds of a job of rule capture_activations here, with its imports."""
     script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
     folder = Path(tempfile.mkdtemp())
     options = {
@@ -75,14 +73,9 @@ def _job(manifest: Path, calibration: Path) -> float:
     }
     (folder / "job.json").write_text(json.dumps({"job": options}))
     command = [str(script), str(folder / "job.json")]
-    if warm_here := commands.can_be_warm():
-        for name in warm.LIBRARIES["heavy"]:
-            importlib.import_module(name)
     threads = {"OMP_NUM_THREADS": str(resources.threads(os.cpu_count()))}
     job = os.fork()
     if job == 0:
-        if warm_here:
-            os._exit(warm.run(command, str(Path.cwd()), threads, 0o022))
         os.execve(sys.executable, [sys.executable, *command], os.environ | threads)
     _, status, used = os.wait4(job, 0)
     shutil.rmtree(folder)
@@ -96,18 +89,19 @@ def rates(
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
     from lamina.config.healings import Lora
-    from lamina.config.recoveries import Ghost
+    from lamina.config.repairs import Ghost
     from lamina.cost import work
     from lamina.cost.counting import counted
+    from lamina.engine import sweep as engine
+    from lamina.engine import taps
+    from lamina.engine.batches import TOKENS
+    from lamina.engine.capture import capture
     from lamina.evaluation.tasks import VariantLM
     from lamina.healing import lora, training
     from lamina.models.units import all_units
-    from lamina.recovery import check, ghost
-    from lamina.recovery.protocol import Source
-    from lamina.streams import taps
-    from lamina.streams.batches import TOKENS
-    from lamina.streams.capture import capture
-    from lamina.sweep import engine
+    from lamina.repair import check
+    from lamina.repair.methods import ghost
+    from lamina.repair.protocol import Source
 
     tokens, depth = counted(samples), manifest["n_layers"]
     sequences, last = [sample.sequence() for sample in samples], (depth - 1, depth)

@@ -1,4 +1,4 @@
-"""Memory of the largest job of each stage above process and weights, in bytes, by `lamina.streams.footprint`."""
+"""Memory of the largest job of each stage above process and weights, in bytes, by `lamina.engine.footprint`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,10 +7,10 @@ from lamina.config.configuration import Configuration
 from lamina.cost.estimate import is_candidate
 from lamina.cost.forecast import STAGES
 from lamina.cost.tokens import Tokens
-from lamina.streams import footprint
-from lamina.streams.batches import TOKENS, logit_positions
-from lamina.streams.footprint import HOST, Shape
-from lamina.workflow import studies
+from lamina.engine import footprint
+from lamina.engine.batches import TOKENS, logit_positions
+from lamina.engine.footprint import HOST, Shape
+from lamina.study import requests as studies
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 
@@ -38,13 +38,13 @@ def peaks(
         at_least("sweep", footprint.sweep(shape, int(budget), _lengths(tokens), tokens.samples, scored, streams))
     variants = studies.variants(config)
     kinds: dict[tuple[str, str, str], set[str]] = {}  # of matrices that one pass collects: one for each method
-    for variant in (variant for variant in variants if variant.recovery != "none"):
-        entry = config.recoveries[variant.recovery]
+    for variant in (variant for variant in variants if variant.repair != "none"):
+        entry = config.repairs[variant.repair]
         if entry.MATRICES and entry.shares(variant.calibration):
             kinds.setdefault((variant.model, variant.calibration, variant.selector), set()).add(entry.method)
     for variant in variants:
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
-        if variant.recovery != "none":
+        if variant.repair != "none":
             sharing = kinds.get((variant.model, variant.calibration, variant.selector), ())
             runs = variant.removed * max(1, len(sharing))
             at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))

@@ -1,6 +1,6 @@
-"""Layer-tokens of searches, and of metrics that draw models: both run as in a job, but nothing is measured.
+"""Layer-tokens of searches, which run as in a job, but nothing is measured.
 
-The engine's tree counts the models that they ask for. They are told losses that are 0, or random numbers.
+The engine's tree counts the models that they ask for. The losses are random numbers.
 """
 
 from collections import defaultdict
@@ -10,38 +10,16 @@ from typing import Any
 import numpy as np
 
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import alone, plan
+from lamina.cost.work import alone
+from lamina.engine.candidates import Candidate, grow
 from lamina.models.units import all_units, parse
-from lamina.modules import load
-from lamina.search import contest
-from lamina.search.trials import Trials
-from lamina.sweep.candidates import Candidate, grow
+from lamina.selection.trials import Trials, run
 
 SAMPLES = 100  # which stand for those of a calibration
 
 
-def drawn_work(tokens: Tokens, n_layers: int, removed: int, pass_: str, options: Any, kind: str) -> tuple[float, float]:
-    """Layer-tokens of a sweep by `shapley` or `presence`, by the engine and naively, at most.
-
-    Every order counts as if it ran to its end.
-    """
-    current, known, work = plan(n_layers, removed, kind), set[Candidate](), np.zeros(2)
-    there = all_units(n_layers, kind, list(current.removed))
-
-    def value(lacking: Sequence[frozenset[int]]) -> np.ndarray:
-        new = {current.without(*(there[number] for number in lack)) for lack in lacking} - known
-        known.update(new)
-        work[:] += _layers(list(new), n_layers)
-        return np.zeros((len(lacking), 1))
-
-    value([frozenset()])
-    with np.errstate(invalid="ignore"):
-        load(f"lamina.relevance.{pass_}").estimate(len(there), value, None, options, 0)
-    return float(tokens.packed * work[0]), float(tokens.rows * work[1])
-
-
 def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any) -> tuple[float, float]:
-    """Layer-tokens of a search for sets of these sizes, with its rivals and judges, by the engine and naively.
+    """Layer-tokens of a search for sets of these sizes and their measurement at the end, by the engine and naively.
 
     `options` are those of the selector. Units lose random amounts, so that the sets that a search keeps have units in
     common, as with true losses.
@@ -61,7 +39,7 @@ def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: An
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
     held_back, seen = np.split(np.arange(SAMPLES), [min(max(1, round(SAMPLES * options.held_back)), SAMPLES - 1)])
     lengths = np.full(SAMPLES, tokens.stream / SAMPLES)
-    contest.run(Trials(Rehearsed(), SAMPLES), units, sizes, options, seen, held_back, lengths)
+    run(Trials(Rehearsed(), SAMPLES), units, sizes, options, seen, held_back, lengths)
     return float(tokens.packed * work[0]), float(tokens.rows * work[1])
 
 

@@ -10,9 +10,9 @@ from statistics import fmean
 from typing import Any
 
 from lamina.cost.tokens import Tokens
+from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import all_units
-from lamina.sweep.candidates import Candidate, carried, grow, swept
-from lamina.variant import DONOR
+from lamina.study.variant import DONOR
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
@@ -90,23 +90,13 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
 
 
-def drafting_work(options: Any, n_layers: int, removed: Sequence[int]) -> float:
-    """Layer-tokens that take as long as measuring drafts without `removed` layers each, greedily and sampled, at most.
-
-    Every token is written by the model alone and, in the worst case, in a round of its own: the draft writes g tokens,
-    and the model reads them.
-    """
-    rounds = 2 * options.prompts * options.tokens
-    return float(ALONE * rounds * sum(2 * n_layers + options.draft * (n_layers - n) for n in removed))
-
-
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
-    """Layer-tokens of one fit of a recovery for plans of several sizes, each with as many runs as possible.
+    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
 
     Parameters
     ----------
     options
-        The recovery's entry.
+        The repair's entry.
     own
         The calibration of the variants.
     read

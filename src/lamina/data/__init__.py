@@ -1,1 +1,1 @@
-"""Calibrations, tasks and the embedded microworld."""
+"""Calibrations and tasks."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.tables import store
+from lamina.store import parquet as store
 
 KINDS = ("choices", "generated", "text")
 METADATA_KEY = b"lamina.calibration"

@@ -20,7 +20,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data import kept, task_files, task_groups
+from lamina.data import cache, task_files, task_groups
 from lamina.data.calibrations import Row, Sample
 from lamina.data.overlap import document_hash, runs
 from lamina.data.questions import check_examples, read_questions
@@ -28,7 +28,6 @@ from lamina.data.task_groups import TaskOrGroup, leaves
 from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
-kept.by_content()
 
 # The seed with which the stock lm_eval command draws few-shot examples.
 FEWSHOT_SEED = 1234
@@ -75,7 +74,7 @@ def load_task(
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
-        with chdir(root), kept.compiled_anew() if trust_code else nullcontext():
+        with chdir(root), cache.compiled_anew() if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
                 loaded = task = _Questions(config=_choices_config(name, root / choices))

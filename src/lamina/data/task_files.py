@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from lamina import paths
 from lamina.config import text
 from lamina.errors import LaminaError
+from lamina.study import paths
 
 FOLDER = paths.own("workflow/tasks")
 

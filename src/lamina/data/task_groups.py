@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from lm_eval.config.group import AggMetricConfig
 from lm_eval.tasks import TaskManager
 from lm_eval.tasks._index import Kind
 
-from lamina.data import task_files
+from lamina.data import cache, task_files
 from lamina.errors import LaminaError
 
 # Templates of a task file can read its documents, and nothing else of Python.
@@ -42,12 +43,14 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
         If there is nothing of that name, or one of its files would run Python that is not trusted.
     """
     manager = _manager(name, str(local))
+    paths = list(dict.fromkeys(_files(manager.task_index, name, set())))
     if not trust_code:
-        paths = list(dict.fromkeys(_files(manager.task_index, name, set())))
         task_files.check_code(paths, f"'{name}'")
         for path in paths:
             _check_metrics(path, name)
-    loaded = manager.load(name)
+    builders = {task_files.read(path).told.get("dataset_path") for path in paths if not task_files.is_of_lm_eval(path)}
+    with cache.read_anew() if builders & {*cache.LOCAL} else nullcontext():
+        loaded = manager.load(name)
     kind = manager.task_index[name].kind
     if kind not in (Kind.GROUP, Kind.TAG):
         return loaded["tasks"][name]

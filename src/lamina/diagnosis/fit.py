@@ -15,16 +15,16 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.config.diagnoses import Fit
-from lamina.config.recoveries import Ghost
+from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import parts
+from lamina.engine import moments, taps
+from lamina.engine.moments import Moments
+from lamina.engine.sources import HELDOUT_SHARE
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of, text_config
-from lamina.recovery.ghost import GRID, Regression
-from lamina.streams import moments, taps
-from lamina.streams.moments import Moments
-from lamina.streams.sources import HELDOUT_SHARE
+from lamina.repair.methods.ghost import GRID, Regression
 
 SMALLEST = 8
 MEMORY = 8 << 30

@@ -21,10 +21,10 @@ from lamina.data import diagnosed
 from lamina.data.splitting import documents
 from lamina.data.text import encode
 from lamina.diagnosis.intervals import ratios
+from lamina.engine import taps
+from lamina.engine.batches import padded
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.streams import taps
-from lamina.streams.batches import padded
 
 PLACES = ("changed", "between", "last")
 

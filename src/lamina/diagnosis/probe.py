@@ -25,9 +25,9 @@ from lamina.data import diagnosed
 from lamina.data.splitting import documents, parts
 from lamina.data.text import encode
 from lamina.diagnosis.intervals import ends
+from lamina.engine import taps
 from lamina.models.structure import layers_of
 from lamina.relevance.statistics import document_weights, wilson_interval
-from lamina.streams import taps
 
 
 @dataclass(frozen=True)

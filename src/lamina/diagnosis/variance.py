@@ -15,9 +15,9 @@ from lamina.config.diagnoses import Variance
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import documents
 from lamina.diagnosis.intervals import ends
+from lamina.engine import taps
 from lamina.models.structure import layers_of, text_config
 from lamina.relevance.statistics import document_weights
-from lamina.streams import taps
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:

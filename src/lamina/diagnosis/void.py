@@ -16,8 +16,8 @@ from lamina.config.diagnoses import Void
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import documents
 from lamina.diagnosis.intervals import ratios
+from lamina.engine import taps
 from lamina.models.structure import layers_of
-from lamina.streams import taps
 
 PARTS = ("void", "void_prompt", "void_response")
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina import paths, seal
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
 from lamina.models.materialise import materialise
-from lamina.recovery import patch
-from lamina.recovery.protocol import Fitted
-from lamina.variant import Variant
+from lamina.repair import patch
+from lamina.repair.protocol import Fitted
+from lamina.store import checksum as seal
+from lamina.study import paths
+from lamina.study.variant import Variant
 
 
 @dataclass(frozen=True)

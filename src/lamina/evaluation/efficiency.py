@@ -20,7 +20,7 @@ from lamina.errors import LaminaError
 from lamina.models.context import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
-from lamina.variant import Variant
+from lamina.study.variant import Variant
 
 # One prompt takes milliseconds, so a repeat takes the fastest of a few: whatever else ran can only have added time.
 _PREFILLS = 3
@@ -42,9 +42,9 @@ class Timing:
 def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Variant, int]:
     """The first variant of each cost, without its healing, and the number of its runs of removed layers.
 
-    The cost depends on the kind of units, their number, the recovery, and the number of runs, since a recovery may
+    The cost depends on the kind of units, their number, the repair, and the number of runs, since a repair may
     work once in each run. It does not depend on which layers are removed, nor on a healing, which is merged. Only
-    the models show that some recoveries cost the same (`measure`). Variants whose plan was refused (no units) do not
+    the models show that some repairs cost the same (`measure`). Variants whose plan was refused (no units) do not
     exist; the unpruned model has no plan.
     """
     chosen: dict[tuple[Any, ...], tuple[Variant, int]] = {}
@@ -54,8 +54,8 @@ def one_per_cost(plans: Mapping[Variant, Mapping[str, Any] | None]) -> dict[Vari
         gone = removed_layers(plan["units"]) if plan else []
         count = len(runs(gone, max(gone, default=0) + 1))
         kind = plan["kind"] if plan else None
-        per_run = None if variant.recovery == "none" else count
-        chosen.setdefault((kind, variant.removed, variant.recovery, per_run), (replace(variant, healing="none"), count))
+        per_run = None if variant.repair == "none" else count
+        chosen.setdefault((kind, variant.removed, variant.repair, per_run), (replace(variant, healing="none"), count))
     return dict(chosen.values())
 
 

@@ -7,19 +7,19 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from lamina import seal
 from lamina.evaluation import assembly
 from lamina.evaluation.assembly import Parts
 from lamina.evaluation.together import Together, candidate
-from lamina.jobs.benchmark_generation import BenchmarkGeneration
-from lamina.jobs.benchmark_perplexity import BenchmarkPerplexity
-from lamina.jobs.benchmark_task import BenchmarkTask
 from lamina.models.load import load_model
 from lamina.models.materialise import materialise
-from lamina.resume import Progress, digest
-from lamina.tables import store
-from lamina.timeleft import TimeLeft, span
-from lamina.variant import Variant
+from lamina.runtime.timeleft import TimeLeft, span
+from lamina.stages.benchmark_generation import BenchmarkGeneration
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.benchmark_task import BenchmarkTask
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress, digest
+from lamina.study.variant import Variant
 
 BenchmarkJob = BenchmarkTask | BenchmarkGeneration | BenchmarkPerplexity
 Rows = Sequence[dict[str, Any]]
@@ -39,7 +39,7 @@ def run(job: BenchmarkJob, prepare: Callable[[dict[str, Any], PreTrainedModel], 
     unfinished = _Unfinished(job)
     if job.variants:
         manifest = seal.read_json(job.manifest)
-        base = load_model(manifest)
+        base = load_model(manifest, check=job.check)
         for variant, (measured, documents) in _scored(job, base, prepare(manifest, base), unfinished):
             rows += [variant.row() | row for row in measured]
             samples += [variant.row() | row for row in documents]

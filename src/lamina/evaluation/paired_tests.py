@@ -25,15 +25,15 @@ ALL = "all"
 
 # What the tests are about: each document's value, higher being better, in the main metric of an own task.
 VALUES = """
-SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric, s.removed, s.recovery,
+SELECT s.model, s.calibration, s.task, if(s.metric = 'perplexity', 'nll', s.metric) AS metric, s.removed, s.repair,
     s.healing, s.selector, list(d.sample ORDER BY d.sample) AS samples,
     list(if(s.higher_is_better, d.value, -d.value) ORDER BY d.sample) AS values
 FROM scores AS s
-JOIN benchmark_samples AS d USING (model, calibration, selector, removed, recovery, healing, task)
+JOIN benchmark_samples AS d USING (model, calibration, selector, removed, repair, healing, task)
 WHERE s.own AND s.removed > 0 AND d.metric = if(s.metric = 'perplexity', 'nll', s.metric)
 GROUP BY ALL HAVING bool_and(isfinite(d.value)) ORDER BY ALL
 """
-CELL = ("model", "removed", "recovery", "healing")
+CELL = ("model", "removed", "repair", "healing")
 
 Differences = dict[tuple[str, str, str], dict[int, float]]
 """By calibration, task and metric: selector less rival, by document."""

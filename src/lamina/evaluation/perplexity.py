@@ -10,12 +10,12 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data.text import encode
+from lamina.engine.batches import by_length, logit_positions, padded
+from lamina.engine.halving import halved, in_two
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
 from lamina.models.structure import text_config
-from lamina.streams.batches import by_length, logit_positions, padded
-from lamina.streams.halving import halved, in_two
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
 _TOKENS = 8192  # positions per batch, padding included

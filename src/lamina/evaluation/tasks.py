@@ -20,12 +20,12 @@ from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, 
 
 from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
+from lamina.engine.batches import logit_positions
+from lamina.engine.halving import fitting
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
-from lamina.models import proof
+from lamina.models import check as proof
 from lamina.models.boundary import assert_finite
-from lamina.streams.batches import logit_positions
-from lamina.streams.halving import fitting
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)

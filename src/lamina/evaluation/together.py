@@ -13,16 +13,17 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.recoveries import Recovery
+from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
+from lamina.engine import memory as room
+from lamina.engine import sweep as engine
+from lamina.engine.batches import TOKENS
+from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
-from lamina.models.modeling_lamina import patch_dtype
-from lamina.resume import Progress
-from lamina.streams.batches import TOKENS
-from lamina.sweep import engine, room
-from lamina.sweep.candidates import Candidate
+from lamina.models.export.modeling_lamina import patch_dtype
+from lamina.store.unfinished import Progress
 
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
 """A context and the continuation whose tokens are scored, as token ids."""
@@ -49,7 +50,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     for boundary, fitted in (parts.patches or {}).items():
         repair = fitted.as_patch()
         # What is folded into weights is a map of the stream but for the epsilon of the norms: it is measured as it is.
-        if repair is None or Recovery.pick({"method": fitted.method}).FOLDED:
+        if repair is None or Repair.pick({"method": fitted.method}).FOLDED:
             return None
         bias = None if repair.bias is None else repair.bias.to(*to)
         patches[boundary] = Patch(repair.operator.to(*to), bias)

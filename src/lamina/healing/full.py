@@ -19,10 +19,10 @@ from lamina.healing import lora, training
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models.boundary import Boundary, Repairing, own_all
+from lamina.models.export.modeling_lamina import describe
 from lamina.models.load import auto_class
 from lamina.models.materialise import EVERYTHING, materialise
-from lamina.models.modeling_lamina import describe
-from lamina.resume import Progress
+from lamina.store.unfinished import Progress
 
 save_empty = lora.save_empty
 
@@ -51,7 +51,7 @@ def heal(
         if any(describe(variant).values()):
             raise LaminaError(
                 "start: random trains a plain model of fewer layers, and this variant has patches or lacks halves of "
-                "layers. Heal it with recoveries: [none] and a selector with units: layer."
+                "layers. Heal it with repairs: [none] and a selector with units: layer."
             )
         fresh = dict(auto_class(variant.config).from_config(variant.config).named_parameters())
         for name, weight in weights.items():

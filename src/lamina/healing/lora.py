@@ -27,10 +27,10 @@ from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models.adaptable import adaptable, adapted_weight, names_as_they_are, own_adapted
 from lamina.models.boundary import Boundary, Repairing
+from lamina.models.export.modeling_lamina import Patched
 from lamina.models.materialise import ADAPTED, SETTINGS, materialise
-from lamina.models.modeling_lamina import Patched
-from lamina.resume import Progress
-from lamina.tables import store
+from lamina.store import parquet as store
+from lamina.store.unfinished import Progress
 
 _logger = logging.getLogger(__name__)
 
@@ -105,9 +105,9 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
         patched = [module for module in variant.modules() if isinstance(module, Patched)]
         if not patched:
             raise LaminaError(
-                f"healing with train: {options.train} trains the patches that a recovery left, and this variant has "
-                "none: recovery none leaves none, and replaceme and prune_comp fold theirs into weights. Combine it "
-                "with a recovery of method ghost or linearpatch, or write train: lora."
+                f"healing with train: {options.train} trains the patches that a repair left, and this variant has "
+                "none: repair none leaves none, and replaceme and prune_comp fold theirs into weights. Combine it "
+                "with a repair of method ghost or linearpatch, or write train: lora."
             )
         for module in patched:
             _make_parameters(module)

@@ -17,12 +17,12 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
+from lamina.engine.batches import padded
+from lamina.engine.taps import tapped
 from lamina.errors import LaminaError
-from lamina.models.modeling_lamina import Patched, repair
+from lamina.models.export.modeling_lamina import Patched, repair
 from lamina.models.structure import final_norm_of, layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
-from lamina.streams.batches import padded
-from lamina.streams.taps import tapped
 
 _CHUNK = 1 << 23  # numbers in float32 at a time, 32 MiB
 

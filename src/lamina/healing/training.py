@@ -18,14 +18,14 @@ from torch import nn
 from lamina.config.healings import Lora
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import held_out
+from lamina.engine.batches import by_length
+from lamina.engine.footprint import Shape, stepped, trained
+from lamina.engine.halving import fitting, halved, in_two
+from lamina.engine.memory import room
 from lamina.errors import LaminaError
 from lamina.healing.objectives import Objective, tokens
-from lamina.resume import Progress
-from lamina.streams.batches import by_length
-from lamina.streams.footprint import Shape, stepped, trained
-from lamina.streams.halving import fitting, halved, in_two
-from lamina.sweep.room import room
-from lamina.timeleft import TimeLeft
+from lamina.runtime.timeleft import TimeLeft
+from lamina.store.unfinished import Progress
 
 VALIDATION_SHARE = 0.15
 SAVE_STEPS = 100  # steps between two records of the progress, beside one after each epoch

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import modeling_lamina
-from lamina.models.modeling_lamina import patch_dtype
+from lamina.models.export import modeling_lamina
+from lamina.models.export.modeling_lamina import patch_dtype
 from lamina.models.structure import family_of, final_norm_of, layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
 
@@ -35,7 +35,7 @@ class Place:
 
 
 class Repairing(Protocol):
-    """A repair of a cut model at a boundary: a `Patch`, or a fitted recovery."""
+    """A repair of a cut model at a boundary: a `Patch`, or a fitted repair."""
 
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
         """Repair a variant. It shares its parameters with the base model, so none of them may change."""

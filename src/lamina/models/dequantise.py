@@ -21,7 +21,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 
 from lamina.errors import LaminaError, explained
 from lamina.models import gguf
-from lamina.tables import store
+from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
 from lamina.models.units import parse
-from lamina.variant import DONOR
+from lamina.study.variant import DONOR
 
 Records = Mapping[str, Mapping[str, Any]]
 

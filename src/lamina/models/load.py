@@ -23,7 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import devices, proven, unchanged
+from lamina.models import checksum, devices, findings
+from lamina.store import checksum as seal
 
 transformers_logging.disable_progress_bar()
 
@@ -55,10 +56,10 @@ def on_device(asked: str | torch.device | None) -> torch.device:
     return chosen
 
 
-def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreTrainedModel:
+def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: str | None = None) -> PreTrainedModel:
     """The model in evaluation mode on `on`, in the manifest's dtype, from safetensors only.
 
-    By default it has all devices of the job, see `lamina.models.devices`.
+    By default it has all devices of the job, see `lamina.models.devices`. `check` is the file of rule check_model.
 
     Raises
     ------
@@ -66,17 +67,18 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None) -> PreT
         If transformers cannot build the model from its folder, its files are not those that were prepared, or the
         devices are too small.
     """
-    unchanged.check(manifest)
+    checksum.check(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     if on is None:
         model = devices.spread(model, devices.visible())
-        proven.loaded(model, manifest, unchanged.digests(Path(manifest["path"])))
+        if check is not None:
+            findings.use(model, manifest, seal.read_json(check))
         return model
     torch.nn.Module.to(model, on)
     return model
 
 
-def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
+def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = None) -> PreTrainedModel:
     """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`).
 
     Raises
@@ -85,7 +87,7 @@ def load_quantised(manifest: dict[str, Any], quantise: str) -> PreTrainedModel:
         If this machine cannot load weights in 4 bits.
     """
     if quantise == "none":
-        return load_model(manifest)
+        return load_model(manifest, check=check)
     try:
         options = placement(None, True, manifest["dtype"])
     except LaminaError as error:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models import unchanged
+from lamina.models import checksum
 from lamina.models.checkpoint import BYTES, LAYER_KEYS, decoder_settings, read_settings, read_weights
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
@@ -83,9 +83,9 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     -------
     dict
         path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
-        its configuration, tokenizer and code), n_layers L, hidden_size C, vocabulary, family (the config's
-        `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on disk), dtype,
-        trust_remote_code, chat_template; for a checkpoint of a training also series and step.
+        its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size C, vocabulary,
+        family (the config's `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on
+        disk), dtype, trust_remote_code, chat_template; for a checkpoint of a training also series and step.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
         "source": entry.source,
         "revision": entry.revision,
-        **unchanged.digests(folder),
+        **checksum.facts(folder),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),

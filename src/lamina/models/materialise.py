@@ -12,14 +12,16 @@ from typing import Any, cast
 
 from transformers import PreTrainedModel
 
-from lamina import seal
 from lamina.errors import LaminaError
-from lamina.models import donors, modeling_lamina, proof
+from lamina.models import check as proof
+from lamina.models import donors
 from lamina.models.adaptable import adaptable, names_as_they_are, own_adapted
 from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own_all, share
+from lamina.models.export import modeling_lamina
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, remove
-from lamina.tables import store
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
 
 ADAPTED = "targets"  # key in the metadata of an adapter's weights: what they adapt, by default `mlp`
 EVERYTHING = "everything"  # value of that key: they replace all weights
@@ -85,7 +87,7 @@ class _Special:
         """
         raise LaminaError(
             "a plain save_pretrained of a variant with patches or removed halves would lose them on reload. Write it "
-            "with lamina.models.export.save(model, folder), or with `make export VARIANT=…`."
+            "with lamina.models.export.save.save(model, folder), or with `make export VARIANT=…`."
         )
 
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import cutting
-from lamina.models.modeling_lamina import NoAttention, NoMLP
+from lamina.models.export.modeling_lamina import NoAttention, NoMLP
 from lamina.models.structure import family_of, halves, layers_of, text_config, without_halves
 from lamina.models.units import parse
 
@@ -132,7 +132,7 @@ def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     if getattr(config, "lamina", None):
         raise LaminaError(
             "the model is itself an export with patches or removed halves, whose places a second cut would shift. "
-            "Prune the model it was made from, or an export with recovery none."
+            "Prune the model it was made from, or an export with repair none."
         )
     for key, words in _TIED.items():
         if units and bool(getattr(config, key, 0)):

@@ -7,7 +7,7 @@ place of the model's own (`lamina.models.donors`).
 from collections.abc import Sequence
 
 from lamina.errors import LaminaError
-from lamina.variant import DONOR
+from lamina.study.variant import DONOR
 
 COMPONENTS = ("layer", "attention", "mlp")
 

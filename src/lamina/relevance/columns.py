@@ -10,9 +10,7 @@ import pyarrow as pa
 from lamina.config.metrics import METRICS
 
 # Read beside the metrics' own columns.
-_ALWAYS = ("correct", "correct_norm", "nll", "n_tokens", "gold_margin_norm", "shapley_error", "presence_error")
-# Lists, one number per choice.
-_LISTS = ("choice_scores", "choice_lengths")
+_ALWAYS = ("correct", "correct_norm", "nll", "n_tokens", "gold_margin_norm")
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,6 @@ class Columns:
     """`values[name]` has shape (units + 1, samples). Row 0 is the unit `none`. Nulls are NaN, other values that are not
     finite are inf.
 
-    `choice_scores` and `choice_lengths` have one more axis, the choices, gold first, with NaN where a sample has fewer.
-
     A unit that left the sweep early (budgets `exact` and `race`) has NaN for the samples that it did not see; `seen`,
     of shape (units + 1,), counts the samples that it saw.
     """
@@ -77,28 +73,13 @@ def from_table(sweep: pa.Table) -> Columns:
     position = {name: row for row, name in enumerate(["none", *names])}
     row = np.array([position[name] for name in known], dtype=int)[unit.indices.to_numpy()]
     values = {}
-    for name in _LISTS:
-        values[name] = _listed(sweep, name, (len(position), len(samples)), (row, column))
-    for name in {*_ALWAYS, *(metric.column for metric in METRICS.values())} - {*_LISTS}:
+    for name in {*_ALWAYS, *(metric.column for metric in METRICS.values())}:
         values[name] = np.full((len(position), len(samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
             values[name][row, column] = sweep[name].cast(pa.float64()).to_numpy()
     settled = sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
     chosen = settled[0] if settled else None
     return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
-
-
-def _listed(sweep: pa.Table, name: str, shape: tuple[int, int], at: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
-    """A column of lists as (units + 1, samples, longest list); (units + 1, samples, 1) of NaN if not measured."""
-    if name not in sweep.column_names or sweep[name].null_count == len(sweep):
-        return np.full((*shape, 1), np.nan)
-    lists = sweep[name].combine_chunks()
-    counts = np.array(lists.value_lengths().fill_null(0))
-    values = np.full((*shape, counts.max()), np.nan)
-    inside = np.arange(counts.sum()) - np.repeat(counts.cumsum() - counts, counts)
-    rows, columns = (np.repeat(each, counts) for each in at)
-    values[rows, columns, inside] = lists.flatten().cast(pa.float64()).to_numpy(zero_copy_only=False)
-    return values
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:

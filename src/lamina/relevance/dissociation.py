@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from pyarrow import dataset
 from scipy.stats import false_discovery_control
 
-from lamina.relevance import accuracy
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.metric_agreement import base_sweeps
+from lamina.relevance.metrics import accuracy
 from lamina.relevance.statistics import interval
 
 # With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself.

@@ -37,7 +37,7 @@ from lamina.relevance.power import reliability
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import Interval, true_correlation, true_variance_ratio
-from lamina.tables import store
+from lamina.store import parquet as store
 
 # Layers left out at either end, if as many as these remain.
 EDGE = 2

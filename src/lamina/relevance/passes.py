@@ -1,4 +1,4 @@
-"""The passes that measure metrics, the passes that they carry along, and the passes that draw models."""
+"""The passes that measure metrics, and the passes that they carry along."""
 
 from collections.abc import Iterable
 
@@ -6,8 +6,6 @@ from lamina.config.metrics import METRICS
 
 # The pass whose metrics another pass measures along the way.
 CARRIED = {"removal": "stream", "gradient": "weights"}
-# Passes over random cut models.
-DRAWN = ("shapley", "presence")
 
 
 def metric_pass(metric: str) -> str:

@@ -41,7 +41,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
     """The units ranked by `metric`. `weights` are bootstrap draws; the default is the plain mean alone."""
     if weights is None:
         weights = np.full((1, columns.n_samples), 1 / columns.n_samples)
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     why, keys, draws = None, None, None
     if (undefined := _undefined(columns, metric, context)) is not None:
         (why, keys), draws = undefined, np.full((len(weights), len(columns.units)), np.nan)
@@ -61,7 +61,7 @@ def ranking(columns: Columns, metric: str, context: Context, weights: np.ndarray
 
 
 def _terms(columns: Columns, metric: str, context: Context) -> tuple[np.ndarray, np.ndarray | None]:
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     if hasattr(module, "terms"):
         terms: tuple[np.ndarray, np.ndarray | None] = module.terms(columns, context)
         return terms
@@ -74,7 +74,7 @@ def was_measured(columns: Columns, metric: str, context: Context) -> bool:
 
 
 def _undefined(columns: Columns, metric: str, context: Context) -> tuple[str, np.ndarray | None] | None:
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     reason: tuple[str, np.ndarray | None] | None = getattr(module, "undefined", lambda *_: None)(columns, context)
     return reason
 
@@ -105,11 +105,6 @@ def bounds(columns: Columns, metric: str, context: Context) -> np.ndarray:
     values = {}
     for name, column in columns.values.items():
         answer = name in ("correct", "correct_norm")
-        if name in ("choice_scores", "choice_lengths"):
-            # Sure of the right one: any other choice is impossible.
-            sure = np.where(np.arange(column.shape[-1]) > 0, -np.inf, 0.0) if name == "choice_scores" else column[:1]
-            values[name] = np.where(np.isnan(column[..., :1]), sure, column)
-            continue
         best = column[:1] if name == "n_tokens" else np.where(np.isnan(column[:1]), np.nan, 1.0) if answer else 0.0
         values[name] = np.where(np.isnan(column), best, column)
     return ranking(replace(columns, values=values), metric, context).draws[0]
@@ -119,7 +114,7 @@ def _interval(
     metric: str, columns: Columns, context: Context, ranked: Ranking, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the 95 % intervals, (units,): by the metric's own `interval` if it has one, else by a bootstrap."""
-    module = load(f"lamina.relevance.{metric}")
+    module = load(f"lamina.relevance.metrics.{metric}")
     if hasattr(module, "score"):
         draws = np.where(np.isfinite(ranked.draws[1:]), ranked.draws[1:], np.nan)
         low, high = interval(draws, columns.n_samples)
@@ -143,7 +138,7 @@ def _rows(metric: str, columns: Columns, context: Context, order: Ranking, weigh
             low, high = _interval(metric, columns, context, order, weights)
             low, high = np.minimum(low, point), np.maximum(high, point)
     # An answer without finite scores is wrong, which does not show in its column; it does in the loss.
-    column = "nll" if metric in ("accuracy", "expected_accuracy", "shrunk_accuracy") else METRICS[metric].column
+    column = "nll" if metric == "accuracy" else METRICS[metric].column
     not_finite = np.isinf(columns.values[column][1:]).sum(axis=1)
     rows = []
     for i, unit in enumerate(columns.units):

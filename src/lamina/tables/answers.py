@@ -7,7 +7,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from lamina import sql
+from lamina.report import queries as sql
 
 
 def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:

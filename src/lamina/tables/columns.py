@@ -10,8 +10,7 @@ import pyarrow as pa
 Columns = dict[str, tuple[pa.DataType, str]]
 
 STRING, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-CHANNELS = pa.list_(pa.float32())  # one number per channel of the stream, C of them, or per choice
-WHOLES = pa.list_(pa.int32())
+CHANNELS = pa.list_(pa.float32())  # one number per channel of the stream, C of them
 
 MODEL: Columns = {"model": (STRING, "Name of the model in the configuration.")}
 CALIBRATION: Columns = MODEL | {"calibration": (STRING, "Name of the calibration in the configuration.")}
@@ -24,7 +23,7 @@ VARIANT: Columns = MODEL | {
     "calibration": (STRING, "Calibration of the variant's plan and repairs; none for the base model."),
     "selector": (STRING, "Selector of the variant's plan; none for the base model."),
     "removed": (INT, "Size of the variant's plan: number of units removed; 0 for the base model."),
-    "recovery": (STRING, "Name of the recovery; none without one."),
+    "repair": (STRING, "Name of the repair; none without one."),
     "healing": (STRING, "Name of the healing; none without one."),
 }
 SWEPT: Columns = CALIBRATION | {

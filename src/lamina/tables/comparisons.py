@@ -15,7 +15,7 @@ COLUMNS: Columns = MODEL | {
         "Metric of the documents' values: nll for a perplexity; accuracy for the mean, whatever the tasks call it.",
     ),
     "removed": (INT, "Number of units that both variants lack."),
-    "recovery": (STRING, "Recovery of both variants; none without one."),
+    "repair": (STRING, "Repair of both variants; none without one."),
     "healing": (STRING, "Healing of both variants; none without one."),
     "selector": (STRING, "One selector; every pair stands once, accuracy first, else by name."),
     "rival": (STRING, "The other selector."),

@@ -4,9 +4,9 @@ from lamina.tables.columns import FLOAT, INT, STRING, VARIANT, Columns
 
 GRAIN = (
     "One row per cost of a variant: size, speed and memory, with ratios to the base model measured in turn with it. Of "
-    "variants that cost the same (same kind and number of units, same recovery, same number of runs) one has a row, "
+    "variants that cost the same (same kind and number of units, same repair, same number of runs) one has a row, "
     "without its healing, which is merged into the weights; the view variants gives its numbers to all of them. Rows "
-    "of recoveries that build the same model but for the numbers in it share one timing."
+    "of repairs that build the same model but for the numbers in it share one timing."
 )
 
 COLUMNS: Columns = VARIANT | {
@@ -17,7 +17,7 @@ COLUMNS: Columns = VARIANT | {
     ),
     "timed": (
         STRING,
-        "Variant that was timed: that of the row, or one that its recovery builds alike. Null in tables of earlier "
+        "Variant that was timed: that of the row, or one that its repair builds alike. Null in tables of earlier "
         "versions.",
     ),
     "device": (STRING, "Device the run was timed on."),

@@ -1,11 +1,11 @@
-"""Table `patches`, from the fits of recoveries."""
+"""Table `patches`, from the fits of repairs."""
 
 from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, VARIANT, Columns
 
 GRAIN = (
-    "One row per variant and boundary: how well a recovery was fitted. Errors are Frobenius norms relative to that of "
+    "One row per variant and boundary: how well a repair was fitted. Errors are Frobenius norms relative to that of "
     "the target unless a name says mae; they are those of an operator that has not seen the held-out samples, while "
-    "the patch that is used is fitted on all of them. Where a recovery is fitted on several "
+    "the patch that is used is fitted on all of them. Where a repair is fitted on several "
     "calibrations, errors are of all, each token with the weight that it is fitted with."
 )
 
@@ -17,7 +17,7 @@ COLUMNS: Columns = VARIANT | {
     "refused": (STRING, "Why the run cannot be repaired, and the remedy; all below is null then. Null for a fit."),
     "ridge": (FLOAT, "Regularisation strength, relative to the mean eigenvalue of the Gram matrix; null without one."),
     "ridge_at_edge": (BOOL, "Whether the choice fell on an edge of the grid, so that a better one may lie outside."),
-    "rank": (INT, "Largest rank that the operator may have: the hidden size C unless the recovery limits it."),
+    "rank": (INT, "Largest rank that the operator may have: the hidden size C unless the repair limits it."),
     "fit_error_before": (FLOAT, "Relative error at the boundary without the patch, on the samples not held out."),
     "fit_error": (FLOAT, "Relative error with the patch, on the samples not held out."),
     "heldout_error_before": (FLOAT, "Relative error without the patch, on the held-out samples."),
@@ -44,15 +44,15 @@ COLUMNS: Columns = VARIANT | {
     ),
     "parameters": (INT, "Number of parameters that the patch adds at this boundary."),
     "trained_tokens": (INT, "Tokens that gradients were taken on, those of each epoch counted; null without training."),
-    "n_samples": (INT, "Samples of all calibrations that the recovery is fitted on, held-out ones included."),
+    "n_samples": (INT, "Samples of all calibrations that the repair is fitted on, held-out ones included."),
     "n_heldout": (INT, "How many different documents are held out; copies of one count once."),
     "n_tokens": (INT, "Tokens of context and gold answer of those samples, each counted once whatever its weight."),
     "auto_weight": (FLOAT, "Weight that `data` leaves to `auto`, the same at all boundaries of a variant; else null."),
     "general_loss_before": (
         FLOAT,
-        "Loss of the cut model without the recovery, in nats per token, on the held-out samples of what `auto` weighs.",
+        "Loss of the cut model without the repair, in nats per token, on the held-out samples of what `auto` weighs.",
     ),
-    "general_loss": (FLOAT, "The same with a recovery that has not seen them; chosen among few weights on them."),
+    "general_loss": (FLOAT, "The same with a repair that has not seen them; chosen among few weights on them."),
     "general_kept": (BOOL, "Whether general_loss is within the tolerance; if not, no weight is, and it is the least."),
     "n_general": (INT, "Number of those held-out samples."),
 }

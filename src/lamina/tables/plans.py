@@ -19,7 +19,7 @@ COLUMNS: Columns = SELECTION | {
     ),
     "accuracy_before": (
         FLOAT,
-        "Accuracy on the calibration before the unit went, 0 to 1, repaired where the selector has a recovery in the "
+        "Accuracy on the calibration before the unit went, 0 to 1, repaired where the selector has a repair in the "
         "loop; null where not measured.",
     ),
     "accuracy_after": (FLOAT, "The same after the unit went."),

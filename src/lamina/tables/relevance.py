@@ -4,7 +4,7 @@ from lamina.tables.columns import FLOAT, INT, STRING, SWEPT, Columns
 
 GRAIN = (
     "One row per metric and unit: relevance of the unit on a calibration, high = relevant, with a 95 % interval. Of a "
-    "selector with a recovery in the loop, it is what is lost of the unit once that is repaired."
+    "selector with a repair in the loop, it is what is lost of the unit once that is repaired."
 )
 
 COLUMNS: Columns = SWEPT | {

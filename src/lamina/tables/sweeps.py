@@ -1,10 +1,10 @@
 """Table `sweeps`, from the passes that measure units."""
 
-from lamina.tables.columns import BOOL, CHANNELS, FLOAT, INT, STRING, SWEPT, WHOLES, Columns
+from lamina.tables.columns import BOOL, FLOAT, INT, STRING, SWEPT, Columns
 
 GRAIN = (
     "One row per sample and unit: what the model does on a calibration sample when one more unit is skipped. Unit none "
-    "is the model before that removal. Of a selector with a recovery in the loop, all runs of skipped layers are "
+    "is the model before that removal. Of a selector with a repair in the loop, all runs of skipped layers are "
     "repaired, by patches that were fitted without the sample. A pass that does not measure a column leaves it null; a "
     "number that is not finite is infinite, or a wrong answer, and never null. The weights pass has one row per "
     "unit, as sample 0."
@@ -36,12 +36,6 @@ COLUMNS: Columns = SWEPT | {
         FLOAT,
         "The same with log-likelihoods divided by the length of the choice (acc_norm), in nats per character.",
     ),
-    "choice_scores": (
-        CHANNELS,
-        "Log-likelihood of each choice in nats, the gold one first, the others in their order; null without choices; "
-        "minus infinity for the gold one and 0 for the others if not finite. Missing in tables of earlier versions.",
-    ),
-    "choice_lengths": (WHOLES, "Length of each choice in characters, in the same order, as acc_norm counts it."),
     "output_cosine": (
         FLOAT,
         "1 - cos of the logits against those of the unpruned model, 0 to 2, mean over the scored tokens of all "
@@ -80,17 +74,6 @@ COLUMNS: Columns = SWEPT | {
         "Angle between the stream before and after the unit at the last of those tokens, divided by pi, 0 to 1; null "
         "for unit none.",
     ),
-    "shapley": (
-        FLOAT,
-        "What the unit adds to the value of the sample, over orders of removal; in the unit of the value, which is a "
-        "right answer if it is accuracy. Null where the model is at chance.",
-    ),
-    "shapley_error": (FLOAT, "Standard error of the mean of shapley over samples that the drawn orders leave."),
-    "presence": (
-        FLOAT,
-        "Mean value of the sample under drawn models that keep the unit, less that under those without it; as shapley.",
-    ),
-    "presence_error": (FLOAT, "Standard error of the mean of presence over samples that the drawn models leave."),
     "residual": (
         FLOAT,
         "Runs of layers go with the unit: the sum over them of the sample's part in the share of the stream's variance "

@@ -1,0 +1,1 @@
+"""One pass over a model carries many candidates; taps hand out its streams."""

@@ -1,0 +1,165 @@
+"""The numbers that are read off a pass on its device, and handed to the host in one piece.
+
+To hand out a number, a GPU must first finish all its earlier work. So a pass asks once, at its end: tokens, positions
+of answers and the parts of a sample are tensors here too, and nothing is done line by line.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from lamina.engine.packing import Batch, Places
+
+OUTPUT_METRICS = ("output_cosine", "output_norm", "output_js", "output_kl", "output_tv", "output_flips")
+
+# Numbers of one stream's logits that are read at a time: on a CPU what its caches hold, so that each step of the
+# arithmetic finds there what the step before has written; elsewhere enough to keep a device busy.
+CACHED, STREAMED = 1 << 19, 1 << 23
+_LEAST = 1e-38  # below which p log p is 0 in float32
+
+
+@dataclass(frozen=True)
+class Readings:
+    """Numbers of one pass, on the host, in float64.
+
+    Attributes
+    ----------
+    scores, hits : by candidate, the log-likelihood of each scored token, and whether it was the likeliest, (tokens,).
+    outputs : by candidate, sums of OUTPUT_METRICS over the scored tokens of each run of places of one sample,
+        (metrics, runs); empty where outputs are not compared. A place that several choices share predicts a token of
+        each and counts once for each: so a sum does not depend on how rows are packed.
+    starts : the first place of each run, (runs,).
+    moved : by observation, 1 - cos averaged over each line's stream and the angle at its last token over π, (2, lines).
+    """
+
+    scores: dict[Any, np.ndarray]
+    hits: dict[Any, np.ndarray]
+    outputs: dict[Any, np.ndarray]
+    starts: np.ndarray
+    moved: dict[Any, np.ndarray]
+
+
+def moved(batch: Batch, before: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
+    """Distance between two streams (lines, T, C): (2, lines), as `Readings.moved` has it; NaN for a line without one.
+
+    Block influence, 1 - cos averaged over a sample's tokens [arXiv 2605.14075, eq. 2], and the angle at its last token
+    over π [arXiv 2403.17887, eq. 6].
+    """
+    stream, cosine = batch.stream.to(before.device), cosine_similarity(before, after)
+    mean = (1 - cosine).masked_fill(~stream, 0).sum(-1) / stream.sum(-1)
+    last = (stream * torch.arange(stream.shape[1], device=stream.device)).argmax(-1, keepdim=True)
+    angle = cosine.gather(-1, last)[:, 0].clamp(-1, 1).arccos() / torch.pi
+    return torch.stack([mean, angle])
+
+
+def read(
+    batch: Batch,
+    places: Places,
+    logits: torch.Tensor,
+    leaves: Mapping[Any, int],
+    observed: Mapping[Any, torch.Tensor],
+    base: int | None,
+) -> Readings:
+    """The readings of logits (streams, places, V), taken one stream at a time.
+
+    `leaves` says in which stream each candidate arrived; `base` is that of the unpruned model, against which the output
+    metrics are taken, or None to leave them out. `observed` are results of `moved`.
+    """
+    samples = np.array([batch.lines[number].sample for number in places.line])
+    first = np.r_[True, samples[1:] != samples[:-1]]
+    run = np.cumsum(first) - 1
+    # How many tokens a place predicts: one of each choice whose rows share it.
+    indices = np.concatenate([places.at, places.targets, run, np.bincount(places.at)])
+    at, targets, part, tokens = torch.from_numpy(indices).to(logits.device).split([len(places.at)] * 2 + [len(run)] * 2)
+    streams = sorted(set(leaves.values()))
+    normalisers, likeliest, distances = _taken(logits, streams, base)
+    scores, hits, outputs = [], [], []
+    for index, stream in enumerate(streams):
+        scores.append((logits[stream, at, targets].float() - normalisers[index][at]).double())
+        hits.append((likeliest[index][at] == targets).double())
+        if base is not None:
+            sums = torch.zeros(len(OUTPUT_METRICS), int(run[-1]) + 1, dtype=torch.float64, device=logits.device)
+            outputs.append(sums.index_add_(1, part, distances[index].double() * tokens))
+    parts = [*scores, *hits, *outputs, *(distance.to(logits.device).double() for distance in observed.values())]
+    numbers = torch.cat([part.flatten() for part in parts]).cpu().numpy()
+    pieces = np.split(numbers, np.cumsum([part.numel() for part in parts])[:-1])
+    arrays = [piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)]
+    number = {name: streams.index(leaf) for name, leaf in leaves.items()}
+    count = len(streams)
+    behind = arrays[2 * count :]
+    return Readings(
+        {name: arrays[at] for name, at in number.items()},
+        {name: arrays[count + at] for name, at in number.items()},
+        {name: behind[at] for name, at in number.items()} if base is not None else {},
+        np.flatnonzero(first),
+        dict(zip(observed, behind[len(outputs) :], strict=True)),
+    )
+
+
+def _taken(
+    logits: torch.Tensor, streams: Sequence[int], base: int | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of each stream and place the logarithm of the sum of exponentials and the likeliest token, (streams, places), and
+    the distances from the stream `base`, (streams, metrics, places). Without a base, these are not defined.
+    """
+    count, width = logits.shape[1:]
+    shape = (len(streams), count)
+    normalisers = torch.empty(shape, dtype=torch.float32, device=logits.device)
+    likeliest = torch.empty(shape, dtype=torch.int64, device=logits.device)
+    distances = torch.empty((len(streams), len(OUTPUT_METRICS), count), dtype=torch.float32, device=logits.device)
+    step = max(1, (CACHED if logits.device.type == "cpu" else STREAMED) // width)
+    for first in range(0, count, step):
+        rows = slice(first, first + step)
+        reference = None if base is None else _Output(logits[base, rows])
+        for number, stream in enumerate(streams):
+            one = _Output(logits[stream, rows])
+            normalisers[number, rows], likeliest[number, rows] = one.normaliser, one.likeliest
+            if reference is not None:
+                distances[number, :, rows] = _distances(reference, one)
+    return normalisers, likeliest, distances
+
+
+class _Output:
+    """Some places of one stream: `logits` and probabilities `p` (places, V) in float32, and what is taken of them."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self.logits = logits.float()
+        largest, self.likeliest = self.logits.max(-1)
+        self.p = torch.sub(self.logits, largest[:, None]).exp_()
+        total = self.p.sum(-1)
+        self.normaliser = largest + total.log()
+        self.p /= total[:, None]
+
+    @cached_property
+    def negative_entropy(self) -> torch.Tensor:
+        """Σ p log p, (places,): log p is the logit less one number per place, so no array of logarithms is needed."""
+        return (self.p * self.logits).sum(-1) - self.normaliser
+
+    @cached_property
+    def length(self) -> torch.Tensor:
+        """The norm of the logits, (places,)."""
+        return self.logits.norm(dim=-1)
+
+
+def _distances(base: _Output, other: _Output) -> torch.Tensor:
+    """OUTPUT_METRICS of each place, (metrics, places). One array (places, V) takes all products in turn."""
+    product = torch.mul(base.p, other.logits)
+    kl = base.negative_entropy - product.sum(-1) + other.normaliser
+    tv = torch.sub(base.p, other.p, out=product).abs_().sum(-1) / 2
+    middle = torch.add(base.p, other.p).mul_(0.5)
+    torch.clamp(middle, min=_LEAST, out=product).log_()
+    js = (base.negative_entropy + other.negative_entropy) / 2 - product.mul_(middle).sum(-1)
+    cosine = torch.mul(base.logits, other.logits, out=product).sum(-1) / (base.length * other.length).clamp_min(1e-30)
+    norm = torch.sub(base.logits, other.logits, out=product).norm(dim=-1)
+    flips = (base.likeliest != other.likeliest).float().where(other.normaliser.isfinite(), torch.nan)
+    return torch.stack([(1 - cosine).clamp_min(0), norm, js.clamp_min(0), kl.clamp_min(0), tv, flips])
+
+
+def cosine_similarity(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Cosine over the last (channel) dimension, in float32 or better: (…, C), (…, C) to (…)."""
+    a, b = a.float(), b.float()
+    return (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1)).clamp_min(torch.finfo(a.dtype).tiny)

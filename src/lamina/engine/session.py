@@ -1,0 +1,231 @@
+"""A wrapped model that measures candidates on samples, many in one pass."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Sample
+from lamina.engine import candidates, forking, packing, readings
+from lamina.engine.candidates import CURRENT, Candidate, Observation
+from lamina.engine.forking import ForkingLayer, SelectingHead, Streams
+from lamina.engine.halving import halved
+from lamina.engine.packing import Batch, Line, Places
+from lamina.engine.scores import Name, Scores
+from lamina.engine.unfinished import resumable
+from lamina.models.boundary import check_patches
+from lamina.models.check import not_numbers
+from lamina.models.structure import family_of, text_config
+from lamina.models.surgery import check
+from lamina.models.units import parse
+from lamina.store.unfinished import Progress
+
+Pass = Literal["removal", "stream"]
+
+
+def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
+    """Split candidates so that one line with all its streams stays under the budget, at the least cost.
+
+    Every group carries the same `carried` streams beside its own: those that observations are made on, and the unpruned
+    model if outputs are compared with it. The streams that fork off cost the same in any group. So the cheapest split
+    has the fewest groups, and it does not matter which candidate is in which. They are made as even as possible, since
+    the widest group sets the memory.
+    """
+    most = max(1, tokens // batch_tokens - carried)
+    count = max(1, -(-len(names) // most))
+    size, larger = divmod(len(names), count)
+    ends = np.cumsum([size + (number < larger) for number in range(count)])
+    return [names[end - size - (number < larger) : end] for number, end in enumerate(ends)]
+
+
+class Session:
+    """A wrapped model and what was measured on it so far.
+
+    `scores` holds the numbers. `layer_tokens` counts the work done: one token through one layer, padding included.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        layers: Sequence[ForkingLayer],
+        head: SelectingHead,
+        samples: Sequence[Sample],
+        tokens: int,
+        outputs: bool,
+        check_halves: Callable[["Session"], None],
+    ) -> None:
+        """`check_halves` is called before a layer is measured without its attention or its MLP."""
+        self.model, self.layers, self.head = model, layers, head
+        self.tokens, self.outputs = tokens, outputs
+        self.scores = Scores(samples)
+        self.layer_tokens = 0
+        self.windows, self.causal = forking.windows(model), forking.causal_alone(model)
+        self.fixed, self.mixed = False, True
+        config = text_config(model)
+        self._head_cost = config.vocab_size / (4 * config.hidden_size)
+        self._halves_are_all = not family_of(model).stream_norm
+        self._check_halves, self._checked = check_halves, set[Candidate]()
+
+    @torch.inference_mode()
+    def share(self, contexts: bool, fixed: bool = False, mixed: bool = True) -> None:
+        """Let the rows of a sample share their context, under masks of our own, or run each under the model's masks.
+
+        `fixed` keeps the size of the batch the same around the layers, for code that reshapes their outputs. Without
+        `mixed` a batch has lines of one length and no padding, for code that reads the longest length.
+        """
+        samples, model = self.scores.samples, self.model
+        self.windows, self.fixed, self.mixed = self.windows if contexts else None, fixed, mixed
+        self._lines = [packing.pack(number, sample, contexts) for number, sample in enumerate(samples)]
+        # Each wrapper learns the inputs and outputs of its layer from batches of different sizes.
+        token, places = samples[0].sequence()[0], torch.arange(3, device=model.device)
+        for layer in self.layers:
+            layer.sizes.clear()
+        for size in (2, 3):
+            ids = torch.full((size, 3), token, device=model.device)
+            # As in a pass: a line that is shorter than the longest makes the model build its masks.
+            real = None if contexts else torch.cat([torch.ones_like(ids)[:, :2], places[:size, None].clamp(max=1)], 1)
+            self._run(ids, places.expand(size, 3) if contexts else None, real)
+
+    def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
+        """Logits of a forward pass, at the places that the head chooses."""
+        options = {} if positions is None else {"position_ids": positions}
+        logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **options).logits
+        return logits
+
+    def sweep(
+        self,
+        units: Sequence[str],
+        removed: Sequence[str] = (),
+        pass_: Pass = "removal",
+        progress: Progress | None = None,
+    ) -> None:
+        """Measure the model without `removed`, and in a removal pass without one more of `units`, on all samples."""
+        current, parallel = Candidate(frozenset(removed)), forking.parallel(self.layers)
+        wanted, observed = candidates.swept(current, units, parallel, pass_ == "removal")
+        self.measure(range(len(self.scores.samples)), wanted, observed, progress)
+
+    @torch.inference_mode()
+    def measure(
+        self,
+        numbers: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Score the candidates in `wanted` on the samples with these numbers, and make the observations in `observed`.
+
+        The results stand in `scores` under the given names. An observation is made in the pass of the candidate with
+        its name, or in the first pass if no candidate has its name. With `progress`, the batches that a killed process
+        measured by the same call are taken from there; the numbers are the same as without the kill.
+
+        Raises
+        ------
+        LaminaError
+            If the model cannot be without a candidate's units, if patches do not fit, or if the logits of the candidate
+            CURRENT are not numbers.
+        """
+        observed = observed or {}
+        for candidate in [*wanted.values(), *(seen.after for seen in observed.values())]:
+            self._check(candidate)
+        self.scores.add([*wanted, *observed])
+        lines = [line for number in numbers for line in self._lines[number]]
+        carried = {seen.model for seen in observed.values()} | ({Candidate()} if self.outputs else set())
+        forks = [name for name, candidate in wanted.items() if candidate not in carried]
+        once = [name for name in wanted if wanted[name] in carried]
+        most = len(forks) + len(carried)
+        batches = list(packing.batches(lines, self.tokens / max(1, most), self._head_cost, self.mixed))
+        for batch in resumable(batches, self.scores, progress):
+            width = len(batch[0].tokens) * len(batch)
+            for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
+                names = group if number else [*once, *group]
+                self._pass(batch, *_part(names, wanted, observed, number == 0))
+        if CURRENT in wanted and self.scores.not_numbers(CURRENT):
+            raise not_numbers(self.model)
+
+    def _check(self, candidate: Candidate) -> None:
+        """Refuse a candidate that could not be materialised."""
+        if candidate not in self._checked:
+            units = sorted(candidate.removed)
+            if units:
+                with forking.unwrapped(self.model, self.layers, self.head):
+                    check(self.model, units)
+            if any(parse(unit)[1] in ("attention", "mlp") for unit in units):
+                self._check_halves(self)
+            if candidate.patches:
+                check_patches(self.model, units, candidate.patches)
+            self._checked.add(candidate)
+
+    def _pass(
+        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
+    ) -> None:
+        """Run one forward pass; if a GPU runs out of memory, run its halves until they fit."""
+        halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
+
+    def _forward(
+        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
+    ) -> None:
+        watched, seen = list(observed), dict[Name, torch.Tensor]()
+
+        def observe(number: int, before: torch.Tensor, after: torch.Tensor) -> None:
+            seen[watched[number]] = readings.moved(batch, before.flatten(2), after.flatten(2))
+
+        batch = packing.collate(lines, self.model.device, self.mixed)
+        models = candidates.carried(wanted.values(), self.outputs)
+        places = packing.places(lines, self.scores.offsets)
+        logits, leaves = self.logits(batch, places, models, list(observed.values()), observe)
+        named = dict(zip(wanted, leaves, strict=False))
+        read = readings.read(batch, places, logits, named, seen, leaves[-1] if self.outputs else None)
+        self.scores.take(batch, places, read)
+
+    def logits(
+        self,
+        batch: Batch,
+        places: Places,
+        wanted: Sequence[Candidate],
+        observed: Sequence[Observation] = (),
+        observe: Callable[[int, torch.Tensor, torch.Tensor], None] = lambda number, before, after: None,
+    ) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """Run one forward pass and return logits (streams, places, V), and the stream of each candidate."""
+        tree = candidates.grow(wanted, observed, len(self.layers), self._halves_are_all)
+        copies = tree.width if self.fixed else 1
+        state = Streams(batch, tree, self.windows, self.causal, observe, copies)
+        line_of, position = torch.from_numpy(np.stack([places.line, places.position])).to(batch.tokens.device)
+        streams = max(1 + max(tree.leaves), copies)
+        self.head.choose = lambda hidden: (
+            hidden.to(position.device).unflatten(0, (streams, -1))[:, line_of, position].flatten(0, 1)[None]
+        )
+        mask = None if self.windows is not None else (batch.segments >= 0).long()
+        positions = batch.positions if self.windows is not None else None
+        try:
+            for layer in self.layers:
+                layer.state = state
+            repeated = [None if rows is None else rows.repeat(copies, 1) for rows in (batch.tokens, positions, mask)]
+            logits = self._run(*repeated)
+        finally:
+            for layer in self.layers:
+                layer.state = None
+            self.head.choose = lambda hidden: hidden
+        self.layer_tokens += state.layer_tokens
+        return logits.reshape(streams, len(places.line), -1), tree.leaves
+
+
+def _part(
+    names: Sequence[Name], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation], first: bool
+) -> tuple[dict[Name, Candidate], dict[Name, Observation]]:
+    """Some of the candidates, with the observations of their names; the first part also takes all other ones."""
+    chosen = {name: wanted[name] for name in names}
+    return chosen, {name: seen for name, seen in observed.items() if name in chosen or (first and name not in wanted)}
+
+
+def _halves(
+    whole: tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]],
+) -> list[tuple[tuple[Line, ...], Mapping[Name, Candidate], Mapping[Name, Observation]]]:
+    """A pass as two, of half the lines each, or of half the candidates where there is one line."""
+    lines, wanted, observed = whole
+    if len(lines) > 1:
+        return [(half, wanted, observed) for half in (lines[::2], lines[1::2])]
+    names = list(wanted)
+    parts = [names[::2], names[1::2]] if len(names) > 1 else []
+    return [(lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)]

@@ -1,0 +1,101 @@
+"""The ablation engine: a session is opened and proven on its model, and a sweep measures the removal of every unit."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.data.calibrations import Sample
+from lamina.engine import check as proof
+from lamina.engine import forking
+from lamina.engine.batches import TOKENS
+from lamina.engine.scores import Scores
+from lamina.engine.session import Pass, Session
+from lamina.models.structure import layers_of
+from lamina.models.units import parse
+from lamina.store.unfinished import Progress
+
+
+def share_by_cost(units: Sequence[str], n_layers: int, block: int, blocks: int) -> list[str]:
+    """The units that job `block` of `blocks` measures, shared so that all jobs cost about the same.
+
+    Removing a unit of layer l costs the suffix from l on; every job also pays the pass of the model itself, which does
+    not depend on its share. Largest first onto the least loaded job.
+    """
+    loads = [0] * blocks
+    mine = []
+    for unit in sorted(units, key=lambda u: parse(u)[0]):
+        job = loads.index(min(loads))
+        loads[job] += n_layers - parse(unit)[0]
+        if job == block:
+            mine.append(unit)
+    return mine
+
+
+def sweep(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    units: Sequence[str],
+    removed: Sequence[str] = (),
+    pass_: Pass = "removal",
+    tokens: int = TOKENS,
+    outputs: bool = True,
+    progress: Progress | None = None,
+) -> Scores:
+    """Measure the removal of each of `units` from `model` without its `removed` units, on every sample.
+
+    Parameters
+    ----------
+    model
+        The base model, complete: `removed` units are skipped on the way, not cut out.
+    pass_
+        "removal" evaluates the model without each unit; "stream" runs the current model alone, which is enough for the
+        metrics that compare a unit's input with its output.
+    tokens
+        Budget of one pass: lines × streams × length. Memory follows it.
+    outputs
+        Whether to compare the outputs with the unpruned model's.
+    progress
+        Keeps what is measured so far, for a process that continues the work of a killed one.
+
+    Raises
+    ------
+    LaminaError
+        If the model itself yields logits that are not numbers.
+    """
+    with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
+        session.sweep(units, removed, pass_, progress)
+    return session.scores
+
+
+@contextmanager
+def opened(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    tokens: int = TOKENS,
+    outputs: bool = True,
+    donors: Mapping[str, nn.Module] | None = None,
+) -> Iterator[Session]:
+    """A session that measures candidates on samples, as often as needed; see `sweep` for the arguments.
+
+    `donors` are the layers that units such as `7.@math` put in the place of the model's own.
+
+    Raises
+    ------
+    LaminaError
+        If the engine does not give this model's own numbers, see `lamina.engine.check`.
+    """
+    proven = proof.Proof(model, samples)
+    with forking.forking(model) as (layers, head):
+        for unit, module in (donors or {}).items():
+            layer, name = parse(unit)
+            layers[layer].donors[name] = module
+        session = Session(model, layers, head, samples, tokens, outputs, proof.check_halves)
+        proven.prove(session)
+        yield session
+
+
+def layer_count(model: PreTrainedModel) -> int:
+    """L, counted in the loaded model."""
+    return len(layers_of(model))

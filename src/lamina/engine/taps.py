@@ -1,0 +1,229 @@
+"""One way to run a model over sequences and look at its residual stream at the boundaries of its layers.
+
+Boundary l is the stream entering layer l; boundary L leaves the last layer, before the final norm.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.engine.batches import by_length, padded
+from lamina.engine.halving import halved, in_two
+from lamina.errors import LaminaError
+from lamina.models import cutting
+from lamina.models.boundary import assert_finite
+from lamina.models.devices import moved
+from lamina.models.structure import layers_of, text_config
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a pass ran on.
+
+    Attributes
+    ----------
+    samples : numbers of the sequences, (lines,).
+    real : True where a token is real and not padding, (lines, T), on the device.
+    outputs : outputs of the modules that were asked for, (lines, T, C) each, in their order.
+    called : by boundary, a function that calls a layer on a stream as the layer behind the boundary was called.
+    """
+
+    samples: list[int]
+    real: torch.Tensor
+    outputs: Sequence[torch.Tensor] = ()
+    called: Mapping[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = field(default_factory=dict)
+
+
+Consumer = Callable[[Batch, Mapping[int, torch.Tensor]], None]
+"""Takes a batch and its streams by boundary, (lines, T, C) each in the model's dtype, and keeps none of them.
+
+It leaves nothing behind if memory runs out in it, because it then gets both halves of the batch.
+"""
+
+Run = Callable[
+    [PreTrainedModel, Sequence[Sequence[int]], Sequence[int], Consumer, int, Sequence[nn.Module]],
+    None,
+]
+"""`run`, or a function that hands over other streams at some boundaries."""
+
+
+@torch.no_grad()
+def run(
+    model: PreTrainedModel,
+    sequences: Sequence[Sequence[int]],
+    boundaries: Sequence[int],
+    consumer: Consumer,
+    tokens: int,
+    outputs: Sequence[nn.Module] = (),
+    whole: bool = False,
+) -> None:
+    """Run `model` over the sequences and hand `consumer` the streams at `boundaries`, batch by batch on the device.
+
+    Only the body runs, and no layer behind the last boundary: the rest does not change these streams. `tokens` bounds a
+    batch, see `positions`; a batch too large for a GPU is halved, unless batches must stay `whole`. `outputs` are
+    modules before the last boundary whose outputs are wanted too.
+
+    Raises
+    ------
+    LaminaError
+        If a stream holds NaN, or the model has more than one.
+    """
+    wanted, width = sorted(set(boundaries)), text_config(model).hidden_size
+    body: Any = model.base_model
+    with (
+        _ending_at(model, wanted),
+        tapped(model, wanted) as (streams, called),
+        _listening(outputs, model.device) as given,
+    ):
+
+        def once(samples: list[int]) -> None:
+            try:
+                ids, real = padded([sequences[number] for number in samples], model.device)
+                body(input_ids=ids, attention_mask=real.long(), use_cache=False)
+                _check(model, streams, real, width)
+                # Some families run MLPs on a list of tokens.
+                seen = [given[n].view(*ids.shape, -1) for n in range(len(outputs))]
+                consumer(Batch(samples, real, seen, called), streams)
+            finally:
+                for kept in (streams, called, given):
+                    kept.clear()
+
+        budget = positions(tokens, len(wanted) + len(outputs))
+        for samples in by_length([len(sequence) for sequence in sequences], budget):
+            if whole:
+                once(samples)
+            else:
+                halved(once, samples, in_two)
+
+
+def _check(model: PreTrainedModel, streams: Mapping[int, torch.Tensor], real: torch.Tensor, width: int) -> None:
+    if any(stream.dim() != 3 or stream.shape[-1] != width for stream in streams.values()):
+        raise LaminaError(
+            f"the model family '{text_config(model).model_type}' has several residual streams beside each other"
+            ", which passes over its activations do not know. Metrics of a removal sweep do: accuracy, "
+            "perplexity, output_kl."
+        )
+    if streams:
+        # All streams at once, because each look makes a GPU wait.
+        sums = torch.stack([stream.sum(-1).masked_fill(~real, 0) for stream in streams.values()])
+        assert_finite(sums, model.config.model_type, "the forward pass over the calibration")
+
+
+def entering(variant: PreTrainedModel, position: int, boundary: int) -> Run:
+    """A `run` that replaces the model's stream at `boundary` by the stream that enters layer `position` of a variant.
+
+    The variant runs over each batch a second time, so that both streams stand beside each other token by token.
+    """
+
+    def run_both(
+        model: PreTrainedModel,
+        sequences: Sequence[Sequence[int]],
+        boundaries: Sequence[int],
+        consumer: Consumer,
+        tokens: int,
+        outputs: Sequence[nn.Module] = (),
+    ) -> None:
+        def beside(batch: Batch, streams: Mapping[int, torch.Tensor]) -> None:
+            def give(_: Batch, entered: Mapping[int, torch.Tensor]) -> None:
+                consumer(batch, {**streams, boundary: entered[position]})
+
+            # Batches are sorted as `by_length` sorts, so this is one batch with the same lines in the same order.
+            lines = [sequences[number] for number in batch.samples]
+            run(variant, lines, [position], give, 2 * batch.real.numel(), whole=True)
+
+        run(model, sequences, boundaries, beside, tokens, outputs)
+
+    return run_both
+
+
+def positions(tokens: int, held: int) -> int:
+    """Token positions of a batch when `held` streams are kept of it, so that memory follows the budget `tokens`.
+
+    A position on its way through a layer takes about eight times the memory of one that is kept.
+    """
+    return max(1, 8 * tokens // (8 + held))
+
+
+@contextmanager
+def _ending_at(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[None]:
+    """While open, the model ends with the layer that leads to the last boundary; the rest of it stays as it is."""
+    layers, config = layers_of(model), text_config(model)
+    behind = list(layers[max(1, *boundaries) :]) if boundaries else []
+    depth = len(layers)
+    cutting.set_depth(config, depth - len(behind))
+    del layers[len(layers) - len(behind) :]
+    try:
+        yield
+    finally:
+        layers.extend(behind)
+        cutting.set_depth(config, depth)
+
+
+@contextmanager
+def tapped(model: PreTrainedModel, boundaries: Sequence[int]) -> Iterator[tuple[dict[int, Any], dict[int, Any]]]:
+    """While open, every forward pass puts the stream at each boundary into a mapping, on the model's first device, and
+    into another how to call a layer there.
+    """
+    layers, on = layers_of(model), model.device
+    streams: dict[int, torch.Tensor] = {}
+    called: dict[int, Callable[[nn.Module, torch.Tensor], torch.Tensor]] = {}
+
+    def entering(boundary: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            streams[boundary] = (args[0] if args else kwargs["hidden_states"]).to(on)
+            others = {name: value for name, value in kwargs.items() if name != "hidden_states"}
+
+            def call(layer: nn.Module, stream: torch.Tensor) -> torch.Tensor:
+                # The other arguments are on the device of the model's own layer.
+                rest, named = moved(args[1:], stream.device), moved(list(others.values()), stream.device)
+                return _stream(layer(stream, *rest, **dict(zip(others, named, strict=True))))
+
+            called[boundary] = call
+
+        return hook
+
+    def leaving(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        streams[len(layers)] = _stream(output).to(on)
+
+    handles = [
+        layers[boundary].register_forward_pre_hook(entering(boundary), with_kwargs=True)
+        if boundary < len(layers)
+        else layers[-1].register_forward_hook(leaving)
+        for boundary in boundaries
+    ]
+    try:
+        yield streams, called
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _stream(output: Any) -> torch.Tensor:
+    """The stream in what a layer gives out."""
+    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return stream
+
+
+@contextmanager
+def _listening(modules: Sequence[nn.Module], on: torch.device) -> Iterator[dict[int, torch.Tensor]]:
+    """While open, every forward pass puts the output of each module into the mapping, by its number."""
+    given: dict[int, torch.Tensor] = {}
+
+    def giving(number: int) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: torch.Tensor) -> None:
+            # A copy, since a layer may add to it in place.
+            given[number] = output.to(on, copy=True)
+
+        return hook
+
+    handles = [module.register_forward_hook(giving(number)) for number, module in enumerate(modules)]
+    try:
+        yield given
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,1 +1,0 @@
-"""One module per rule: a job as one object, made from the configuration and the wildcards, free of torch."""

@@ -1,0 +1,374 @@
+"""Checks of a model against itself: its logits when layers hand their input on, by a plain forward pass with hooks.
+
+Every number of lamina assumes that it does to a model what cutting its layers would do. A sweep's streams, a cut model
+and an export all do this in another way, so each of them is compared with these few lines before it is trusted.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models import findings
+from lamina.models.boundary import share
+from lamina.models.load import load_folder
+from lamina.models.structure import family_of, halves, layers_of, text_config
+from lamina.models.surgery import remove
+
+ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
+"""The largest `distance` of logits that is allowed, by dtype of the model; `COARSE` for other dtypes."""
+COARSE = 0.1
+
+_SHORT, _LONG = 16, 64  # tokens
+_COMPARED = 1 << 21  # logits of a row that are compared at a time, so that a vocabulary of 262,144 takes no more memory
+# Numbers of logits computed at a time: 256 MiB in bfloat16.
+_CHUNK = 1 << 27
+
+_WHOLE = "causal, and can be cut"  # the name under which the result is kept
+
+
+def removals(model: PreTrainedModel) -> list[int]:
+    """Layers whose removal is tested: an early and a late one, and one of each other kind."""
+    layers = layers_of(model)
+    types = getattr(text_config(model), "layer_types", None) or [None] * len(layers)
+    kinds = [
+        (name, frozenset(type(module) for module in layer.modules())) for name, layer in zip(types, layers, strict=True)
+    ]
+    chosen = sorted({len(layers) // 3, len(layers) - 1})
+    for layer, kind in enumerate(kinds):
+        if all(kinds[other] != kind for other in chosen):
+            chosen.append(layer)
+    return chosen
+
+
+@contextmanager
+def refused(saying: str) -> Iterator[None]:
+    """Refuse a model whose code raises any error, except for a lack of memory, which is not the model's fault."""
+    try:
+        yield
+    except (LaminaError, MemoryError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # a family's code
+        raise LaminaError(f"{saying} ({type(error).__name__}: {error}).") from error
+
+
+def short(sequences: Sequence[Sequence[int]]) -> Sequence[int]:
+    """The sequence on which a model is checked: the shortest one that is long enough, else the longest, cut off."""
+    order = sorted(sequences, key=len)
+    return next((ids for ids in order if len(ids) >= _SHORT), order[-1])[:_LONG]
+
+
+def places(model: PreTrainedModel, ids: Sequence[int]) -> int:
+    """Last positions of a row whose logits are compared: half of it, up to 64, and fewer with a large vocabulary."""
+    return max(1, min(_LONG, len(ids) // 2, _COMPARED // text_config(model).vocab_size))
+
+
+@torch.inference_mode()
+def logits(model: PreTrainedModel, ids: Sequence[int], last: int) -> torch.Tensor:
+    """Logits of the last positions of one row, run alone: (last, V)."""
+    row = torch.tensor([ids], device=model.device)
+    with scored(model, slice(-last, None)):
+        output: torch.Tensor = model(input_ids=row, use_cache=False).logits
+    return output[0, -last:].clone()
+
+
+@contextmanager
+def scored(model: PreTrainedModel, places: slice) -> Iterator[None]:
+    """While open, only these positions are multiplied by the vocabulary matrix, so that long rows fit into memory."""
+    head = model.get_output_embeddings()
+    if head is None:
+        yield
+        return
+    handle = head.register_forward_pre_hook(lambda module, args: (args[0][:, places],) if args[0].dim() == 3 else None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.inference_mode()
+def without(model: PreTrainedModel, ids: Sequence[int], last: int, gone: Sequence[frozenset[int]]) -> torch.Tensor:
+    """Logits (len(gone), last, V) of one row where the layers of each set hand their input on."""
+    size = max(1, _CHUNK // (last * text_config(model).vocab_size))
+    chunks = []
+    for start in range(0, len(gone), size):
+        sets = gone[start : start + size]
+        rows = torch.tensor([ids], device=model.device).expand(len(sets), -1)
+        with _bypassed(layers_of(model), sets), scored(model, slice(-last, None)):
+            chunks.append(model(input_ids=rows, use_cache=False).logits[:, -last:].clone())
+    return torch.cat(chunks)
+
+
+@contextmanager
+def _bypassed(layers: Iterable[nn.Module], gone: Sequence[frozenset[int]]) -> Iterator[None]:
+    """While open, row n of a batch passes by the layers in gone[n]."""
+    entered: dict[int, torch.Tensor] = {}
+
+    def entering(rows: list[int]) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            # A copy, since a layer may add to its input in place.
+            entered[id(module)] = (args[0] if args else next(iter(kwargs.values())))[rows].clone()
+
+        return hook
+
+    def leaving(rows: list[int]) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            stream = (output if isinstance(output, torch.Tensor) else output[0]).clone()
+            stream[rows] = entered.pop(id(module)).to(stream.device)
+            return stream if isinstance(output, torch.Tensor) else type(output)((stream, *output[1:]))
+
+        return hook
+
+    handles = []
+    for number, layer in enumerate(layers):
+        rows = [row for row, lacking in enumerate(gone) if number in lacking]
+        if rows:
+            handles.append(layer.register_forward_pre_hook(entering(rows), with_kwargs=True))
+            handles.append(layer.register_forward_hook(leaving(rows)))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def tolerance(model: PreTrainedModel) -> float:
+    """The largest `distance` that rounding explains in the dtype of a model."""
+    return ROUNDING.get(model.dtype, COARSE)
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor, dtype: torch.dtype) -> float:
+    """How far logits `found` (positions, V) are from `wanted`, relative to how far `wanted` is from its mean.
+
+    The largest value over positions. In 16 bits it is the median, because rounding sometimes sends a token to another
+    expert. A position where only one of the two is finite is infinitely far.
+    """
+    found, wanted = found.float(), wanted.float().to(found.device)
+    spread = (wanted - wanted.mean(-1, keepdim=True)).norm(dim=-1).clamp_min(1e-30)
+    far = (found - wanted).norm(dim=-1) / spread
+    far = torch.where(found.isfinite().all(-1) | wanted.isfinite().all(-1), far, 0).nan_to_num(torch.inf)
+    return float(far.max() if dtype in ROUNDING else far.median())
+
+
+def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
+    """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
+
+    Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
+    rotations of positions depend on the length of a text. A model is checked once, see `lamina.models.findings`.
+
+    Raises
+    ------
+    LaminaError
+        The message says which of them, and by how much.
+    """
+    if findings.found(model, _WHOLE, len(longest)):
+        return
+    name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
+    before = logits(model, longest[:-last] or ids, last)
+    again = logits(model, longest, last + len(before))[: len(before)]
+    far = distance(before, again, model.dtype)
+    if far > most:
+        # Which logits damaged weights make NaN may depend on the length of a row.
+        if before.isnan().any() or again.isnan().any():
+            raise not_numbers(model)
+        ahead = _looks_ahead(model, ids)
+        if ahead > most:
+            raise LaminaError(
+                f"the model family '{name}' looks ahead: another ending moves the logits of the tokens before it (by "
+                f"{ahead:.2g} of their spread). lamina needs a causal decoder, which predicts each token from those "
+                "before."
+            )
+        raise LaminaError(
+            f"the model family '{name}' gives the same tokens other logits in a text of {len(longest)} tokens than "
+            f"in a shorter one (by {far:.2g} of their spread): a number would depend on what runs beside a text, or "
+            "before it. Calibrate on shorter texts."
+        )
+    depth = len(layers_of(model))
+    if depth >= 3:
+        check_cut(model, [depth // 3, depth - 1], longest)
+    findings.note(model, _WHOLE, True, len(longest))
+
+
+def not_numbers(model: PreTrainedModel) -> LaminaError:
+    """What to say of a model whose logits are NaN before anything is removed."""
+    return LaminaError(
+        f"{type(model).__name__} ({model.config.name_or_path}) yields logits that are not numbers (NaN) on this "
+        "calibration, before anything is removed. Try `dtype: float32` or `bfloat16` under its models entry; if that "
+        "does not help, its weights are damaged."
+    )
+
+
+def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """How far the logits of tokens move when the tokens behind them change."""
+    last = max(1, len(ids) // 2)
+    changed = [*ids[:-last], *reversed(ids[:last])]
+    moved, whole = (logits(model, row, len(ids))[:-last] for row in (changed, ids))
+    return distance(moved, whole, model.dtype)
+
+
+def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
+    """Refuse to cut layers if this differs from bypassing them; each set of layers is checked once.
+
+    Raises
+    ------
+    LaminaError
+        The message says by how much.
+    """
+    what = f"cut by {list(gone)}"
+    if not gone or findings.found(model, what, len(ids)):
+        return
+    last, most = places(model, ids), tolerance(model)
+    named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
+    named = f"layer {named}" if len(gone) == 1 else f"layers {named}"
+    cannot = f"the model family '{text_config(model).model_type}' cannot be cut: without {named}"
+    with refused(f"{cannot} it does not run"):
+        [wanted] = without(model, ids, last, [frozenset(gone)])
+        far = distance(logits(remove(share(model), [str(layer) for layer in gone]), ids, last), wanted, model.dtype)
+    if far > most:
+        raise LaminaError(
+            f"{cannot} it is another model than one that passes them by (by {far:.2g} of the "
+            f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
+            "layers depend on their number, on the depth or on each other."
+        )
+    findings.note(model, what, True, len(ids))
+
+
+def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
+    """Refuse a model whose attention or MLP was not found completely.
+
+    With the attention of every layer gone no token may see another, and a layer without both halves must hand its
+    input on, unless the family is known for a norm on the stream.
+
+    Raises
+    ------
+    LaminaError
+        The message says which of the two, and by how much.
+    """
+    depth, last, dtype, most = len(layers_of(model)), places(model, ids), model.dtype, tolerance(model)
+    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
+    changed = [*ids[:-last][::-1], *ids[-last:]]
+    far = distance(logits(tokenwise, changed, last), logits(tokenwise, ids, last), dtype)
+    reason = f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
+    if far <= most and not family_of(model).stream_norm:
+        layer = depth // 2
+        [wanted] = without(model, ids, last, [frozenset({layer})])
+        empty = remove(share(model), [f"{layer}.attention"])
+        lonely = {"mlp": logits(empty, ids, last)}
+        for half in halves(layers_of(empty)[layer])["mlp"]:
+            # The MLP still runs, so that its output keeps its own form.
+            half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
+        far = distance(logits(empty, ids, last), wanted, dtype)
+        reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
+        lonely["attention"] = logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
+        for part, alone in lonely.items():
+            if far <= most and distance(alone, wanted, dtype) <= most and _gives(model, layer, part, ids):
+                far, reason = torch.inf, f"layer {layer} takes its {part} with it when the other half goes"
+    if far > most:
+        raise LaminaError(
+            f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
+            f"alone: {reason}. Use units: layer."
+        )
+
+
+def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) -> bool:
+    """Whether a half of a layer gives anything but zeros, as an export with removed halves does."""
+    given: list[torch.Tensor] = []
+    handles = [
+        half.module.register_forward_hook(
+            lambda module, args, output: given.append(output if isinstance(output, torch.Tensor) else output[0])
+        )
+        for half in halves(layers_of(model)[layer])[part]
+    ]
+    try:
+        logits(model, ids, 1)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return any(bool(output.any()) for output in given)
+
+
+def _silent(residual: bool) -> Any:
+    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        first = output if isinstance(output, torch.Tensor) else output[0]
+        nothing = (kwargs["residual"] if "residual" in kwargs else args[1]) if residual else torch.zeros_like(first)
+        return nothing if isinstance(output, torch.Tensor) else (nothing, *output[1:])
+
+    return hook
+
+
+def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
+    """Load a checkpoint back and refuse it if it is not the variant it was written from.
+
+    Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
+    for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
+
+    Raises
+    ------
+    LaminaError
+        The message says what differs, and by how much.
+    """
+    called = f"the export of this '{text_config(variant).model_type}'"
+    differs = f"{called} does not load back as the same model"
+    advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
+    try:
+        back = load_folder(folder, "auto", trusted)
+    except Exception as error:  # a family's code can raise anything
+        raise LaminaError(f"{differs}: {error} {advice}") from error
+    back = torch.nn.Module.to(back, variant.device)
+    ids, most = probe(variant), tolerance(variant)
+    far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
+    if far > most:
+        raise LaminaError(
+            f"{differs}: its logits would be off by {far:.2g} of their spread. Layers of this family compute with "
+            f"their number or with the depth, or its configuration cannot say which layers are left. {advice}"
+        )
+    check_cache(back, base, called, advice)
+
+
+def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
+    """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
+
+    Raises
+    ------
+    LaminaError
+        The message says by how much.
+    """
+    ids, most = probe(variant), tolerance(variant)
+    far = _cache_error(variant, ids)
+    if far > most >= _cache_error(base, ids):
+        fault = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
+        fault = fault if far < torch.inf else "nothing from a cache"
+        raise LaminaError(f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip())
+
+
+def probe(model: PreTrainedModel) -> list[int]:
+    """Some tokens that mean nothing special."""
+    config = text_config(model)
+    special: set[int] = set()
+    for name, value in vars(config).items():
+        if name.endswith("token_id"):
+            # Llama 3 and GLM have several tokens that end a text.
+            special.update(value if isinstance(value, (list, tuple)) else [value])
+    return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
+
+
+@torch.inference_mode()
+def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
+    row, before = torch.tensor([ids], device=model.device), model.generation_config
+    options = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    try:
+        generator: Any = model
+        generated = generator.generate(row, output_logits=True, return_dict_in_generate=True, **options)
+    except Exception:  # a family's code can raise anything
+        return torch.inf
+    finally:
+        model.generation_config = before
+    text = generated.sequences[0].tolist()
+    return distance(torch.cat(generated.logits), logits(model, text[:-1], 4), model.dtype)

@@ -1,0 +1,1 @@
+"""A variant as a checkpoint of its own."""

@@ -1,0 +1,285 @@
+"""What an export says about itself: the model card, and the recipe with which mergekit makes the same cut."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from lamina.study.variant import DONOR, Variant
+from lamina.version import VERSION
+
+# Keys of a base model's card that bind its descendants.
+_LICENCE = ("license", "license_name", "license_link", "extra_gated_prompt")
+_DESCRIPTIVE = ("language",)
+ONWARD = "## Where to go from here"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a card tells.
+
+    Attributes
+    ----------
+    variant : its names in the configuration.
+    form : stock or code.
+    layers, parameters : (base, export).
+    boundaries : runs of removed layers (start, end) in base numbering, end exclusive.
+    patched : whether the export applies a patch at each of them.
+    zeroed : whether removed halves are still there as zero weights.
+    base_card : metadata of the base model's card.
+    predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
+    base_class : the class of transformers that loads the base model.
+    """
+
+    variant: Variant
+    manifest: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    benchmarks: Sequence[Mapping[str, Any]]
+    form: str
+    layers: tuple[int, int]
+    parameters: tuple[int, int]
+    boundaries: Sequence[tuple[int, int]]
+    patched: bool
+    zeroed: bool
+    base_card: Mapping[str, Any]
+    predicts_ahead: bool
+    base_class: str
+
+    @property
+    def loads_with(self) -> str:
+        """The class of transformers that loads the export; that of decoders finds lamina's own code."""
+        return "AutoModelForCausalLM" if self.form == "code" else self.base_class
+
+    @property
+    def donated(self) -> dict[int, str]:
+        """The donors of layers that stay, by layer."""
+        swaps = (unit.partition(f".{DONOR}") for unit in self.plan["units"] if f".{DONOR}" in unit)
+        return {int(layer): name for layer, _, name in swaps}
+
+    @property
+    def base_name(self) -> str:
+        """The name of the base model for publication: a hub id, or the last part of a folder's path."""
+        source = str(self.manifest["source"])
+        return source if self.manifest.get("revision") else source.rstrip("/").rpartition("/")[2]
+
+
+def card(facts: Facts) -> str:
+    """The README.md of an export: a Hugging Face model card."""
+    sections = [_metadata(facts), _summary(facts), _loading(facts), _onward(facts), _removed(facts)]
+    sections += [_donors(facts), _repairs(facts), _benchmarks(facts), _licence(facts)]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _metadata(facts: Facts) -> str:
+    carried = {key: facts.base_card[key] for key in (*_LICENCE, *_DESCRIPTIVE) if key in facts.base_card}
+    tags = ["lamina", "pruned", *(["custom_code"] if facts.form == "code" else [])]
+    head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
+    if facts.manifest.get("revision"):
+        head["base_model"] = str(facts.manifest["source"])
+    return f"---\n{yaml.safe_dump(carried | head, sort_keys=False, allow_unicode=True).strip()}\n---"
+
+
+def _summary(facts: Facts) -> str:
+    plan, (before, after) = facts.plan, facts.layers
+    share = facts.parameters[1] / facts.parameters[0]
+    revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
+    kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
+    gone = sum(f".{DONOR}" not in unit for unit in plan["units"])
+    title = f"# {facts.base_name} without {gone} {kinds[plan['kind']]}"
+    text = (
+        f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
+        f"{facts.parameters[0]:,} parameters ({share:.1%}). "
+        f"Made by lamina {VERSION}; the variant is `{facts.variant}`, the base weights have the sha256 "
+        f"`{facts.manifest['weights_sha256']}`."
+    )
+    if facts.zeroed:
+        text += (
+            " The removed halves are still there as zero weights, so that stock transformers loads the checkpoint: it "
+            "saves neither memory nor time. Export with `FORM=code` to leave them out."
+        )
+    return f"{title}\n\n{text}"
+
+
+def _loading(facts: Facts) -> str:
+    trust = ", trust_remote_code=True" if facts.form == "code" else ""
+    code = (
+        f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
+        f'model = {facts.loads_with}.from_pretrained("FOLDER", dtype="auto"{trust})\n'
+        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")\n```'
+    )
+    if facts.form == "code":
+        code += (
+            "\n\nThe code is `modeling_lamina.py` beside this file. Without it the model would silently lose what it "
+            'adds, so a plain load is refused. `lamina.load("FOLDER")` of the same version of lamina needs no flag.'
+        )
+    return code.replace('AutoTokenizer.from_pretrained("FOLDER")', f'AutoTokenizer.from_pretrained("FOLDER"{trust})')
+
+
+def _onward(facts: Facts) -> str:
+    """Commands for programs that read a stock checkpoint; llama.cpp can cut a GGUF of the base, without repairs."""
+    if facts.form != "stock":
+        return ""
+    commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
+    bare = facts.variant.repair == facts.variant.healing == "none"
+    # Heads that predict tokens further ahead count as layers of a GGUF.
+    if bare and facts.plan["kind"] == "layer" and not (facts.predicts_ahead or facts.donated):
+        gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
+        cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
+        commands.append(("The same layers dropped from a GGUF of the base model", cut))
+    commands.append(("Served by vLLM", "vllm serve FOLDER"))
+    return "\n\n".join([ONWARD, *(f"{words}:\n\n    {command}" for words, command in commands)])
+
+
+def _removed(facts: Facts) -> str:
+    plan = facts.plan
+    order = {
+        "iterative": "the unit with the lowest score went, then the rest was measured again",
+        "one_shot": "the units with the lowest scores went",
+        "block": "the run of layers with the smallest distance went",
+    }.get(plan["strategy"], "units went by their scores")
+    why = f"metric `{plan['metric']}` on the calibration `{plan['calibration']}`; {order}"
+    why = why if plan["metric"] else "no measurement"
+    rows = [["order", "unit", "score", "calibration accuracy before", "after"]]
+    size = len(plan["units"])
+    for number, unit in enumerate(plan["units"]):
+        values = [_entry(plan.get(key), number, size) for key in ("scores", "accuracy_before", "accuracy_after")]
+        rows.append([str(number + 1), f"`{unit}`", *values])
+    kept = [index for index in range(5) if index < 2 or any(row[index] != "–" for row in rows[1:])]
+    table = _table([[row[index] for index in kept] for row in rows])
+    return (
+        f"## What was removed, and why\n\nSelector `{plan['selector']}`: strategy `{plan['strategy']}`, {why}. "
+        f"Units are numbered as in the base model, from 0.\n\n{table}"
+    )
+
+
+def _donors(facts: Facts) -> str:
+    """The donors whose layers replace layers of the base model; empty if there are none."""
+    lines = []
+    for layer, name in sorted(facts.donated.items()):
+        record = facts.plan["donors"][name]
+        if "of" in record:
+            made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
+        else:
+            made = "as it is"
+        lines.append(f"- Layer {layer}: `{name}`, {made}.")
+    if not lines:
+        return ""
+    for name, record in facts.plan["donors"].items():
+        if "of" not in record:
+            lines.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
+    return (
+        "## Donors\n\nLayers of other models stand in the places of the base model's, numbered as there. Their "
+        "licences hold for this model too.\n\n" + "\n".join(lines)
+    )
+
+
+def _named(model: Mapping[str, Any]) -> str:
+    """The name of a model for publication: a hub id with its revision, or the last part of a folder's path."""
+    source = str(model["source"])
+    return f"{source}@{model['revision']}" if model.get("revision") else source.rstrip("/").rpartition("/")[2]
+
+
+def _entry(values: Sequence[float | None] | None, number: int, size: int) -> str:
+    value = values[number] if values and len(values) == size else None
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _repairs(facts: Facts) -> str:
+    if facts.variant.repair == facts.variant.healing == "none":
+        return "## Repairs\n\nNone: no patch and no training after the removal."
+    lines = []
+    places = ", ".join(f"{start}–{end - 1}" if end - start > 1 else str(start) for start, end in facts.boundaries)
+    if facts.patched:
+        lines.append(
+            f"Patch `{facts.variant.repair}`, fitted without training on the calibration: one linear map of the "
+            f"residual stream where layers went ({places})."
+        )
+    elif facts.variant.repair != "none":
+        lines.append(
+            f"Repair `{facts.variant.repair}`, fitted on the calibration where layers went ({places}), and folded "
+            "into the weights."
+        )
+    if facts.variant.healing != "none":
+        lines.append(
+            f"Healing `{facts.variant.healing}`: a short training, merged into the weights and patches it changed."
+        )
+    return "## Repairs\n\n" + "\n\n".join(lines)
+
+
+def _benchmarks(facts: Facts) -> str:
+    """A row per task and metric, this variant against the base model, each with its standard error."""
+    pairs: dict[tuple[str, str], dict[bool, Mapping[str, Any]]] = {}
+    for row in (row for row in facts.benchmarks if not row.get("part_of")):
+        pairs.setdefault((row["task"], row["metric"]), {})[row["removed"] == 0] = row
+    rows = [["task", "metric", "better", "base model", "this model", "samples", "shots"]]
+    for (task, metric), pair in sorted(pairs.items()):
+        if False not in pair:
+            continue
+        ours = pair[False]
+        better = "higher" if ours["higher_is_better"] else "lower"
+        base = _measured(pair[True]) if True in pair else "–"
+        rows.append([task, metric, better, base, _measured(ours), str(ours["n_samples"]), str(ours["n_shot"])])
+    if len(rows) == 1:
+        return "## Benchmarks\n\nNone were measured on this variant."
+    return f"## Benchmarks\n\nValue ± standard error.\n\n{_table(rows)}"
+
+
+def _measured(row: Mapping[str, Any]) -> str:
+    error = "" if row["stderr"] is None else f" ± {row['stderr']:.2g}"
+    return f"{row['value']:.4g}{error}"
+
+
+def _licence(facts: Facts) -> str:
+    name = facts.base_card.get("license")
+    if name is None:
+        return (
+            "## Licence\n\nThe base model's card names no licence. Its weights are in this model: ask its authors "
+            "before you pass it on."
+        )
+    label = f"{name} ({facts.base_card['license_name']})" if facts.base_card.get("license_name") else str(name)
+    return f"## Licence\n\n{label}, as the base model."
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[str]]) -> str:
+    """The passthrough recipe for the plan alone: mergekit's `layer_range` is half-open, in base numbering.
+
+    Parameters
+    ----------
+    kept : base numbers of the layers that stay.
+    silenced : by layer, parts of the names of weights in its removed halves; the recipe scales these weights to zero.
+    """
+    slices: list[dict[str, Any]] = []
+    merged = []
+    for layer in kept:
+        filters, of = list(silenced.get(layer, ())), facts.manifest
+        if layer in facts.donated:
+            of = facts.plan["donors"][facts.donated[layer]]
+            if "of" in of:
+                merged.append(layer)
+                of = facts.manifest
+        model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
+        last = slices[-1]["sources"][0] if slices else {}
+        joins = last.get("model") == model and last["layer_range"][1] == layer
+        if not filters and joins and "parameters" not in last:
+            last["layer_range"][1] = layer + 1
+            continue
+        part: dict[str, Any] = {"model": model, "layer_range": [layer, layer + 1]}
+        if filters:
+            part["parameters"] = {"scale": [*({"filter": name, "value": 0.0} for name in filters), {"value": 1.0}]}
+        slices.append({"sources": [part]})
+    recipe: dict[str, Any] = {"merge_method": "passthrough", "slices": slices}
+    if facts.manifest["dtype"] != "auto":
+        recipe["dtype"] = facts.manifest["dtype"]
+    notes = [f"The plan of {facts.variant} for mergekit: mergekit-yaml mergekit.yaml FOLDER"]
+    if facts.patched or facts.variant.healing != "none":
+        notes.append("It makes the cut alone. This export also holds what repairs it, which mergekit does not know.")
+    if merged:
+        notes.append(f"Layers {', '.join(map(str, merged))} of the export are merged; here they are the base model's.")
+    notes.append("mergekit copies lists with one entry per layer (layer_types) as they are: cut them in config.json.")
+    return "".join(f"# {note}\n" for note in notes) + yaml.safe_dump(recipe, sort_keys=False)

@@ -1,0 +1,282 @@
+"""Writing a variant as a Hugging Face checkpoint: stock where transformers has a place for everything, else with code.
+
+Pruned and healed layers make a **stock** checkpoint. A patch needs the small modeling file beside the weights
+(`modeling_lamina.py`, form **code**); without it the checkpoint does not load, so that a patch is never lost. Removed
+attention or MLP halves are written as zero weights into a stock checkpoint, or left out in form code.
+"""
+
+import copy
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import transformers
+import yaml
+from torch import nn
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models import check as proof
+from lamina.models.boundary import Boundary, Repairing
+from lamina.models.export import card as export_card
+from lamina.models.export import modeling_lamina, own_code
+from lamina.models.load import auto_class
+from lamina.models.materialise import materialise
+from lamina.models.structure import halves, layers_of, text_config
+from lamina.models.surgery import NUMBERED, kept_layers, runs
+from lamina.models.units import parse
+from lamina.study.variant import EXPORTED_AS, Variant
+from lamina.version import VERSION
+
+RECORD = "lamina.json"
+
+# Files of a tokenizer, a chat or a licence in a model's folder, copied as they are.
+_CARRIED = re.compile(
+    r"(tokenizer.*|special_tokens_map|added_tokens|vocab|preprocessor_config|chat_template|generation_config)\.json"
+    r"|merges\.txt|vocab\.txt|tokenizer\.model.*|.*\.tiktoken|.*\.jinja|(LICEN[CS]E|NOTICE|USE_POLICY).*"
+)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a variant is made of, as files and tables describe it.
+
+    Attributes
+    ----------
+    variant : its names in the configuration.
+    manifest : the base model's manifest (path, source, revision, dtype).
+    plan : the plan as JSON gives it.
+    benchmarks : rows of table `benchmarks` of this variant and of the base model; may be empty.
+    """
+
+    variant: Variant
+    manifest: Mapping[str, Any]
+    plan: Mapping[str, Any]
+    benchmarks: list[Mapping[str, Any]] = field(default_factory=list)
+
+
+def export(
+    base: PreTrainedModel,
+    source: Source,
+    folder: str | Path,
+    patches: Mapping[Boundary, Repairing] | None = None,
+    adapter: str | Path | None = None,
+    form: str = "auto",
+    max_shard_size: str = "5GB",
+) -> str:
+    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns the form, stock or code.
+
+    Parameters
+    ----------
+    base : the unpruned model; it is not changed.
+    folder : where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
+    patches, adapter : as for `materialise`; the adapter is merged.
+    form : `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights
+        leaves none); `code` also leaves removed halves out instead of zeroing them.
+    max_shard_size : largest weights file, such as 5GB.
+
+    Raises
+    ------
+    LaminaError
+        If the parts do not fit together, the form cannot hold the variant, `folder` holds something else, or the
+        checkpoint loads back as another model. Then no checkpoint is left behind.
+    """
+    target = Path(folder)
+    _check(base, form, target)
+    variant = materialise(base, source.plan, patches, adapter)
+    patched = bool(modeling_lamina.describe(variant)["patches"])
+    if form == "stock" and patched:
+        raise LaminaError(
+            "a stock checkpoint has no place for a patch, which a reload would then lose. Export it with form=auto (it "
+            "brings its modeling file and loads with trust_remote_code=True), or export the variant with repair none."
+        )
+    if form == "stock" or (form == "auto" and not patched):
+        _zero_halves(variant, base, source.plan)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # All processes use one name, so that an export removes what a killed one left behind.
+    temporary = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
+        proof.check_export(variant, base, temporary, trusted=written == "code")
+        _document(source, temporary, base, variant, written)
+        if target.is_dir():
+            shutil.rmtree(target)
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return written
+
+
+def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5GB", carried: Path | None = None) -> str:
+    """Write a materialised variant's weights, configuration and, if it needs it, code; returns stock or code.
+
+    `carried` is the base model's folder, whose tokenizer, generation configuration and licence are copied.
+
+    Raises
+    ------
+    LaminaError
+        If the variant needs code and its class is not one of transformers' own.
+    """
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    # Save a shallow copy, since saving writes dtype and architecture into the configuration.
+    shell = copy.copy(variant)
+    shell.__dict__["config"] = copy.deepcopy(variant.config)
+    if carried is not None and (carried / "generation_config.json").is_file():
+        # The file is copied below as it is, because transformers refuses to save some published ones.
+        shell.__dict__["generation_config"] = GenerationConfig()
+    described = modeling_lamina.describe(variant)
+    plain = not described["removed"] and not described["patches"]
+    # Without its family's name a model gets no renaming on loading, so its weights keep the names they have here.
+    PreTrainedModel.save_pretrained(shell, target, max_shard_size=max_shard_size, save_original_format=plain)
+    if carried is not None:
+        for file in sorted(carried.iterdir()):
+            if file.is_file() and _CARRIED.fullmatch(file.name):
+                shutil.copyfile(file, target / file.name)
+    if not plain:
+        _add_code(variant, target, described)
+        _name_tokenizer(variant, target)
+    for file in target.glob("*.safetensors"):
+        file.chmod(0o644)
+    return "stock" if plain else "code"
+
+
+def _own_source(variant: PreTrainedModel) -> str:
+    config_class, model_class = type(variant.config).__name__, _stock_class(variant).__name__
+    if not (getattr(transformers, config_class, None) and getattr(transformers, model_class, None)):
+        raise LaminaError(
+            f"{model_class} is not part of transformers, so a patched or halved variant of it cannot be exported. "
+            "Remove whole layers with repair none, or keep the variant as it is: lamina.load loads it."
+        )
+    return own_code.source(config_class, model_class, _model_type(variant))
+
+
+def _check(base: PreTrainedModel, form: str, target: Path) -> None:
+    if form not in EXPORTED_AS:
+        raise LaminaError(f"there is no form '{form}' of an export. Write one of: {', '.join(EXPORTED_AS)}.")
+    if getattr(base.config, "auto_map", None):
+        raise LaminaError(
+            f"{type(base).__name__} comes from Python code in the model's folder. Export knows models whose class is "
+            "part of transformers."
+        )
+    if target.is_dir() and any(target.iterdir()) and not (target / RECORD).is_file():
+        raise LaminaError(f"{target} is not empty and is not an export. Choose another folder.")
+
+
+def _stock_class(variant: PreTrainedModel) -> type:
+    """The class of transformers behind the sub-classes that lamina gives a variant."""
+    return next(kind for kind in type(variant).__mro__ if kind.__module__.startswith("transformers."))
+
+
+def _model_type(variant: PreTrainedModel) -> str:
+    return f"lamina_{variant.config.model_type}"
+
+
+def _add_code(variant: PreTrainedModel, target: Path, described: dict[str, Any]) -> None:
+    """Put the modeling file beside the weights and write a configuration that only this file understands."""
+    (target / own_code.CODE).write_text(_own_source(variant), encoding="utf-8")
+    path = target / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    kind = type(variant.config)
+    holder, field = modeling_lamina.refused_field(kind)
+    heads = (config[holder] if holder else config)[field]
+    config = modeling_lamina.refusing(config, kind, modeling_lamina.REFUSAL) | {
+        "model_type": _model_type(variant),
+        "architectures": ["LaminaForCausalLM"],
+        "auto_map": own_code.AUTO_MAP,
+        "lamina": described | {"heads": heads},
+    }
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _name_tokenizer(variant: PreTrainedModel, target: Path) -> None:
+    """Write down the tokenizer's class, since transformers cannot look it up by a model type that it does not know."""
+    path = target / "tokenizer_config.json"
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "tokenizer_class" in settings or not (target / "tokenizer.json").is_file():
+        return
+    tokenizer = AutoTokenizer.from_pretrained(target, config=variant.config, local_files_only=True)
+    path.write_text(json.dumps(settings | {"tokenizer_class": type(tokenizer).__name__}, indent=2) + "\n", "utf-8")
+
+
+def _zero_halves(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
+    """Replace each removed half by the base model's module with all weights zero, so that it adds zero as well."""
+    originals = layers_of(base)
+    numbers = kept_layers(base, plan["units"])
+    for position, (number, layer) in enumerate(zip(numbers, layers_of(variant), strict=True)):
+        for name, module in list(layer.named_children()):
+            original = originals[number].get_submodule(name)
+            if type(module) is type(original):
+                continue
+            silent = copy.deepcopy(original)
+            for part in silent.modules():
+                for key, weight in list(part.named_parameters(recurse=False)):
+                    setattr(part, key, nn.Parameter(weight.detach().clone().zero_(), requires_grad=False))
+                for key in NUMBERED:
+                    if isinstance(getattr(part, key, None), int):
+                        setattr(part, key, position)
+            setattr(layer, name, silent)
+
+
+def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreTrainedModel, form: str) -> None:
+    depth = len(layers_of(base))
+    kept = kept_layers(base, source.plan["units"])
+    halved = _halves(base, source.plan["units"], kept)
+    facts = export_card.Facts(
+        variant=source.variant,
+        manifest=source.manifest,
+        plan=source.plan,
+        benchmarks=source.benchmarks,
+        form=form,
+        layers=(depth, len(kept)),
+        parameters=(_count(base), _count(variant)),
+        boundaries=runs(set(range(depth)) - set(kept), depth),
+        patched=bool(modeling_lamina.describe(variant)["patches"]),
+        zeroed=form == "stock" and bool(halved),
+        base_card=_front_matter(Path(source.manifest["path"])),
+        predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
+        base_class=auto_class(base.config).__name__,
+    )
+    (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
+    (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halved), encoding="utf-8")
+    record = {
+        "variant": str(source.variant),
+        "form": form,
+        "lamina": VERSION,
+        "base": {key: source.manifest.get(key) for key in ("source", "revision", "weights_sha256")},
+        "plan": dict(source.plan),
+    }
+    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+
+
+def _halves(base: PreTrainedModel, units: Sequence[str], kept: Sequence[int]) -> dict[int, list[str]]:
+    """Sub-module names of removed halves, by layer that stays."""
+    halved: dict[int, list[str]] = {}
+    for layer, component in sorted(map(parse, units)):
+        if layer in kept:
+            removed = halves(layers_of(base)[layer]).get(component, ())
+            halved.setdefault(layer, []).extend(f"{half.name}." for half in removed)
+    return {layer: names for layer, names in halved.items() if names}
+
+
+def _count(model: PreTrainedModel) -> int:
+    """Parameters and patch entries, each tensor once."""
+    special = [buffer for name, buffer in model.named_buffers() if ".patch_" in name]
+    return sum(tensor.numel() for tensor in (*model.parameters(), *special))
+
+
+def _front_matter(folder: Path) -> dict[str, Any]:
+    """The metadata block at the head of the base model's card; empty where it has none."""
+    card = folder / "README.md"
+    block = re.match(r"---\s*\n(.*?)\n---\s*\n", card.read_text(encoding="utf-8"), re.S) if card.is_file() else None
+    try:
+        metadata = yaml.safe_load(block[1]) if block else None
+    except yaml.YAMLError:
+        return {}
+    return metadata if isinstance(metadata, dict) else {}

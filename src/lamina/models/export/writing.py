@@ -1,0 +1,160 @@
+"""The linear maps through which layers write to the residual stream, for repairs that are folded into weights.
+
+A map is found by what it does: its output is the output of the sub-layer, and the layer adds exactly that to the
+stream.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from lamina.errors import LaminaError
+from lamina.models.structure import Half, family_of, final_norm_of, halves, layers_of, text_config
+
+_CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
+
+_NAMES = {"attention": "attention", "mlp": "the MLP"}
+
+_Maps = dict[tuple[int, str], nn.Module | str]
+_known: "WeakKeyDictionary[PreTrainedModel, _Maps]" = WeakKeyDictionary()
+
+
+def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
+    """The linear map of a layer's MLP whose output is added to the residual stream.
+
+    Raises
+    ------
+    LaminaError
+        If the layer has none, or something stands between it and the stream.
+    """
+    return _writer(model, layer, "mlp")
+
+
+def writers(model: PreTrainedModel, layers: Iterable[int]) -> list[nn.Module]:
+    """The maps of both sub-layers of these layers.
+
+    Raises
+    ------
+    LaminaError
+        If a sub-layer has none, or something stands between it and the stream; or if the model has no final norm, which
+        would undo a number that all of them are divided by.
+    """
+    maps = [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
+    if final_norm_of(model) is None:
+        raise _unfoldable(model, "has no norm behind its layers, which would undo what is folded into weights")
+    return maps
+
+
+def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
+    if getattr(text_config(model), "quantization_config", None) is not None:
+        raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
+    if family_of(model).stream_norm:
+        raise _unfoldable(model, "has a norm between the MLP and the stream, which undoes what is folded into weights")
+    if model not in _known:
+        _known[model] = _look(model)
+    writer = _known[model].get((layer, part), f"has no {part} in layer {layer}")
+    if isinstance(writer, str):
+        raise _unfoldable(model, writer)
+    return writer
+
+
+@torch.inference_mode()
+def _look(model: PreTrainedModel) -> _Maps:
+    """For each half of each layer, the linear map that writes to the stream, or the reason why there is none."""
+    layers, maps = layers_of(model), _Maps()
+    calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+    handles = [
+        layer.register_forward_pre_hook(
+            lambda module, args, kwargs, n=number: calls.__setitem__(n, (args, kwargs)), with_kwargs=True
+        )
+        for number, layer in enumerate(layers)
+    ]
+    try:
+        model(input_ids=torch.arange(4, device=model.device)[None], use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    for number, (args, kwargs) in calls.items():
+        for part, modules in halves(layers[number]).items():
+            if modules:
+                maps[number, part] = _map_of(layers[number], part, modules, args, kwargs)
+    return maps
+
+
+def _map_of(layer: nn.Module, part: str, modules: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
+    # The last of the modules gives what the part gives, if there are several in a row.
+    half = modules[-1]
+    maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]
+    with _given([half.module, *maps]) as given:
+        whole = _stream(layer(*args, **kwargs))
+    if half.module not in given:
+        return f"does not run the {part} of a layer"
+    (inputs, named), output = given[half.module]
+    gives = _stream(output)
+    if half.residual:
+        gives = gives - (named["residual"] if "residual" in named else inputs[1])
+    writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
+    if not writing:
+        return f"has no one linear map that leads from {_NAMES[part]} to the stream"
+    if part == "attention":
+        return writing[-1]
+    silence = half.module.register_forward_hook(
+        lambda module, inputs, output: (
+            output - gives.view(output.shape)
+            if isinstance(output, torch.Tensor)
+            else (output[0] - gives.view(output[0].shape), *output[1:])
+        )
+    )
+    try:
+        rest = _stream(layer(*args, **kwargs))
+    finally:
+        silence.remove()
+    # Both are rounded to the spacing of the stream, which may be far larger than what is added to it.
+    if not _same(whole - rest, gives, torch.finfo(whole.dtype).eps * (whole.abs() + rest.abs())):
+        return "has a norm between the MLP and the stream, or a factor, which changes what is folded into weights"
+    return writing[-1]
+
+
+@contextmanager
+def _given(modules: Sequence[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
+    """While open, record the arguments and the output of each module."""
+    given: dict[nn.Module, Any] = {}
+
+    def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        copied = output.clone() if isinstance(output, torch.Tensor) else (output[0].clone(), *output[1:])
+        given[module] = ((args, kwargs), copied)
+
+    handles = [module.register_forward_hook(hook, with_kwargs=True) for module in modules]
+    try:
+        yield given
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _same(one: torch.Tensor, other: torch.Tensor, rounded: torch.Tensor | None = None) -> bool:
+    """Whether values are equal, up to a small share of the largest one and up to what rounding explains of each."""
+    if one.numel() != other.numel():
+        return False
+    far = (one.flatten().float() - other.flatten().float()).abs()
+    if rounded is not None:
+        far = far - rounded.flatten().float()
+    return bool(far.max() <= _CLOSE * other.float().abs().max())
+
+
+def _stream(output: Any) -> torch.Tensor:
+    stream: torch.Tensor = output if isinstance(output, torch.Tensor) else output[0]
+    return stream
+
+
+def _unfoldable(model: PreTrainedModel, reason: str) -> LaminaError:
+    return LaminaError(
+        f"the model family '{family_of(model).name}' {reason}. Use a repair that acts on the stream "
+        "itself: ghost or linearpatch."
+    )

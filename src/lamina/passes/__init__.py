@@ -1,1 +1,0 @@
-"""Sweeps that are no plain removals: weights, unexplained streams, random cut models."""

@@ -1,1 +1,0 @@
-"""Training-free repairs fitted on a calibration."""

@@ -1,0 +1,1 @@
+"""Training-free mending of a pruned model."""

@@ -1,0 +1,1 @@
+"""Methods of repair, one a file."""

@@ -1,0 +1,166 @@
+"""Ghost: a ridge regression from the stream before a removed run to the run's change of the stream.
+
+`M = (XᵀX + λI)⁻¹ Xᵀ(Y - X)` with X = h_start, Y = h_end of the unpruned model, then `h <- h (I + M)` at the boundary
+(arXiv 2605.15491). The paper's λ is absolute. Here it is relative to trace(XᵀX)/C, and by default it is chosen on
+samples that the fit did not see.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config.repairs import Ghost
+from lamina.engine import moments
+from lamina.engine.moments import Moments, Statistics
+from lamina.engine.sources import Source
+from lamina.models.boundary import Boundary, Patch, Place
+from lamina.repair.protocol import Fit, Tensors
+
+# A few massive activations dominate the trace, so the useful values lie far below 1.
+GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
+
+
+def collect(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: Ghost,
+    seed: int,
+) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
+    """Moments of the unpruned stream, separate for fit and held-out samples."""
+    return moments.collect(model, sources, boundaries, seed)
+
+
+def collected(options: Ghost) -> str:
+    """What is collected for it: equal names are collected once."""
+    return "moments of the stream"
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: Ghost) -> moments.Collector:
+    """What collects its moments in a pass that several repairs share."""
+    return moments.Collector(model, boundaries)
+
+
+def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
+    """Fit one boundary.
+
+    λ is chosen on the held-out samples, for operators fitted on the others. The patch is then fitted on all samples
+    with this λ. The reported errors are those of the operator that has not seen the held-out samples.
+    """
+    grid = GRID if options.ridge == "validated" else (float(options.ridge),)
+    seen, unseen = statistics.fit, statistics.heldout
+    regression, best = Regression(seen, options), 0
+    if len(grid) > 1:
+        left = regression.errors(unseen, grid)
+        best = left.index(min(left))
+    chosen = grid[best]
+    operator, bias = regression.solve(chosen)
+    del regression
+    final = _tensors(*Regression(statistics.whole(), options).solve(chosen))
+    channels = len(operator)
+    return Fit(
+        tensors=final,
+        validated=_tensors(operator, bias),
+        facts={
+            "ridge": chosen,
+            "ridge_at_edge": len(grid) > 1 and best in (0, len(grid) - 1),
+            "rank": min(options.rank or channels, channels),
+            **errors(seen, unseen, operator, bias),
+            "parameters": sum(tensor.numel() for tensor in final.values()),
+            **statistics.counts(),
+        },
+    )
+
+
+def errors(
+    seen: Moments, unseen: Moments, operator: torch.Tensor, bias: torch.Tensor | None = None
+) -> dict[str, float]:
+    """The relative errors of table `patches` for an operator (C, C) and a bias (C,)."""
+    nothing = torch.zeros_like(operator)
+    return {
+        "fit_error_before": _relative(seen.residual_norm(nothing), seen),
+        "fit_error": _relative(seen.residual_norm(operator, bias), seen),
+        "heldout_error_before": _relative(unseen.residual_norm(nothing), unseen),
+        "heldout_error": _relative(unseen.residual_norm(operator, bias), unseen),
+    }
+
+
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Put the operator before the module that follows the boundary."""
+    as_patch(tensors).apply(variant, place)
+
+
+def as_patch(tensors: Tensors) -> Patch:
+    """The operator itself."""
+    return Patch(tensors["operator"], tensors.get("bias"))
+
+
+def _tensors(operator: torch.Tensor, bias: torch.Tensor | None) -> dict[str, torch.Tensor]:
+    return {"operator": operator.float()} | ({} if bias is None else {"bias": bias.float()})
+
+
+class Regression:
+    """One eigendecomposition XᵀX = V diag(v) Vᵀ; it gives the operator V diag(1 / (v + λ)) P of any λ.
+
+    P = VᵀXᵀD; with a bias, X and D are centred on their means.
+    """
+
+    def __init__(self, sums: Moments, options: Ghost) -> None:
+        self.options = options
+        self.mean_x, self.mean_d = sums.x / sums.weight, sums.d / sums.weight
+        centred = sums.centred(self.mean_x, self.mean_d) if options.bias else sums
+        values, self.vectors = torch.linalg.eigh(centred.xx)
+        self.values = values.clamp_min(0)
+        self.cross = centred.xd
+        self.projected = self.vectors.T @ centred.xd
+
+    def solve(self, ridge: float) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Operator (C, C) and bias (C,) in float64 for λ = `ridge` times the mean eigenvalue."""
+        operator = self.vectors @ (self._inverse(ridge)[:, None] * self.projected)
+        if self.options.rank is not None:
+            operator = _reduce(operator, self.cross, self.options.rank)
+        return operator, self.mean_d - self.mean_x @ operator if self.options.bias else None
+
+    def errors(self, unseen: Moments, grid: Sequence[float]) -> list[float]:
+        """‖D - X M - 1 b‖ of every λ of the grid, on samples that were not fitted.
+
+        With s = 1 / (v + λ), ‖X M‖² is sᵀ K s where K = (VᵀGV) ∘ (PPᵀ) and G = XᵀX of those samples. Once K is known,
+        an error costs C² and not C³. A limited rank has no such form.
+        """
+        if self.options.rank is not None:
+            return [unseen.residual_norm(*self.solve(ridge)) for ridge in grid]
+        if self.options.bias:
+            unseen = unseen.centred(self.mean_x, self.mean_d)
+        kernel = self.vectors.T @ unseen.xx @ self.vectors
+        kernel *= self.projected @ self.projected.T
+        linear = (self.projected * (self.vectors.T @ unseen.xd)).sum(1)
+        inverses = [self._inverse(ridge) for ridge in grid]
+        squares = [unseen.dd - 2 * inverse @ linear + inverse @ kernel @ inverse for inverse in inverses]
+        return [float(square.clamp_min(0).sqrt()) for square in squares]
+
+    def _inverse(self, ridge: float) -> torch.Tensor:
+        """1 / (v + λ), (C,)."""
+        inverse = 1 / (self.values + ridge * self.values.mean())
+        if ridge == 0:
+            # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
+            noise = self.values[-1] * len(self.values) * torch.finfo(self.values.dtype).eps
+            inverse = torch.where(self.values > noise, inverse, 0.0)
+        return inverse
+
+
+def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Tensor:
+    """Reduced-rank regression: keep the `rank` strongest directions of the prediction [X; √λ I] M.
+
+    Their Gram matrix is Mᵀ(XᵀX + λI)M = Mᵀ Xᵀ(Y - X), so neither X nor λ is needed here.
+    """
+    if rank >= len(operator):
+        return operator
+    prediction = operator.T @ cross
+    directions = torch.linalg.eigh((prediction + prediction.T) / 2).eigenvectors[:, -rank:]
+    return operator @ directions @ directions.T
+
+
+def _relative(error: float, sums: Moments) -> float:
+    norm = sums.output_norm()
+    return error / norm if norm > 0 else 0.0

@@ -1,0 +1,177 @@
+"""LinearPatch: one scale per channel in the place of a removed run, on the stream itself or on a Hadamard rotation.
+
+`d_c` is the mean over samples of mean_t |(h_end Q)_c| / mean_t |(h_start Q)_c|, and `h <- h Q diag(d) Qᵀ` at the
+boundary (arXiv 2505.24680). The scale is measured after the rotation. Without a rotation, Q = I.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.config.repairs import LinearPatch
+from lamina.engine import sources as over
+from lamina.engine import taps
+from lamina.engine.moments import Statistics
+from lamina.engine.sources import Source
+from lamina.models.boundary import Boundary, Patch, Place
+from lamina.models.structure import text_config
+from lamina.repair.protocol import Fit, Tensors
+
+
+@dataclass
+class Channels:
+    """Sums of one split in the rotated basis, (C,) each; X = h_start Q, Y = h_end Q.
+
+    Attributes
+    ----------
+    ratios : over samples, of mean_t |Y| / mean_t |X|, where a sample has the weight of its source.
+    xx, xy, yy : over tokens, weighted, of X², XY and Y².
+    samples : sum of the weights of the samples.
+    """
+
+    ratios: torch.Tensor
+    xx: torch.Tensor
+    xy: torch.Tensor
+    yy: torch.Tensor
+    samples: float = 0.0
+    tokens: int = 0
+
+    def plus(self, other: "Channels") -> "Channels":
+        """Sums over both splits."""
+        return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
+
+    def mean_ratios(self) -> torch.Tensor:
+        """The mean over samples, (C,)."""
+        return self.ratios / self.samples
+
+    def error(self, scale: torch.Tensor | float) -> float:
+        """‖Y - X diag(scale)‖ / ‖Y‖; a rotation changes neither norm."""
+        square = (self.yy - 2 * scale * self.xy + scale**2 * self.xx).sum()
+        return float((square.clamp_min(0) / self.yy.sum()).sqrt()) if self.yy.sum() > 0 else 0.0
+
+
+class Collector:
+    """Collects the sums of boundaries while a pass goes over the samples, see `lamina.engine.moments.Collector`."""
+
+    def __init__(self, model: PreTrainedModel, boundaries: Sequence[Boundary], form: str) -> None:
+        channels = int(text_config(model).hidden_size)
+        self.places = [place for boundary in boundaries for place in boundary]
+        self.outputs: list[nn.Module] = []
+        self._block = hadamard(channels if form == "rotated" else 1).to(model.device)
+        self._sums = {
+            boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in boundaries
+        }
+
+    @staticmethod
+    def size(channels: int) -> int:
+        """Bytes of one boundary."""
+        return 2 * 4 * 8 * channels
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        """Add a batch; all of its sums are there before any is added, so that a batch may be halved."""
+        added = []
+        for boundary, sums in self._sums.items():
+            x, y = (rotate(streams[place].double(), self._block) * batch.real[..., None] for place in boundary)
+            for split, lines in zip(sums, (~held, held), strict=True):
+                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
+        for split, more in added:
+            for name, value in vars(split.plus(more)).items():
+                setattr(split, name, value)
+
+    def taken(self, boundary: Boundary, samples: int) -> Statistics[Channels]:
+        """The sums of one boundary after a pass over so many samples."""
+        return Statistics(*self._sums.pop(boundary), samples)
+
+
+def collected(options: LinearPatch) -> str:
+    """What is collected for it: equal names are collected once."""
+    return f"channels {options.form}"
+
+
+def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: LinearPatch) -> Collector:
+    """What collects its sums in a pass that several repairs share."""
+    return Collector(model, boundaries, options.form)
+
+
+def collect(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    boundaries: Sequence[Boundary],
+    options: LinearPatch,
+    seed: int,
+) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
+    """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
+    wanted = sorted(set(boundaries))
+    sums, samples = collector(model, wanted, options), over.counted(sources)
+    over.run(model, sources, sums.places, sums.add, seed)
+    for boundary in wanted:
+        yield boundary, sums.taken(boundary, samples)
+
+
+def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
+    """The mean ratio of every channel. There is nothing to choose, so the held-out samples only measure errors."""
+    seen, unseen = statistics.fit, statistics.heldout
+    scale = seen.mean_ratios()
+    return Fit(
+        tensors=_tensors(seen.plus(unseen).mean_ratios(), options),
+        validated=_tensors(scale, options),
+        facts={**errors(seen, unseen, scale), "parameters": len(scale) ** 2, **statistics.counts()},
+    )
+
+
+def errors(seen: Channels, unseen: Channels, scale: torch.Tensor | float) -> dict[str, float]:
+    """The relative errors of table `patches` for a scale (C,) or one number."""
+    return {
+        "fit_error_before": seen.error(1.0),
+        "fit_error": seen.error(scale),
+        "heldout_error_before": unseen.error(1.0),
+        "heldout_error": unseen.error(scale),
+    }
+
+
+def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+    """Put the operator before the module that follows the boundary."""
+    as_patch(tensors).apply(variant, place)
+
+
+def as_patch(tensors: Tensors) -> Patch:
+    """h + h (Q diag(d) Qᵀ - I)."""
+    return Patch(tensors["operator"])
+
+
+def hadamard(channels: int) -> torch.Tensor:
+    """Sylvester's orthonormal, symmetric matrix of the largest power of two that divides C, in float64.
+
+    Its copies along the diagonal are the rotation Q (C, C).
+    """
+    matrix = torch.ones(1, 1, dtype=torch.float64)
+    while channels % (2 * len(matrix)) == 0:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix / len(matrix) ** 0.5
+
+
+def rotate(stream: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """h Q of a stream (..., C), for the block of `hadamard`."""
+    return (stream.unflatten(-1, (-1, len(block))) @ block).flatten(-2)
+
+
+def _empty(channels: int, on: torch.device) -> Channels:
+    return Channels(*torch.zeros(4, channels, dtype=torch.float64, device=on))
+
+
+def _sums(x: torch.Tensor, y: torch.Tensor, weight: float, tokens: int) -> Channels:
+    """Sums of samples x, y (lines, T, C), zero where padded. The number of tokens cancels in the ratio of means."""
+    before, after = x.abs().sum(1), y.abs().sum(1)
+    # A channel that is always zero can have any scale.
+    ratios = torch.where(before > 0, after / before, 1.0).sum(0)
+    xx, xy, yy = (weight * products.sum((0, 1)) for products in (x.square(), x * y, y.square()))
+    return Channels(weight * ratios, xx, xy, yy, weight * len(x), tokens)
+
+
+def _tensors(scale: torch.Tensor, options: LinearPatch) -> dict[str, torch.Tensor]:
+    block = hadamard(len(scale) if options.form == "rotated" else 1).to(scale.device)
+    rotation = rotate(torch.eye(len(scale), dtype=scale.dtype, device=scale.device), block)
+    return {"operator": ((rotation * (scale - 1)) @ rotation.T).float()}

@@ -1,0 +1,124 @@
+"""What every repair is: a module `lamina.repair.methods.{method}` with four functions or six, found by its name.
+
+The name and the options of a method stand in `lamina.config.repairs`; nothing outside the module knows them. Adding
+a repair is one module and one class of options.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lamina.engine import taps
+from lamina.engine.sources import Source
+from lamina.models.boundary import Boundary, Patch, Place
+from lamina.modules import load
+
+Tensors = Mapping[str, torch.Tensor]
+"""What was fitted for one boundary, by the method's own names, as it stands in a patch file."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The result of `fit` for one boundary.
+
+    Attributes
+    ----------
+    tensors : the repair, fitted on all samples.
+    validated : the repair, fitted without the held-out samples; every reported error is measured with it.
+    facts : columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
+        apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired
+        stream.
+    """
+
+    tensors: Tensors
+    validated: Tensors
+    facts: Mapping[str, Any]
+
+
+class Collector(Protocol):
+    """Collects the statistics of boundaries while a pass goes over the samples."""
+
+    places: list[int]
+    outputs: list[nn.Module]
+
+    def size(self, channels: int) -> int:
+        """Bytes of the statistics of one boundary."""
+
+    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        """Add a batch, see `lamina.engine.sources.Consumer`; its `outputs` are those of `outputs`, in that order."""
+
+    def taken(self, boundary: Boundary, samples: int) -> Any:
+        """The statistics of one boundary after a pass over so many samples; they are not kept."""
+
+
+class Repair(Protocol):
+    """The functions of a method's module. `options` is an instance of its class in `lamina.config.repairs`.
+
+    A module does not declare whether an export of the repaired variant needs code: this follows from the modules that
+    `apply` leaves in the model.
+    """
+
+    def collect(
+        self,
+        model: PreTrainedModel,
+        sources: Sequence[Source],
+        boundaries: Sequence[Boundary],
+        options: Any,
+        seed: int,
+    ) -> Iterator[tuple[Boundary, Any]]:
+        """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
+
+        The variant's own calibration is the first source; `seed` draws the held-out documents, a share of each.
+        """
+
+    def collected(self, options: Any) -> str:
+        """The name of what is collected, by which it is collected once for several repairs. Only a method whose
+        options say `one_pass` has this function and the next."""
+
+    def collector(self, model: PreTrainedModel, boundaries: Sequence[Boundary], options: Any) -> Collector:
+        """What collects the statistics of `collect` in a pass that several repairs share."""
+
+    def fit(self, statistics: Any, options: Any) -> Fit:
+        """Fit one boundary."""
+
+    def apply(self, variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
+        """Repair a cut model. It shares its parameters with the base, so change none in place, see `variant.own`."""
+
+    def as_patch(self, tensors: Tensors) -> Patch | None:
+        """The repair inside a pass over the unpruned model, as a linear map of the stream at its boundary; None if it
+        is not such a map."""
+
+
+def method(name: str) -> Repair:
+    """The module of a method."""
+    return cast(Repair, load(f"lamina.repair.methods.{name}"))
+
+
+def refused(repair: Repair, boundary: Boundary) -> str | None:
+    """Why a method cannot repair a run, and the remedy; None if it can.
+
+    A method that cannot repair every run has a function `refused(boundary)`. A plan with a refused run gets no patch;
+    plans of other sizes do.
+    """
+    says = getattr(repair, "refused", None)
+    return says(boundary) if says else None
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted repair of one boundary, as `materialise` takes it."""
+
+    method: str
+    tensors: Tensors
+
+    def apply(self, variant: PreTrainedModel, place: Place) -> None:
+        """Repair a cut model at a place."""
+        method(self.method).apply(variant, place, self.tensors)
+
+    def as_patch(self) -> Patch | None:
+        """The repair as a linear map inside a pass; None if it is not a linear map."""
+        return method(self.method).as_patch(self.tensors)

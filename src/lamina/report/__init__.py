@@ -1,0 +1,1 @@
+"""The database, the page and its figures."""

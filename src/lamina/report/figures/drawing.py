@@ -1,0 +1,51 @@
+"""From the tables of a run to one figure: its picture, its caption, and its numbers."""
+
+import csv
+import io
+from dataclasses import dataclass
+
+import duckdb
+from matplotlib.figure import Figure
+
+from lamina.modules import load
+from lamina.report import queries as sql
+from lamina.report.figures import style
+from lamina.tables.answers import answer
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure of a run.
+
+    Attributes
+    ----------
+    figure : the picture; without rows, a picture that says why there is nothing to show.
+    svg : the picture as text, the same bytes for the same rows.
+    caption : what the picture shows, and the number of samples; empty without rows.
+    csv : the drawn rows; empty without rows.
+    """
+
+    figure: Figure
+    svg: str
+    caption: str
+    csv: str
+
+
+def drawn(name: str, connection: duckdb.DuckDBPyConnection) -> Drawing:
+    """The figure `name`, a module of `lamina.report.figures`.
+
+    Its QUERIES are the questions of `sql/queries` that it asks. Its `draw` and `caption` get the answer to the first
+    one, or the rows that its function `data` computes from the answers. Without rows they are not called.
+    """
+    module = load(f"lamina.report.figures.{name}")
+    question = module.QUERIES[0]
+    rows = module.data(connection) if hasattr(module, "data") else answer(connection, question)
+    if not rows:
+        figure = style.empty(sql.why_empty(sql.query_text(question)))
+        return Drawing(figure, style.svg(figure, name), "", "")
+    figure, caption = module.draw(rows, style.Theme(connection)), module.caption(rows)
+    numbers = io.StringIO()
+    table = csv.DictWriter(numbers, rows[0], lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return Drawing(figure, style.svg(figure, name, caption), caption, numbers.getvalue())

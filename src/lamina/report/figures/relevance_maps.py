@@ -1,0 +1,172 @@
+"""Accuracy relevance beside cosine relevance: which layers each calibration needs, and which layers look inert."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, LinearSegmentedColormap, LogNorm, Normalize
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import LogLocator, NullLocator
+
+from lamina.report.figures import style
+
+TITLE = "Which layers matter"
+PLACE = 10
+TABLES = ("relevance", "models", "calibrations")
+ABOUT = (
+    "Left: share of the accuracy above chance that is lost without a layer (1 = all, 0 = none, negative = better "
+    "without); a ring marks cells whose 95 % interval includes 0, hatching marks what is undefined. Right: how far "
+    "the layer turns the residual stream."
+)
+
+# White is "nothing lost"; the warm side darkens steadily, so that it reads in grey, and the cool side is short.
+ACCURACY = LinearSegmentedColormap.from_list(
+    "accuracy", [(0, "#2f7fb8"), (1 / 3, "#ffffff"), (0.55, "#fdc57f"), (0.78, "#d7540f"), (1, "#5b1203")]
+)
+ACCURACY_SCALE = Normalize(-0.5, 1)
+COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
+QUERIES = ("what_each_layer_is_worth",)
+# Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
+CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
+
+
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
+    """Layers down, calibrations across; one row of two panels per model and kind of unit."""
+    groups = sorted(
+        {(row["model"], row["component"]) for row in data}, key=lambda group: (group[0], group[1] != "layer")
+    )
+    draws = {row["calibration"]: row["n_draws"] for row in sorted(data, key=lambda row: row["n_draws"])}
+    calibrations = sorted(draws)
+    named = [f"{name}\n(mean of {draws[name]})" if draws[name] > 1 else name for name in calibrations]
+    depths = [1 + max(row["layer"] for row in data if (row["model"], row["component"]) == group) for group in groups]
+    width = max(3.2, 0.52 * len(calibrations) + 1.6)
+    row_height = 0.30 if max(depths) <= 16 else 0.24
+    heights = [row_height * depth + 1.2 for depth in depths]
+    figure = Figure(figsize=(2 * width, sum(heights) + 0.5), layout="constrained")
+    grid = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
+    values = [row["cosine"] for row in data if row["cosine"] is not None and row["cosine"] > 0]
+    scale = cosine_scale(values)
+    for (model, component), depth, (left, right) in zip(groups, depths, grid, strict=True):
+        chosen = [row for row in data if (row["model"], row["component"]) == (model, component)]
+        place = {calibration: column for column, calibration in enumerate(calibrations)}
+        kind = "" if component == "layer" else f" ({component})"
+        for axes, metric in ((left, "accuracy"), (right, "cosine")):
+            axes.set_title(theme.title(model, f"{metric} relevance{kind}"))
+            axes.set(xlim=(-0.5, len(calibrations) - 0.5), ylim=(depth - 0.5, -0.5))
+            axes.set_xticks(range(len(calibrations)), named, rotation=40, ha="right", rotation_mode="anchor")
+            axes.set_yticks(range(depth))
+            axes.set_ylabel("layer (0 = first)")
+            axes.tick_params(length=0)
+            axes.grid(False)
+            for row in chosen:
+                cell = (place[row["calibration"]], row["layer"])
+                if metric == "accuracy":
+                    accuracy_cell(axes, cell, row)
+                elif row["cosine"] is not None:
+                    text = cosine_text(row["cosine"]) + spread_text(row["cosine_spread"], cosine_text)
+                    square = number_cell(axes, cell, row["cosine"], text, COSINE, scale)
+                    style.hint(square, reading(row, "cosine", 4))
+        colour_bar(figure, left, ACCURACY_SCALE, ACCURACY, "accuracy lost (share above chance)", "min")
+        note = ", log scale" if isinstance(scale, LogNorm) else ""
+        colour_bar(figure, right, scale, COSINE, f"1 − cos over the layer{note}", "neither")
+    handles: list[Any] = [
+        Line2D([], [], marker="o", linestyle="", markersize=3.5, markerfacecolor="none", color="black"),
+        Patch(facecolor="#dddddd", edgecolor="#888888", hatch="////"),
+    ]
+    style.legend_below(figure, handles, ["95 % interval includes 0", "undefined: base model at chance"], 2)
+    return figure
+
+
+def cosine_scale(values: list[float]) -> Normalize:
+    """One scale for all panels; logarithmic if the largest value is much larger than the median."""
+    if not values:
+        return Normalize(0, 1)
+    if max(values) > 6 * float(np.median(values)) and min(values) < max(values):
+        return LogNorm(min(values), max(values))
+    return Normalize(0, max(values))
+
+
+def cosine_text(value: float) -> str:
+    """Three decimals, since a cell has no room for more."""
+    return f"{value:.3f}" if value >= 0.0005 else "<.001"
+
+
+def spread_text(spread: float | None, written: Callable[[float], str]) -> str:
+    """A second line for the mean of replicates: the standard deviation between draws."""
+    return "" if spread is None else f"\n±{written(spread)}"
+
+
+def accuracy_cell(axes: Axes, cell: tuple[int, int], row: dict[str, Any]) -> None:
+    """One cell of the accuracy map: hatched if it is undefined, ringed if its interval includes 0."""
+    if row["accuracy"] is None:
+        if row["accuracy_reason"] is not None:
+            corner = (cell[0] - 0.5, cell[1] - 0.5)
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor="#dddddd", edgecolor="#888888", hatch="////", linewidth=0))
+        return
+    text = f"{row['accuracy']:.2f}".replace("-", "−")
+    text = "0.00" if text == "−0.00" else text
+    text += spread_text(row["accuracy_spread"], lambda spread: f"{spread:.2f}")
+    style.hint(number_cell(axes, cell, row["accuracy"], text, ACCURACY, ACCURACY_SCALE), reading(row, "accuracy", 3))
+    if row["accuracy_low"] is not None and row["accuracy_low"] <= 0 <= row["accuracy_high"]:
+        ink = text_colour(ACCURACY(ACCURACY_SCALE(row["accuracy"])))
+        axes.plot(
+            cell[0] + 0.40, cell[1] - 0.30, "o", markersize=2.8, markerfacecolor="none", color=ink, markeredgewidth=0.7
+        )
+
+
+def number_cell(
+    axes: Axes, cell: tuple[int, int], value: float, text: str, colours: Colormap, scale: Normalize
+) -> Rectangle:
+    """Fill a cell with the colour of `value` and write `text` on it."""
+    colour = colours(scale(value))
+    corner = (cell[0] - 0.5, cell[1] - 0.5)
+    square = Rectangle(corner, 1, 1, facecolor=colour, **CELL)
+    axes.add_patch(square)
+    size = 5 if "\n" in text else 6.5
+    centred = axes.text(*cell, text, ha="center", va="center_baseline", fontsize=size, color=text_colour(colour))
+    centred.set_in_layout(False)
+    return square
+
+
+def reading(row: dict[str, Any], metric: str, digits: int) -> str:
+    """What a cell says under the pointer."""
+    value, low, high = (f"{row[name] or 0:.{digits}f}" for name in (metric, f"{metric}_low", f"{metric}_high"))
+    reach = f" [{low}, {high}]" if row[f"{metric}_low"] is not None else ""
+    text = f"{row['calibration']}, layer {row['layer']}: {metric} {value}{reach}, n = {row[f'{metric}_samples']}"
+    return text.replace("-", "−")
+
+
+def text_colour(background: tuple[float, ...]) -> str:
+    """Black or white, whichever reads better on `background` (by luma)."""
+    luma = 0.299 * background[0] + 0.587 * background[1] + 0.114 * background[2]
+    return "black" if luma > 0.55 else "white"
+
+
+def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, label: str, extend: str) -> None:
+    bar = figure.colorbar(
+        ScalarMappable(scale, colours), ax=axes, location="top", shrink=0.9, aspect=30, pad=0.02, extend=extend
+    )
+    bar.set_label(label)
+    if isinstance(scale, LogNorm):
+        bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        bar.ax.xaxis.set_major_formatter("{x:g}")
+        bar.ax.xaxis.set_minor_locator(NullLocator())
+    bar.outline.set_linewidth(0.4)
+
+
+def caption(data: style.Rows) -> str:
+    """The caption: what the figure shows, and the number of samples."""
+    accuracy = style.counts([row["accuracy_samples"] for row in data])
+    cosine = style.counts([row["cosine_samples"] for row in data])
+    means = " Of replicates the mean and, below it, the standard deviation of a draw; rings then go by Student's t."
+    return (
+        "Relevance of each layer of the base model for each calibration. Left: what removing the layer costs, as a "
+        "share of the accuracy above chance (1 = all lost, 0 = nothing lost, negative = better without; calibration "
+        f"samples, {accuracy} per cell; a ring marks cells whose 95 % bootstrap interval includes 0). Right: how far "
+        f"the layer turns the residual stream ({cosine} per cell). Each side has one colour scale for all its panels; "
+        "the left one is the same in every report."
+    ) + (means if max(row["n_draws"] for row in data) > 1 else "")

@@ -1,0 +1,113 @@
+"""A smaller model's accuracy on its own task against its perplexity of general text, by selector and repair."""
+
+from typing import Any, Literal
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from lamina.report.figures import style
+
+TITLE = "The task against everything else"
+PLACE = 44
+TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
+ABOUT = (
+    "Accuracy on the calibrations' own tasks against perplexity of general text, one panel per size, one point per "
+    "pair of selector and repair, with 95 % intervals. Up and to the left is better; the line joins what nothing beats."
+)
+
+QUERIES = ("which_pairs_nothing_beats",)
+
+FAR = 30  # times the base model's perplexity: a ruin, whose place on the axis says no more
+
+
+def draw(data: style.Rows, theme: style.Theme) -> Figure:
+    """One panel per model and size; colours are selectors, markers are repairs, hollow markers mean no repair."""
+    sizes = list(dict.fromkeys((row["model"], row["removed"]) for row in data))
+    lines = theme.selectors
+    pairs = {(row["repair"], row["healing"]) for row in data}
+    repairs = sorted(pairs, key=lambda pair: (pair != ("none", "none"), pair[1] != "none", pair[0] != "none", pair))
+    figure, grid = style.panels(len(sizes), 3.6, 3.2, 3, sharey=True)
+    for place, (axes, (model, removed)) in enumerate(zip(grid, sizes, strict=True)):
+        panel(axes, [row for row in data if (row["model"], row["removed"]) == (model, removed)], lines, repairs)
+        axes.set_title(theme.title(model, f"{removed} removed"))
+        if place % 3 == 0:
+            axes.set_ylabel("own tasks (share correct)")
+    used = {row["selector"] for row in data}
+    # Replicates look alike, and the first one stands for them.
+    shown = list({id(lines[name]): name for name in reversed(lines) if name in used}.values())[::-1]
+    handles = [Line2D([], [], color=lines[name]["color"], linestyle=_bar(lines, name), linewidth=3) for name in shown]
+    handles += [Line2D([], [], linestyle="", markersize=6, **marker(place, "black")) for place in range(len(repairs))]
+    handles += [Line2D([], [], color=style.NEUTRAL, linewidth=0.9), Line2D([], [], color="#999999", linestyle="--")]
+    names = [" + ".join(name for name in pair if name != "none") or "no repair" for pair in repairs]
+    style.legend_below(figure, handles, [*shown, *names, "beaten by none", "base model"], 6)
+    return figure
+
+
+def marker(place: int, colour: str) -> dict[str, Any]:
+    """The marker of the repair with this number; the first, no repair, is hollow."""
+    return {
+        "marker": style.MARKERS[place % len(style.MARKERS)],
+        "markerfacecolor": colour if place else "white",
+        "markeredgecolor": colour,
+    }
+
+
+def panel(
+    axes: Axes, data: list[dict[str, Any]], lines: dict[str, dict[str, Any]], repairs: list[tuple[str, str]]
+) -> None:
+    """Points with both intervals, the base model's two numbers, and the frontier.
+
+    A point further out than FAR stands at the edge, with an arrow.
+    """
+    edge = FAR * data[0]["perplexity_base"]
+    for row in data:
+        colour, inside = lines[row["selector"]]["color"], row["perplexity"] < edge
+        drawn = axes.errorbar(
+            row["perplexity"] if inside else edge,
+            row["accuracy"],
+            style.reach(row["accuracy_stderr"]),
+            style.reach(row["perplexity_stderr"]) if inside else [[0], [0.25 * edge]],
+            xlolims=not inside,
+            color=colour,
+            markersize=5.5,
+            elinewidth=0.8,
+            alpha=0.9,
+            **marker(repairs.index((row["repair"], row["healing"])), colour),
+        )
+        for bars in drawn[2]:
+            bars.set_linestyle(_bar(lines, row["selector"]))
+        repair = " + ".join(part for part in (row["repair"], row["healing"]) if part != "none") or "no repair"
+        accuracy = style.interval(row["accuracy"], row["accuracy_stderr"])
+        perplexity = style.interval(row["perplexity"], row["perplexity_stderr"], 2)
+        text = f"{row['selector']}, {repair}: {accuracy}, perplexity {perplexity}, n = {row['n_samples']}"
+        style.hints(axes, [(min(row["perplexity"], edge), row["accuracy"], text)])
+    best = sorted((row["perplexity"], row["accuracy"]) for row in data if row["best"] and row["perplexity"] < edge)
+    axes.plot([x for x, _ in best], [y for _, y in best], color=style.NEUTRAL, linewidth=0.9, zorder=1)
+    base = data[0]
+    axes.axhline(base["accuracy_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.axvline(base["perplexity_base"], color="#999999", linewidth=0.8, linestyle="--", zorder=1)
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("perplexity of general text")
+
+
+def _bar(lines: dict[str, dict[str, Any]], selector: str) -> Literal["-", "--"]:
+    """Intervals of selectors are dashed where an earlier one has the colour."""
+    same = [name for name in lines if lines[name]["color"] == lines[selector]["color"]]
+    return "-" if lines[same[0]] is lines[selector] else "--"
+
+
+def caption(data: style.Rows) -> str:
+    """The caption: what the figure shows, and the number of samples."""
+    return (
+        "Every pair of selector and repair at each size: accuracy on the calibrations' own tasks against perplexity of "
+        f"general text, means over {style.counts([row['n_calibrations'] for row in data]).replace('n = ', '')} "
+        f"calibrations with 95 % intervals ({style.counts([row['n_samples'] for row in data])} test documents per "
+        "point). Up and to the left is better: the line joins the pairs that no other beats in both. Dashed: the base "
+        f"model; an arrow: beyond {FAR} times its perplexity. The intervals hold for these calibration samples; other "
+        "draws of them may choose other layers."
+    )

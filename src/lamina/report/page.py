@@ -1,0 +1,256 @@
+"""The report of a run: one HTML file that needs no other file. Every sentence in it is computed from the tables.
+
+All intervals are 95 % intervals, as in the figures: 1.96 standard errors on either side.
+"""
+
+import json
+import re
+from collections.abc import Container, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import jinja2
+from markupsafe import Markup
+
+from lamina.config.metrics import METRICS
+from lamina.evaluation.paired_tests import ratio_interval
+from lamina.registry import declared
+from lamina.relevance.statistics import Z95
+from lamina.report import explorer, recommendation, summary
+from lamina.tables.answers import answer, rows
+
+DISAGREEMENTS_SHOWN = 15
+NO_NAMES: Mapping[str, Mapping[str, str]] = {}
+CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
+
+# How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
+LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
+
+# The questions of `sql/queries` that each section answers: figures name their own.
+ASKED = {
+    "refused": ("which_plans_were_refused",),
+    "glance": ("which_layers_matter",),
+    "repairs": ("which_repair_when",),
+    "disagreements": ("where_metrics_disagree",),
+    "written": ("what_is_written",),
+    "times": ("where_the_time_went",),
+    "diagnoses": ("what_diagnoses_found",),
+}
+QUESTIONS = {
+    **ASKED,
+    "take": (recommendation.QUESTION,),
+    "explore": (explorer.QUESTION,),
+    "summary": summary.QUESTIONS,
+}
+
+
+def render(
+    connection: duckdb.DuckDBPyConnection,
+    figures: Path,
+    template: Path,
+    facts: Mapping[str, Any],
+    keep: float = 0.95,
+    general_text: float | None = None,
+    names: Mapping[str, Mapping[str, str]] = NO_NAMES,
+    counted_from: str = "zero",
+) -> str:
+    """The report as HTML.
+
+    Parameters
+    ----------
+    connection: views of the run's tables (`lamina.report.database.connect`)
+    figures: folder of the figures as `{name}.svg`
+    facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
+    keep, general_text: what a model must keep to be recommended (`lamina.report.recommendation`)
+    names: the meanings of names of the configuration, by section (`lamina.config.glossary`)
+    counted_from: where the share `keep` starts, at zero or at chance
+    """
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template.parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        share=share, measured=measured, percent=percent, timed=timed, apart=apart, decimal=decimal
+    )
+    page = environment.get_template(template.name)
+    asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
+    variants = explorer.variants(connection)
+    drawn = explorer.points(variants)
+    specifications = explorer.specifications(drawn, keep)
+    take = recommendation.recommendations(connection, keep, general_text, counted_from)
+    drawn_figures, looks = drawings(figures)
+    scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
+    return page.render(
+        models=rows(connection, "FROM models ORDER BY model"),
+        calibrations=rows(connection, "FROM calibrations ORDER BY model, calibration"),
+        questions=QUESTIONS,
+        summary=summary.summary(connection, take),
+        keep=keep,
+        general_text=general_text,
+        counted_from=counted_from,
+        take=take,
+        names={
+            **names,
+            "metrics": metrics(scored),
+        },
+        refused=asked["refused"][0],
+        glance=glance(asked["glance"][0]),
+        written=asked["written"][0],
+        repairs=asked["repairs"][0],
+        figures=drawn_figures,
+        looks=looks,
+        disagreements=asked["disagreements"][0][:DISAGREEMENTS_SHOWN],
+        variants=variants,
+        choices={key: list(dict.fromkeys(row[key] for row in drawn if row["removed"])) for key in CHOICES},
+        stills={
+            name: [Markup(explorer.still(each, drawn, model)) for model in dict.fromkeys(row["model"] for row in drawn)]
+            for name, each in specifications.items()
+        },
+        explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
+        scripts=Markup(explorer.scripts()) if specifications else "",
+        diagnoses=asked["diagnoses"][0],
+        times=asked["times"][0],
+        facts=flatten(facts),
+    )
+
+
+def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
+    """The figures that have data, in the order of the page, as SVG and caption; and the style rules for them."""
+    titles, places, questions = (declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES"))
+    shown: list[dict[str, Any]] = []
+    looks: dict[str, str] = {}
+    for number, name in enumerate(sorted(places, key=places.__getitem__)):
+        path = folder / f"{name}.svg"
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
+            drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
+            figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
+            shown.append(figure | {"questions": questions[name]})
+    return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
+
+
+def as_json(value: Any) -> str:
+    """JSON in which no text can end the script element around it."""
+    return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def inline(svg: str, prefix: str, title: str, looks: dict[str, str]) -> Markup:
+    """An SVG file as an element of the page, without prologue, addresses and useless groups. Only ids in use stay; they
+    begin with the prefix. `looks` has the names of the page's classes by style; new styles are added to it."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", body, flags=re.DOTALL)
+    body = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", body).replace("xlink:href", "href")
+    pointed_at = list(dict.fromkeys(re.findall(r'(?:href="#|url\(#)([^")]+)', body)))
+    own = {identity: f"{prefix}-{number}" for number, identity in enumerate(pointed_at)}
+    body = re.sub(r'\s+id="([^"]*)"', lambda m: f' id="{own[m[1]]}"' if m[1] in own else "", body)
+    body = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m[1] + own[m[2]], body)
+
+    # A mark has its lines from the shape that all of its kind use.
+    shapes = set(re.findall(r'<path id="([^"]+)" d="[^"]*" style="stroke', body))
+    again = re.compile(r'(<use href="#([^"]+)"[^>]* style="(?:fill: #\w{6})?)(?:; )?stroke[^"]*"')
+    body = again.sub(lambda m: f'{m[1]}"' if m[2] in shapes else m[0], body)
+
+    def look(style: re.Match[str]) -> str:
+        name = style[2] and f' class="{looks.setdefault(style[2], f"l{len(looks)}")}"'
+        return (f' fill="{style[1]}"' if style[1] else "") + name
+
+    head, rest = LOOK.sub(look, body).split(">", 1)
+    width = re.search(r'width="([\d.]+)pt"', head)
+    pixels = round(float(width.group(1)) * 4 / 3) if width else 900
+    head = re.sub(r'\s(width|height)="[^"]*"', "", head)
+    style = f'style="--width:{pixels}px"'
+    return Markup(f'{head} role="img" aria-label="{title}" {style}>{ungrouped(rest)}')
+
+
+def ungrouped(svg: str) -> str:
+    """The SVG without groups that have no attributes and no title: half of the elements that matplotlib writes."""
+    open_groups: list[bool] = []  # whether each stays
+
+    def tag(element: re.Match[str]) -> str:
+        if element[0].startswith("</g"):
+            return element[0] if open_groups.pop() else ""
+        open_groups.append(element[1] != "" or element[2] is not None)
+        return element[0] if open_groups[-1] else ""
+
+    svg = re.sub(r"<g([^>]*)>(<title>)?|</g>", tag, re.sub(r">\s+<", "><", svg))
+    return svg.replace("<defs></defs>", "")
+
+
+def metrics(measured: Container[str]) -> dict[str, str]:
+    """One sentence on each relevance metric that was measured."""
+    return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
+
+
+def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
+    table = []
+    for model, calibration in dict.fromkeys((row["model"], row["calibration"]) for row in layers):
+        mine = [row for row in layers if (row["model"], row["calibration"]) == (model, calibration)]
+        known = [row for row in mine if row["relevance"] is not None]
+        table.append(
+            {
+                "model": model,
+                "calibration": calibration,
+                "free": [row["layer"] for row in reversed(known) if row["verdict"] != "matters"],
+                "better_without": [row["layer"] for row in known if row["verdict"] == "better without"],
+                "top": [row for row in known if row["verdict"] == "matters"][:3],
+                "n_layers": len(mine),
+                "n_samples": max((row["n_samples"] or 0 for row in mine), default=0),
+                "reason": next((row["reason"] for row in mine if row["relevance"] is None), None),
+            }
+        )
+    return table
+
+
+def flatten(facts: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested facts as (name, value) rows; names of inner facts carry the outer name."""
+    flat: list[tuple[str, str]] = []
+    for name, value in facts.items():
+        label = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            flat += flatten(value, f"{label} · ")
+        else:
+            flat.append((label, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)))
+    return flat
+
+
+def decimal(value: float | None, digits: int = 3) -> str:
+    """A number for a table cell; a dash if there is none."""
+    return "–" if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+def measured(value: float | None, stderr: float | None, digits: int = 3) -> str:
+    """A measured number with its 95 % interval."""
+    if value is None or stderr is None:
+        return decimal(value, digits)
+    return f"{decimal(value, digits)} ± {Z95 * stderr:.{digits}f}"
+
+
+def percent(value: float | None, stderr: float | None) -> str:
+    """A share in percent with its 95 % interval."""
+    return "–" if value is None else measured(100 * value, None if stderr is None else 100 * stderr, 1)
+
+
+def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str:
+    """A ratio of times in percent with its 95 % interval, which is not symmetric."""
+    if ratio is None or stderr is None or repeats is None or repeats < 2:
+        return "–" if ratio is None else f"{100 * ratio:.1f}"
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+
+
+def apart(ratio: float, stderr: float | None, repeats: int | None) -> bool:
+    """Whether the 95 % interval of a ratio of times leaves out 1."""
+    if stderr is None or repeats is None or repeats < 2:
+        return False
+    low, high = ratio_interval(ratio, stderr, int(repeats))
+    return not low <= 1 <= high
+
+
+def share(value: float | None) -> str:
+    """A share in percent without an interval: a count, not a measurement."""
+    return "–" if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,42 @@
+"""The SQL of lamina by name: the files of the views, and the questions of `sql/queries` that a report answers.
+
+A question begins with what it asks. A line `-- Empty …` in it says when it has no answer.
+"""
+
+import re
+from pathlib import Path
+
+from lamina.study import paths
+
+_READ = re.compile(r"^\.read (\S+)$", re.MULTILINE)  # as the shell of DuckDB has it
+
+
+def views(file: str | Path = paths.VIEWS) -> list[str]:
+    """The views file and those that it reads, in their order."""
+    return [str(file), *map(str, _parts(Path(file)).values())]
+
+
+def views_text(file: str | Path = paths.VIEWS) -> str:
+    """All statements of the views file, with the statements of other files in the places where it reads them."""
+    parts = {name: part.read_text(encoding="utf-8") for name, part in _parts(Path(file)).items()}
+    return _READ.sub(lambda line: parts[line[1]], Path(file).read_text(encoding="utf-8"))
+
+
+def _parts(file: Path) -> dict[str, Path]:
+    """The files that the views file reads, by their paths from the project's folder, as it writes them."""
+    return {name: file.parents[1] / name for name in _READ.findall(file.read_text(encoding="utf-8"))}
+
+
+def query(name: str) -> str:
+    """The file of a question."""
+    return paths.own(f"sql/queries/{name}.sql")
+
+
+def query_text(name: str) -> str:
+    """The SQL of a question."""
+    return Path(query(name)).read_text(encoding="utf-8")
+
+
+def why_empty(text: str) -> str:
+    """The line `-- Empty …` of a question, which says when it has no answer."""
+    return next((line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), "")

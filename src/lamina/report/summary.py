@@ -1,0 +1,259 @@
+"""The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from statistics import fmean, median
+from typing import Any
+
+import duckdb
+
+from lamina.relevance.power import ENOUGH, samples_for
+from lamina.relevance.statistics import Z95
+from lamina.tables.answers import answer
+
+QUESTIONS = (
+    "which_layers_matter",
+    "how_metrics_agree",
+    "how_sure_rankings_are",
+    "how_often_each_selector_wins",
+    "what_repair_gave_back",
+    "what_is_left_of_choosing_and_writing",
+    "what_each_layer_is_worth",
+    "how_far_variants_vary_between_draws",
+    "where_outputs_were_not_finite",
+    "what_calibrations_share_with_tests",
+)
+Rows = Sequence[Mapping[str, Any]]
+
+
+def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The results in a few plain sentences; poor numbers are reported like good ones."""
+    repaired = [row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None]
+    return [
+        sentence
+        for sentence in (
+            *free_layers(connection),
+            *agreement(connection),
+            *power(connection),
+            *contests(connection, take),
+            *repairs([row for row in repaired if row["own"]]),
+            *text_repairs([row for row in repaired if not row["own"]]),
+            *written(connection),
+            *replicates(connection),
+            not_finite(connection),
+            *shared_documents(connection),
+        )
+        if sentence
+    ]
+
+
+def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
+    known = [row for row in answer(connection, "which_layers_matter") if row["relevance"] is not None]
+    counts = [
+        {
+            "model": model,
+            "calibration": calibration,
+            "n_layers": len(layers),
+            "free": sum(row["ci_low"] is not None and row["ci_low"] <= 0 for row in layers),
+            "n_samples": max(row["n_samples"] for row in layers),
+        }
+        for (model, calibration), layers in _grouped(known, "model", "calibration").items()
+    ]
+    sentences = []
+    for (model,), mine in _grouped(counts, "model").items():
+        least, most = min(mine, key=lambda row: row["free"]), max(mine, key=lambda row: row["free"])
+        spread = (
+            f"{most['free']} of {most['n_layers']} layers on {most['calibration']}"
+            if len(mine) == 1
+            else f"from {least['free']} of {least['n_layers']} layers on {least['calibration']} "
+            f"to {most['free']} on {most['calibration']}"
+        )
+        sentences.append(
+            f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
+        )
+    return sentences
+
+
+def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How each metric orders the layers of each model, compared with accuracy."""
+    found = answer(connection, "how_metrics_agree")
+    known = [row for row in found if row["component"] == "layer" and row["spearman"] is not None]
+    sentences = []
+    for (model,), mine in _grouped(known, "model").items():
+        told = (f"{r['metric']} {r['spearman']:.2f} [{r['ci_low']:.2f}, {r['ci_high']:.2f}]" for r in mine)
+        sentences.append(
+            f"{model}: rank correlation with what single removals cost in accuracy, over the layers and at most "
+            f"{max(row['n_calibrations'] for row in mine)} calibrations: {'; '.join(told)}.".replace("-", "−")
+        )
+    return sentences
+
+
+def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """On how many calibrations accuracy ranks layers surely, and how many samples the least sure one would need."""
+    reliabilities = answer(connection, "how_sure_rankings_are", wanted=ENOUGH)
+    sentences = []
+    for model in dict.fromkeys(row["model"] for row in reliabilities):
+        mine = [row for row in reliabilities if row["model"] == model]
+        least = mine[0]
+        sure = sum(row["value"] >= ENOUGH for row in mine)
+        sentence = (
+            f"{model}: a ranking of layers by accuracy is sure (it would agree by {ENOUGH:.2f} or more with one from "
+            f"other samples) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
+            f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
+        )
+        if least["value"] < ENOUGH:
+            needed = samples_for(ENOUGH, least["value"], least["n_samples"])
+            sentence += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
+        if least["other"] and least["other"][1] > least["value"]:
+            sentence += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
+        sentences.append(f"{sentence}.")
+    return sentences
+
+
+def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each recommended recipe's selector against the others with the same repair, and selector accuracy (or the first
+    one) against the others without repair; over own tasks and sizes."""
+    recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
+    asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
+    contests = answer(connection, "how_often_each_selector_wins")
+    asked |= dict.fromkeys((row["selector"], "none", "none") for row in contests[:1])
+    return [sentence for champion in asked for sentence in contest(contests, *champion)]
+
+
+def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, healing: str) -> list[str]:
+    """A selector against every other one with the same repair; empty if it was not compared."""
+    outcomes = [
+        f"{row['other']} {row['won']} / {row['lost']} / {row['n'] - row['won'] - row['lost']}"
+        + ("" if row["points"] is None else f" (on average {row['points']:+.1f} points of accuracy)")
+        for row in contests
+        if (row["selector"], row["repair"], row["healing"]) == (champion, repair, healing)
+    ]
+    if not outcomes:
+        return []
+    ways = " then ".join(part for part in (repair, healing) if part != "none")
+    how = f"With repair {ways}" if ways else "Without repair"
+    return [
+        f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
+        "undecided at 5 %, by paired tests corrected for their number: "
+        f"{'; '.join(outcomes)}.".replace("-", "−")
+    ]
+
+
+def repairs(changes: Rows) -> list[str]:
+    """How often each kind of repair helped and hurt on the calibrations' own tasks."""
+    sentences = []
+    for ways, mine in _by_repair(changes):
+        better, worse = _told_apart(mine)
+        points = [row for row in mine if row["metric"] != "perplexity"]
+        mean = ""
+        if points:
+            gain, loss = (100 * fmean(row[kind] for row in points) for kind in ("gain", "loss"))
+            mean = f" Mean change {gain:+.1f} points of accuracy, where pruning had cost {loss:.1f}."
+        sentences.append(
+            f"Repair by {ways} helped in {better} of {len(mine)} variants, hurt in {worse}; the rest is undecided at "
+            f"95 %.{mean}".replace("-", "−")
+        )
+    return sentences
+
+
+def text_repairs(changes: Rows) -> list[str]:
+    """The effect of a repair, fitted on one task, on texts that are not the calibration's own."""
+    sentences = []
+    for (task,), tested in sorted(_grouped(changes, "task").items()):
+        for ways, mine in _by_repair(tested):
+            better, worse = _told_apart(mine)
+            sentences.append(
+                f"On {task}, documents that no repair was fitted on, {ways} helped in {better} of {len(mine)} "
+                f"variants and hurt in {worse}: median perplexity {median(row['pruned_value'] for row in mine):.1f} "
+                f"after pruning, {median(row['value'] for row in mine):.1f} repaired, "
+                f"{max(row['value'] for row in mine):.1f} at worst (base {mine[0]['base_value']:.2f})."
+            )
+    return sentences
+
+
+def _by_repair(changes: Rows) -> list[tuple[str, Rows]]:
+    """The rows of each repair under its name: repairs first, then healings, then both."""
+    groups = _grouped(changes, "repair", "healing")
+    order = sorted(groups, key=lambda way: (way[1] != "none", way[0] != "none", way))
+    return [(" then ".join(part for part in way if part != "none"), groups[way]) for way in order]
+
+
+def _told_apart(changes: Rows) -> tuple[int, int]:
+    """How many gains lie above 0 with all their 95 % interval, and how many below."""
+    reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
+    return sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
+
+
+def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
+    """The rows by their values of some columns, in the order of the first row of each."""
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
+
+
+def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many right choices are left, and how many right answers to the same questions if the model writes them."""
+    shares = [
+        f"{ways or 'without repair'} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
+        f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
+        for ways, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
+    ]
+    if not shares:
+        return []
+    return [
+        "Left on average of the base model's right choices, and of its right answers to the same questions where it "
+        f"writes them itself: {'; '.join(shares)}."
+    ]
+
+
+def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How much the relevance of layers and the scores of variants depend on the samples, or the seed, that were
+    drawn.
+    """
+    worth = answer(connection, "what_each_layer_is_worth")
+    drawn = [row for row in worth if row["component"] == "layer" and row["accuracy_spread"] is not None]
+    kept = answer(connection, "how_far_variants_vary_between_draws")
+    sentences = []
+    for (model, calibration), layers in sorted(_grouped(drawn, "model", "calibration").items()):
+        widest = max(layers, key=lambda row: row["accuracy_spread"])
+        sentences.append(
+            f"{calibration}, drawn {max(row['n_draws'] for row in layers)} times: the accuracy relevance of a layer of "
+            f"{model} has a standard deviation of {median(row['accuracy_spread'] for row in layers):.3f} from draw to "
+            f"draw in the median of {len(layers)} layers, and of {widest['accuracy_spread']:.3f} at most (layer "
+            f"{widest['layer']})."
+        )
+    return sentences + [
+        f"{row['selector']} on {row['calibration']}, drawn {row['n_draws']} times: what variants of {row['model']} "
+        f"keep of their own task differs from draw to draw by a standard deviation of {row['spread']:.1f} points in "
+        f"the median of {row['n']} variants, and of {row['most']:.1f} at most."
+        for row in kept
+    ]
+
+
+def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
+    """Where a removal gave numbers that are not finite: they count as wrong, and readers must know this."""
+    units = answer(connection, "where_outputs_were_not_finite")
+    if not units:
+        return ""
+    named = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5])
+    more = f" and {len(units) - 5} more" if len(units) > 5 else ""
+    return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
+
+
+def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many documents of calibrations share passages with test documents. Equal documents were refused before."""
+    pairs = answer(connection, "what_calibrations_share_with_tests")
+    if not pairs:
+        return []
+    shared = "; ".join(
+        f"{pair['sharing']} of the {pair['documents']} documents of {pair['calibration']} with the {pair['tested']} of "
+        f"{pair['task']} ({pair['near']} near duplicates)"
+        for pair in pairs
+        if pair["sharing"]
+    )
+    return [
+        f"Passages of 13 words that calibrations share with test documents, in {len(pairs)} pairs of them: "
+        f"{shared or 'nothing is shared'}."
+    ]

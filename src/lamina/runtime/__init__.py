@@ -1,0 +1,1 @@
+"""How jobs run: fingerprints of code, devices, failures, progress."""

@@ -1,0 +1,54 @@
+"""Hashes of data files that lamina did not make: a measurement depends on the content of a file, not on its time.
+
+The driver hashes them at each start and tells the hashes to the jobs that read them, so that another content makes
+these jobs stale. A job refuses a file whose hash is not the one it was told, before and after it has read it.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+
+from lamina.errors import LaminaError, at_end
+
+
+def digests(files: Iterable[str]) -> dict[str, str]:
+    """The first half of the SHA-256 of each file that exists, by its name."""
+    return {name: _digest(str(Path(name).resolve()), _stamp(name)) for name in files if Path(name).is_file()}
+
+
+def check(told: Mapping[str, str]) -> None:
+    """Refuse files that are not those that a job was told of, now and when its work is done.
+
+    Raises
+    ------
+    LaminaError
+        If a file is another one. The message names the file and what to do.
+    """
+    for name, digest in told.items():
+        if digests([name]).get(name) != digest:
+            raise _changed(name, "is not what it was when the run began: it was changed meanwhile")
+    before = {name: _stamp(name) for name in told}
+
+    def after() -> None:
+        for name, stamp in before.items():
+            if not Path(name).is_file() or _stamp(name) != stamp:
+                raise _changed(name, "was changed while it was being read")
+
+    at_end(after)
+
+
+def _changed(name: str, reason: str) -> LaminaError:
+    return LaminaError(f"{name} {reason}. Start again: what was made from it is made anew.")
+
+
+def _stamp(name: str) -> tuple[int, ...]:
+    """Which file it is, its size and its times; the time of a change cannot be set back."""
+    stat = Path(name).stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
+@lru_cache(maxsize=4096)
+def _digest(path: str, stamp: tuple[int, ...]) -> str:
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]

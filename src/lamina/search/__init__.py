@@ -1,1 +1,0 @@
-"""Budgets and strategies: they decide from measurements which units are removed."""

@@ -1,0 +1,1 @@
+"""Which units to remove: an evaluator, budgets and plans."""

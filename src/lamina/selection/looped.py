@@ -1,0 +1,169 @@
+"""Selection with the repair in the loop: candidates are measured as they would be once repaired.
+
+A layer that seems necessary may be easy to repair. So every run of layers that a candidate lacks gets its best patch
+while the candidate is scored. The patches map streams of the unpruned model, so one pass of that model serves the runs
+of all candidates.
+
+A patch has C² parameters and remembers a small calibration. So the documents are drawn into two folds, and each fold is
+scored under patches that were fitted on the other one, ridge and all: nothing about a patch was chosen on a document
+that scores it, also if another calibration has that document at another length. The patches of a finished plan are
+fitted on all samples, by `fit_patch` as ever.
+
+Memory: each boundary needs one operator per fold, C² float32 numbers. They stay on the device if all together take at
+most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetches those that it applies. Moments take
+4 C² float64 numbers per boundary while it is fitted; boundaries are taken in groups that stay below the 8 GiB of
+`lamina.engine.moments.collect`, each group costing one more base pass. At C = 4096 with 32 candidates:
+2 · 32 · 64 MiB = 4 GiB of operators, and two groups of 16 boundaries with 512 MiB of moments each. More blocks of a
+sweep divide both.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lamina.data.splitting import parts
+from lamina.engine.candidates import Candidate, Observation
+from lamina.engine.scores import Name, Scores
+from lamina.engine.session import Session
+from lamina.engine.sources import Source
+from lamina.errors import LaminaError
+from lamina.models.boundary import Boundary, Patch
+from lamina.models.structure import layers_of, text_config
+from lamina.models.surgery import removed_layers, runs
+from lamina.repair import protocol
+
+ON_DEVICE = 8 << 30
+
+
+def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
+    """The fold of every sequence of every source, 0 or 1: a half of each source, drawn by document over all sources.
+
+    Raises
+    ------
+    LaminaError
+        If a source has fewer than four documents, because each half holds some out to choose a ridge.
+    """
+    purpose = (
+        "selection with a repair in the loop (`repair` of a selector) fits on one half of the documents and scores "
+        "the other"
+    )
+    return parts(sources, lambda count: (count - count // 2, count // 2), seed, 4, purpose)
+
+
+@dataclass(frozen=True)
+class Repairs:
+    """The patches of all runs, by fold.
+
+    Attributes
+    ----------
+    fold : of each sample of the calibration.
+    patches : for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
+        run share the patch object, so that they share their stream.
+    depth : L.
+    """
+
+    fold: Sequence[int]
+    patches: Sequence[Mapping[Boundary, Patch]]
+    depth: int
+
+    def repaired(self, candidate: Candidate, fold: int) -> Candidate:
+        """A candidate with the patches that score it on a fold."""
+        runs = boundaries([candidate], self.depth)
+        return replace(candidate, patches={boundary: self.patches[fold][boundary] for boundary in runs})
+
+
+def boundaries(candidates: Iterable[Candidate], depth: int) -> list[Boundary]:
+    """The boundaries of all runs of layers that candidates lack."""
+    return sorted({run for one in candidates for run in runs(removed_layers(sorted(one.removed)), depth)})
+
+
+def fitted(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    candidates: Iterable[Candidate],
+    options: Any,
+    seed: int,
+    scored: int = 0,
+) -> Repairs:
+    """Patches for every run of the candidates, fitted on each fold.
+
+    Parameters
+    ----------
+    model
+        The unpruned base model, not yet wrapped.
+    sources
+        The samples that the repair is fitted on. Sources of weight 0 only get folds.
+    options
+        An instance of the method's class in `lamina.config.repairs`.
+    seed
+        Draws the folds, and the documents that the method holds out of each fold.
+    scored
+        Number of the source whose samples will be scored.
+
+    Raises
+    ------
+    LaminaError
+        If there are too few documents for two folds, or the method is not a linear map of the stream.
+    """
+    depth, method = len(layers_of(model)), protocol.method(options.method)
+    drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
+    channels = int(text_config(model).hidden_size)
+    place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
+
+    def patches(judged: int) -> Iterator[tuple[Boundary, Patch]]:
+        others = [
+            replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != judged])
+            for source, fold in zip(sources, drawn, strict=True)
+            if source.weight
+        ]
+        for boundary, statistics in method.collect(model, others, wanted, options, seed):
+            patch = method.as_patch(method.fit(statistics, options).tensors)
+            if patch is None:
+                raise LaminaError(
+                    f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place "
+                    "while candidates are scored. Give the selector a repair of method ghost, or none."
+                )
+            to = (place, torch.float32)
+            yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
+
+    return Repairs(drawn[scored], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
+
+
+class Looped:
+    """A session that repairs the candidates that it measures. It is used in the place of a `Session`; budgets do not
+    see the folds.
+    """
+
+    def __init__(self, session: Session, repairs: Repairs) -> None:
+        self.session, self.repairs = session, repairs
+
+    @property
+    def scores(self) -> Scores:
+        """The scores measured so far."""
+        return self.session.scores
+
+    def measure(
+        self,
+        numbers: Iterable[int],
+        wanted: Mapping[Name, Candidate],
+        observed: Mapping[Name, Observation] | None = None,
+    ) -> None:
+        """Does the same as `Session.measure`, but repairs every candidate by patches fitted on the other fold."""
+        numbers, repaired = list(numbers), self.repairs.repaired
+        for fold in (0, 1):
+            here = [number for number in numbers if self.repairs.fold[number] == fold]
+            if not here:
+                continue
+            seen = {
+                name: replace(
+                    look,
+                    model=repaired(look.model, fold),
+                    before=look.before and repaired(look.before, fold),
+                    after=repaired(look.after, fold),
+                )
+                for name, look in (observed or {}).items()
+            }
+            self.session.measure(here, {name: repaired(one, fold) for name, one in wanted.items()}, seen)

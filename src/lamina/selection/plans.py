@@ -1,0 +1,91 @@
+"""The request that every strategy gets, the plan that it returns, and the plan as JSON."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The units that a selector removes at one size, in order of removal, base numbering.
+
+    `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
+    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `donors` says which. A refused
+    plan has no units; `refused` says why, and what to do.
+    """
+
+    model: str
+    calibration: str
+    selector: str
+    removed: int
+    metric: str | None
+    strategy: str
+    kind: str
+    units: list[str] = field(default_factory=list)
+    scores: list[float | None] = field(default_factory=list)
+    accuracy_before: list[float | None] = field(default_factory=list)
+    accuracy_after: list[float | None] = field(default_factory=list)
+    refused: str | None = None
+    donors: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The evidence about the current model when a strategy decides.
+
+    `ranked` lists the present units with their scores, least relevant first. `current_accuracy` and `accuracies` are
+    accuracies on the calibration, before and after each unit's removal. `angles[start, span]` is the angular distance
+    between boundaries of the base model.
+    """
+
+    ranked: Sequence[tuple[str, float | None]] = ()
+    current_accuracy: float | None = None
+    accuracies: dict[str, float] = field(default_factory=dict)
+    angles: dict[tuple[int, int], float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One size of one selector: `removed` units of `kind` outside the `protected` layers, of a model of `n_layers`."""
+
+    removed: int
+    kind: str
+    n_layers: int
+    protected: frozenset[int]
+    seed: int
+
+    def name(self, layer: int) -> str:
+        """The unit of this kind in a layer."""
+        return str(layer) if self.kind == "layer" else f"{layer}.{self.kind}"
+
+    def may_go(self, unit: str) -> bool:
+        """Whether the unit's layer is not protected."""
+        return int(unit.split(".")[0]) not in self.protected
+
+
+def protected_layers(protect: Sequence[int], n_layers: int) -> frozenset[int]:
+    """Layers that stay; negative numbers count from the end."""
+    return frozenset(layer % n_layers for layer in protect)
+
+
+def write(path: str | Path, plan: Plan) -> None:
+    """Write a plan as JSON."""
+    store.write_json(path, asdict(plan))
+
+
+def read(path: str | Path) -> Plan:
+    """Read a plan that `write` wrote.
+
+    Raises
+    ------
+    LaminaError
+        If the file is damaged.
+    """
+    written = seal.read_json(path)
+    if stray := {field.name for field in fields(Plan)} ^ written.keys():
+        raise seal.damaged(path, f"a plan has no '{min(stray)}', or lacks it")
+    return Plan(**written)

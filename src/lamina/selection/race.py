@@ -1,0 +1,146 @@
+"""Budget `race`: a least relevant unit within `tolerance` of the true one, with `confidence`, from fewer samples.
+
+Samples come in a seeded random order. All units in the race see the same samples, so their losses are compared in
+pairs. A unit leaves once a sequential test is sure that it is not better than the current leader by more than the
+tolerance. The test (`betting`) is valid at any time, so the race may stop as soon as the test is sure.
+
+How often is the answer wrong? Let b be the true minimum on the calibration. The chosen unit can be worse than b by more
+than the tolerance only if such a unit wrongly beat b, and b meets at most U - 1 others. Each test therefore gets the
+error α = (1 - confidence) / (k (k + 1) (U - 1)) at step k of a plan, and the errors of all steps of a plan of any
+length add up to at most 1 - confidence.
+
+No test is needed if the leader's mean loss is within the tolerance: losses are never below 0, so no unit can be better
+by more. If the leader has lost so little until now, it is measured alone on all samples to check this.
+
+The order stays random. Hard samples first, as in `exact`, would give no estimate of means. If hard samples were drawn
+more often, the few easy ones would get so much weight that a test needs more samples, not fewer (benchmarks/README.md).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.engine.candidates import Candidate
+from lamina.selection.betting import log_evidence
+from lamina.selection.evaluator import Evaluator
+
+# With fewer samples even a removal that ruins everything is not yet sure to have lost.
+FIRST, GROWTH = 24, 5
+# Samples at once of a leader that is measured alone.
+PART = 64
+
+
+def evidence_needed(confidence: float, step: int, others: int) -> float:
+    """Logarithm of the evidence that one test needs, as derived above. `step` counts from 1."""
+    return float(-np.log((1 - confidence) / (step * (step + 1) * max(1, others))))
+
+
+def _harmless(evaluator: Evaluator, leader: Candidate, numbers: np.ndarray, most: float) -> bool:
+    """Whether the leader loses at most `most` on all samples; the measurement stops once it loses more."""
+    lost = 0.0
+    for start in range(0, len(numbers), PART):
+        lost += float(evaluator.losses([leader], numbers[start : start + PART]).sum())
+        if lost > most:
+            return False
+    return True
+
+
+class Ledger:
+    """Losses of candidates that see the samples in the same random order, each of them as many as it needs.
+
+    `values[candidate]` has shape (samples,), NaN where it has not been measured. `seen[candidate]` counts its samples:
+    it has seen the first so many of `order`.
+    """
+
+    def __init__(
+        self, evaluator: Evaluator, candidates: Sequence[Candidate], seed: int, first: int, growth: int
+    ) -> None:
+        """Between two comparisons there are `first` samples, later a share 1 / `growth` of the samples seen."""
+        self.evaluator, self.count = evaluator, evaluator.count
+        self.order = np.random.default_rng(seed).permutation(self.count)
+        self.values = {candidate: np.full(self.count, np.nan) for candidate in candidates}
+        self.seen = dict.fromkeys(candidates, 0)
+        self._place = {candidate: number for number, candidate in enumerate(candidates)}
+        self._first, self._growth = first, growth
+
+    def advance(self, candidates: Sequence[Candidate], limit: int) -> int:
+        """Measure the candidates that have seen the fewest samples, up to the next look, the next candidate's place or
+        `limit`. Returns how many samples they have seen then.
+
+        Candidates at the same place share a pass.
+        """
+        start = min(self.seen[candidate] for candidate in candidates)
+        group = [candidate for candidate in candidates if self.seen[candidate] == start]
+        ahead = [self.seen[candidate] for candidate in candidates if self.seen[candidate] > start]
+        end = min([start + max(self._first, start // self._growth), limit, *ahead])
+        numbers = self.order[start:end]
+        for candidate, losses in zip(group, self.evaluator.losses(group, numbers), strict=True):
+            self.values[candidate][numbers] = losses
+        self.seen |= dict.fromkeys(group, end)
+        return end
+
+    def mean(self, candidate: Candidate) -> float:
+        """Mean over the samples that the candidate saw."""
+        return float(np.nanmean(self.values[candidate]))
+
+    def best(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The candidate with the smallest mean loss; the last of equal ones, because it lacks the deepest unit."""
+        return min(candidates, key=lambda candidate: (self.mean(candidate), -self._place[candidate]))
+
+
+def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str, Any], chance: float) -> Candidate:
+    """Measure until one of `candidates` has beaten all others, and return it.
+
+    It need not have the smallest mean loss: a beaten candidate may have been lucky on fewer samples.
+
+    Parameters
+    ----------
+    evaluator
+        Its loss must have a bound.
+    budget
+        `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of the samples for accuracy), and `step`,
+        the place of this removal in its plan, from 1.
+    chance
+        Not used here; part of the interface that budgets share.
+    """
+    largest = evaluator.loss.largest
+    assert largest is not None
+    ledger = Ledger(evaluator, candidates, budget["seed"], FIRST, GROWTH)
+    count, seen = ledger.count, ledger.seen
+    needed = evidence_needed(budget["confidence"], budget["step"], len(candidates) - 1)
+
+    def beaten(candidate: Candidate, leader: Candidate) -> bool:
+        """Whether `leader` is surely at most the tolerance worse than `candidate`, on the samples that both saw."""
+        both = ledger.order[: min(seen[candidate], seen[leader])]
+        # What is not a number is as bad as can be.
+        its, leaders = (np.minimum(ledger.values[one][both], largest) for one in (candidate, leader))
+        return log_evidence(its - leaders, count, -largest, largest, -budget["tolerance"]) >= needed
+
+    active, at, tried = list(candidates), 0, False
+    leader: Candidate | None = None
+    while True:
+        if at < count:
+            at = ledger.advance(active, count)
+        # A leader that is nearly the best stays leader: whom it sent off need not be compared again.
+        first = ledger.best(active)
+        lead = budget["tolerance"] / 2
+        if leader is None or leader not in active or ledger.mean(first) < ledger.mean(leader) - lead or at == count:
+            leader = first
+        if not tried and ledger.mean(leader) <= budget["tolerance"]:
+            tried = True
+            if _harmless(evaluator, leader, ledger.order, budget["tolerance"] * count):
+                return leader
+        active = [one for one in active if one == leader or (at < count and not beaten(one, leader))]
+        if len(active) > 1:
+            continue
+        # The last leader must have beaten every rival itself. A rival that it has not beaten comes back and catches up.
+        leader = ledger.best([one for one in candidates if seen[one] == at])
+        while back := [one for one in candidates if seen[one] < at and not beaten(one, leader)]:
+            ledger.advance(back, at)
+        there = [one for one in candidates if seen[one] == at]
+        if at == count:
+            return ledger.best(there)
+        active = [one for one in there if one == leader or not beaten(one, leader)]
+        if len(active) == 1:
+            return leader

@@ -1,0 +1,12 @@
+"""The deepest layers but the last [arXiv 2403.17887, section 4.4]."""
+
+from dataclasses import replace
+
+from lamina.selection.plans import Plan, Request, Step
+
+
+def choose(request: Request, step: Step, previous: Plan) -> Plan:
+    """Layers L-1-n … L-2, from the deepest up; protected layers are skipped."""
+    layers = [layer for layer in range(request.n_layers - 2, -1, -1) if layer not in request.protected]
+    units = [request.name(layer) for layer in layers[: request.removed]]
+    return replace(previous, removed=request.removed, units=units)

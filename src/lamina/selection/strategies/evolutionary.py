@@ -1,0 +1,81 @@
+"""Evolutionary search [EvoPress, arXiv 2410.14649]: one parent, its mutated children, selection in stages.
+
+A mutation swaps a removed unit with a present one, min(U{1..3}, U{1..3}) times, so that sizes stay the same. Each stage
+compares fewer children on more tokens. Every stage draws new tokens, the same for all its children. The parent competes
+in the last stage only. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lamina.engine.candidates import Candidate
+from lamina.selection.trials import Search
+from lamina.study.variant import DONOR
+
+# Draws for each child that is wanted, after which the neighbourhood counts as used up.
+TRIES = 10
+# Swaps of a unit that is gone with one that is there, for each generation.
+SWAPS = 1.5
+
+
+def find(search: Search, units: Sequence[str], sizes: Sequence[int], options: Any) -> dict[int, Candidate]:
+    """The last parent of each size; each size has its own search. `units` are the units that may be removed."""
+    return {size: _evolved(search, units, size, options) for size in sizes}
+
+
+def generations(options: Any, size: int, units: int) -> int:
+    """The number of generations of a search that removes `size` of `units`: the option, or a number in proportion to
+    the possible swaps.
+    """
+    return int(options.generations or max(1, round(size * (units - size) / SWAPS)))
+
+
+def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
+    generator = np.random.default_rng([options.seed, size])
+    parent: Candidate | None = None
+    for generation in range(generations(options, size, len(units)) + 1):
+        children = _children(parent, units, size, options.offspring, generator, options.donors)
+        for stage, (keep, tokens) in enumerate(options.stages, start=1):
+            if stage == len(options.stages) and parent:
+                children.append(parent)
+            if children:
+                children = search.best(children, keep, generation, str(stage), search.draw(tokens, generator))
+        parent = children[0]
+    assert parent is not None
+    return parent
+
+
+def _children(
+    parent: Candidate | None,
+    units: Sequence[str],
+    size: int,
+    count: int,
+    generator: np.random.Generator,
+    donors: Sequence[str] = (),
+) -> list[Candidate]:
+    """At most `count` different sets: the parent with some units swapped, or random sets without a parent."""
+    children: dict[Candidate, None] = {}
+    for _ in range(TRIES * count):
+        if len(children) == count:
+            break
+        if parent is None:
+            removed = frozenset(generator.permutation(units)[:size].tolist())
+        else:
+            given = {unit for unit in parent.removed if DONOR in unit}
+            gone, there = sorted(parent.removed - given), [unit for unit in units if unit not in parent.removed]
+            if donors and there and generator.integers(2):
+                unit, donor = generator.choice(there), generator.choice(["", *donors])
+                same = {each for each in given if each.split(".")[0] == unit}
+                removed = parent.removed - same | ({f"{unit}.{DONOR}{donor}"} if donor else set())
+                if removed != parent.removed:
+                    children[Candidate(removed)] = None
+                continue
+            swaps = min(*generator.integers(1, 4, size=2).tolist(), len(gone), len(there))
+            back, out = (generator.permutation(part)[:swaps].tolist() for part in (gone, there))
+            removed = frozenset(gone).difference(back).union(out)
+            removed |= {unit for unit in given if unit.split(".")[0] not in out}
+        if parent is None or removed != parent.removed:
+            children[Candidate(removed)] = None
+    return list(children)

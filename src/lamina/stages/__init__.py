@@ -1,0 +1,1 @@
+"""On top of the library: what the rules give their jobs, and what these need."""

@@ -1,0 +1,81 @@
+"""Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
+
+from typing import Any
+
+from lamina.config.configuration import Configuration
+from lamina.config.repairs import Repair
+from lamina.stages.job import Part, Told
+from lamina.study import paths
+from lamina.study import requests as studies
+
+# The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
+IN_LOOP = 0.1
+
+
+class Loop(Part):
+    """The repair in place, and the calibrations that it is fitted on.
+
+    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
+    `protect` are not scored.
+    """
+
+    repair: Told[Repair]
+    weights: list[tuple[str, float]]
+    protect: list[int]
+    seed: int
+
+    @property
+    def module(self) -> str:
+        """The module of its method."""
+        return f"lamina.repair.methods.{self.repair.method}"
+
+
+def loop(config: Configuration, w: Any) -> Loop | None:
+    """The repair in the loop of a job's selector; None if nothing is repaired."""
+    name = studies.looped(config, w.selector)
+    if name == "none":
+        return None
+    own, planned = studies.planned_for(w.calibration, w.selector)
+    selector, entry = config.selectors[planned], config.repairs[name]
+    # A strategy that draws nothing has no seed of its own.
+    seed = selector.seed if "seed" in type(selector).model_fields else config.seed
+    return Loop(repair=entry, weights=weighed(entry, own, IN_LOOP), protect=list(selector.protect), seed=seed)
+
+
+def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
+    """The weights of what a repair is fitted on, the variant's own calibration first, the others by name."""
+    weights = entry.weights(own, auto)
+    return [(own, weights.pop(own)), *sorted(weights.items())]
+
+
+def added(config: Configuration, w: Any, repair: str) -> dict[str, str]:
+    """The calibrations that a repair is fitted on beside the job's own, by name."""
+    if repair == "none":
+        return {}
+    read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], repair)
+    return {name: paths.calibration(w.model, name) for name in sorted(read) if name != w.calibration}
+
+
+class Donors(Part):
+    """The models whose layers may replace the model's own: manifests of siblings, and entries of merged donors."""
+
+    names: list[str]
+    protect: list[int]
+    records: dict[str, Any]
+
+    @property
+    def manifests(self) -> list[str]:
+        """The files of the siblings."""
+        return [record for record in self.records.values() if isinstance(record, str)]
+
+
+def donors(config: Configuration, w: Any) -> Donors | None:
+    """The donors of a job's selector; None if it has none."""
+    listed = studies.donors(config, w.selector)
+    if not listed:
+        return None
+    siblings = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
+    records: dict[str, Any] = {name: paths.manifest(name) for name in sorted(siblings)}
+    records |= {name: config.donors[name].model_dump() for name in listed if name not in siblings}
+    selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+    return Donors(names=list(listed), protect=list(selector.protect), records=records)

@@ -1,0 +1,93 @@
+"""Variants that are asked for by name: refusals of unknown names, with the nearest known name."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from lamina.config.configuration import Configuration
+from lamina.config.explain import nearest
+from lamina.errors import LaminaError
+from lamina.study import paths
+from lamina.study import requests as studies
+from lamina.study.variant import EXPORTED_AS, Variant
+
+
+def asked_for(arguments: Iterable[str]) -> list[str]:
+    """The variants among the targets on Snakemake's command line, as text."""
+    folder = paths.export("")
+    return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
+
+
+def check_form(environment: Mapping[str, str]) -> None:
+    """Refuse an unknown form or size of weights files, before an earlier export is deleted.
+
+    Raises
+    ------
+    LaminaError
+        If one is unknown. The message says what may be written.
+    """
+    form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
+    if form and form not in EXPORTED_AS:
+        raise LaminaError(f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}")
+    if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
+        raise LaminaError(f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB.")
+
+
+def check(config: Configuration, variant: Variant) -> None:
+    """Refuse a variant that nothing in the configuration makes.
+
+    Raises
+    ------
+    LaminaError
+        If a part is unknown. The message names the first such part, and the nearest valid one.
+    """
+    v, where = variant, f"the variant {variant}"
+    for part, section, known in (
+        (v.model, "models", list(config.models)),
+        (v.calibration, "calibrations", list(config.calibrations)),
+        (v.selector, "selectors", list(config.selectors)),
+        (v.repair, "repairs", ["none", *config.repairs]),
+        (v.healing, "healings", ["none", *config.healings]),
+    ):
+        if part not in known:
+            other = " For another study's, write CONFIG=config/NAME.yaml before make." if part == v.model else ""
+            raise LaminaError(f"{where}: '{part}' is not defined under `{section}`. {nearest(part, known)}{other}")
+    _check_size(config, variant, where)
+    _check_trained(config, variant, where)
+
+
+def _check_size(config: Configuration, v: Variant, where: str) -> None:
+    selector, layers = config.selectors[v.selector], config.models[v.model].layers
+    largest = selector.largest_removal(layers) if layers is not None else None
+    if v.is_base:
+        raise LaminaError(f"{where}: removed=0 is the unpruned model, its own checkpoint. Write removed=1 or more.")
+    if largest is not None and v.removed > largest:
+        raise LaminaError(
+            f"{where}: selector '{v.selector}' can remove at most {largest} of the {layers} layers of '{v.model}', not "
+            f"{v.removed}. Write removed={largest} or less."
+        )
+    searched = studies.searches(config).get((v.model, v.calibration, v.selector), [])
+    if selector.SEARCHES and v.removed not in searched:
+        raise LaminaError(
+            f"{where}: no study searches '{v.selector}' for {v.removed} units. Add {v.removed} to `removed` of a study"
+            f"{_or_write(v.removed, searched)}."
+        )
+    fitted = studies.sizes(config, v.model, v.calibration, v.selector, v.repair)
+    if v.repair != "none" and v.removed not in fitted:
+        raise LaminaError(
+            f"{where}: no study fits repair '{v.repair}' to removed={v.removed} of {v.key}. "
+            f"Add {v.removed} to `removed` (and '{v.repair}' to `repairs`) of a study"
+            f"{_or_write(v.removed, fitted)}."
+        )
+
+
+def _check_trained(config: Configuration, v: Variant, where: str) -> None:
+    if v.healing != "none" and v not in studies.variants(config):
+        raise LaminaError(
+            f"{where}: no study heals it, and to train it for an export alone would leave it without benchmarks. Add "
+            f"'{v.healing}' to `healings` of a study that has it otherwise, or write none for its healing."
+        )
+
+
+def _or_write(removed: int, sizes: Sequence[int]) -> str:
+    near = min(sizes, key=lambda size: abs(size - removed), default=None)
+    return "" if near is None else f", or write removed={near}"

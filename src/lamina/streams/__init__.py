@@ -1,1 +1,0 @@
-"""Running a model over sequences with taps at the boundaries of its layers."""

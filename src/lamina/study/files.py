@@ -1,0 +1,161 @@
+"""Checks of local files before the first job: model folders, texts and questions."""
+
+from pathlib import Path
+from typing import Any
+
+from lamina.config.benchmarks import Perplexity
+from lamina.config.calibrations import CORPUS, Choices, Hub, Text
+from lamina.config.configuration import Configuration
+from lamina.config.diagnoses import Diagnosis, Patching, Probe
+from lamina.config.explain import listed
+from lamina.config.models import Model
+from lamina.data import diagnosed, task_files
+from lamina.data.documents import check_range, corpus_file, read_documents
+from lamina.data.questions import check_examples, check_limit, read_questions
+from lamina.errors import LaminaError
+from lamina.models import gguf
+from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights
+from lamina.models.context import context
+from lamina.study.contexts import check_contexts
+
+LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
+
+
+def entry_of(config: Configuration, model: str) -> str:
+    """The key of a model in the configuration: under `models`, or under `donors` for a sibling."""
+    return f"{'donors' if model in config.donors else 'models'}.{model}"
+
+
+def described(entry: str, model: Model, root: Path) -> Model:
+    """The entry of a model with the layers and the family that its folder holds; a hub model stays unchanged.
+
+    Raises
+    ------
+    LaminaError
+        If there is no such folder, it holds no model, or it contradicts the entry.
+    """
+    where, source = f"{entry}.source", model.source
+    folder = root / source
+    if gguf.is_gguf(source):
+        _check_there(where, source, root, "a GGUF file")
+        depth = gguf.shape(folder, where)[0]
+        if model.layers not in (None, depth):
+            raise LaminaError(f"{entry}.layers: '{source}' says {depth}, not {model.layers}. Leave `layers` out.")
+        return model.model_copy(update={"layers": depth})
+    if not folder.is_dir():
+        _check_hub_id(where, source, model.revision, "config.json and safetensors weights")
+        return model
+    settings = read_settings(folder, where, source)
+    decoder = decoder_settings(settings)
+    layers = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
+    read: dict[str, Any] = {"layers": layers, "family": settings.get("model_type")}
+    for key, value in read.items():
+        stated = getattr(model, key)
+        if value and stated and value != stated:
+            raise LaminaError(f"{entry}.{key}: '{source}/config.json' says {value}, not {stated}. Leave `{key}` out.")
+    return model.model_copy(update={key: value or getattr(model, key) for key, value in read.items()})
+
+
+def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> None:
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise LaminaError(
+            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}, or a hub id of the form "
+            "'organisation/name' with its revision."
+        )
+    if not revision:
+        raise LaminaError(
+            f"{where}: there is no folder '{source}'. Write the path of a folder with {files}; if it is a hub id, add "
+            "`revision: <commit, tag or branch>`."
+        )
+
+
+def check(config: Configuration, root: Path) -> None:
+    """Refuse a configuration that cannot run with the files under `root`; called after all other checks.
+
+    Raises
+    ------
+    LaminaError
+        If a file does not fit; the message names the key, the file, and where in it the fault is.
+    """
+    _check_code(config, root)
+    contexts: dict[str, int | None] = {}
+    for name, model in config.models.items():
+        folder, where = root / model.source, f"{entry_of(config, name)}.source"
+        if gguf.is_gguf(model.source):
+            contexts[name] = gguf.shape(folder, where)[1]
+        elif folder.is_dir():
+            read_weights(folder, where)
+            contexts[name] = context(read_settings(folder, where, model.source))
+    check_contexts(config, contexts)
+    counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
+    for name, entry in config.calibrations.items():
+        where = f"calibrations.{name}"
+        if isinstance(entry, Text):
+            _check_text(where, entry, root, counts)
+        if isinstance(entry, Hub) and not (root / entry.hub).is_dir():
+            _check_hub_id(f"{where}.hub", entry.hub, entry.revision, "a data set's files")
+        if isinstance(entry, Choices):
+            count = _count_questions(where, entry.choices, root, counts)
+            check_limit(entry.limit, count, f"{where}.limit", entry.choices)
+            check_examples(entry.num_fewshot, count, f"{where}.num_fewshot", entry.choices)
+    for name, diagnosis in config.diagnoses.items():
+        _check_diagnosis(f"diagnoses.{name}.file", diagnosis, root)
+    for name, text in config.benchmarks.perplexity.items():
+        _check_text(f"benchmarks.perplexity.{name}", text, root, counts)
+    for name, task in config.benchmarks.tasks.items():
+        if task.choices is not None:
+            where = f"benchmarks.tasks.{name}"
+            count = _count_questions(where, task.choices, root, counts)
+            check_examples(task.num_fewshot, count, f"{where}.num_fewshot", task.choices)
+
+
+def _check_code(config: Configuration, root: Path) -> None:
+    """Refuse task files that cannot be read, and those that name Python that their entry does not trust."""
+    entries: dict[str, tuple[list[str], Any]]
+    entries = {f"calibrations.{name}": (entry.drawn, entry) for name, entry in config.calibrations.items()}
+    entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
+    for where, (names, entry) in entries.items():
+        for name in [] if getattr(entry, "choices", None) else names:
+            reached = task_files.reached(name, root / task_files.FOLDER)
+            if not getattr(entry, "trust_code", False):
+                task_files.check_code([file.path for file in reached], where)
+
+
+def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[tuple[str, Path], int]) -> None:
+    path = corpus_file(entry.text, entry.split, root)
+    if entry.text == CORPUS:
+        splits = sorted(file.stem.removeprefix("corpus_") for file in path.parent.glob("corpus_*.jsonl"))
+        if entry.split not in splits:
+            if splits:
+                may = [split for split in splits if split != "test" or isinstance(entry, Perplexity)]
+                raise LaminaError(f"{where}.split: {CORPUS} has no split '{entry.split}'. Write {listed(may)}.")
+            return
+    else:
+        _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
+    if path.stat().st_size <= LARGEST:
+        if ("text", path) not in counts:
+            counts["text", path] = len(read_documents(path, None, where))
+        check_range(entry.documents, counts["text", path], path, where)
+
+
+def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:
+    if isinstance(diagnosis, Probe):
+        diagnosed.labelled(root / diagnosis.file, where, diagnosis.folds)
+    if isinstance(diagnosis, Patching):
+        diagnosed.pairs(root / diagnosis.file, where)
+
+
+def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:
+    """The number of questions in a file; None where it is too large to read here."""
+    path = root / file
+    _check_there(f"{where}.choices", file, root, "a .jsonl file with query, choices and gold in each line")
+    if path.stat().st_size > LARGEST:
+        return None
+    if ("choices", path) not in counts:
+        counts["choices", path] = len(read_questions(path, f"{where}.choices"))
+    return counts["choices", path]
+
+
+def _check_there(where: str, file: str, root: Path, form: str) -> None:
+    if not (root / file).is_file():
+        raise LaminaError(f"{where}: there is no file '{file}' in {root}. Write the path of {form}.")

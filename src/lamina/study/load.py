@@ -1,0 +1,319 @@
+"""The configuration, read once and checked completely before anything runs.
+
+An entry that is known to fail later is refused here, with the key, its value and what to write instead.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lamina.config import checkpoints
+from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
+from lamina.config.configuration import Configuration
+from lamina.config.donors import Merged, Sibling
+from lamina.config.entry import Entry, document_range
+from lamina.config.explain import nearest, refusal
+from lamina.config.models import Model
+from lamina.config.repairs import OWN
+from lamina.config.replicates import replicate
+from lamina.config.studies import Prune, Study, removed_count
+from lamina.errors import LaminaError
+from lamina.study import files
+
+
+def load(raw: Mapping[str, Any], root: Path) -> Configuration:
+    """The configuration with defaults filled in; relative files and folders are looked up from `root`.
+
+    Entries without a seed get the top-level one, replicates stand beside what they repeat, and the models of a series
+    of checkpoints in its place. Layers and family of a local model and the stride of a perplexity are filled in too.
+    Loading `plain()` of the result gives the same.
+
+    Raises
+    ------
+    LaminaError
+        If something cannot run; the message names the key, its value and the remedy.
+    """
+    _refuse_no_studies(raw)
+    try:
+        config = Configuration.model_validate(dict(raw))
+    except ValidationError as error:
+        raise refusal(error) from None
+    checkpoints.expand(config)
+    _add_donors(config)
+    _complete(config, root)
+    _check_mixtures(config)
+    _check_held_out(config, root)
+    _check_benchmark_names(config)
+    _check_loops(config)
+    _check_data(config)
+    for name, study in config.studies.items():
+        _check_references(config, f"studies.{name}", study)
+        if isinstance(study, Prune):
+            _check_repairs(config, f"studies.{name}", study)
+            _check_healings(config, f"studies.{name}", study)
+            _check_measured(config, f"studies.{name}", study)
+            _check_sizes(config, f"studies.{name}", study)
+            _check_donors(config, f"studies.{name}", study)
+    files.check(config, root)
+    return config
+
+
+def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
+    if "studies" in raw and not raw["studies"]:
+        raise LaminaError(
+            f"studies: {raw['studies']!r} holds no study, so there is nothing to run. Add one, such as "
+            "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
+        )
+
+
+def _add_donors(config: Configuration) -> None:
+    """Add the siblings to the models, so that they are prepared too; only studies that list one use it as a model."""
+    for name, donor in config.donors.items():
+        if isinstance(donor, Sibling):
+            donor_model, there = Model(**donor.model_dump()), config.models.get(name)
+            if there and (there.source, there.revision) != (donor_model.source, donor_model.revision):
+                raise LaminaError(
+                    f"donors.{name}: '{name}' is another model under `models` already. Rename one of the two."
+                )
+            config.models.setdefault(name, donor_model)
+    for name, donor in config.donors.items():
+        for sibling in donor.of if isinstance(donor, Merged) else ():
+            if not isinstance(config.donors.get(sibling), Sibling):
+                siblings = [each for each, entry in config.donors.items() if isinstance(entry, Sibling)]
+                raise LaminaError(
+                    f"donors.{name}.of: '{sibling}' is no sibling under `donors`. {nearest(sibling, siblings)} Name "
+                    "one that has a `source`."
+                )
+    for name, selector in config.selectors.items():
+        for donor_name in selector.donors:
+            _defined(f"selectors.{name}.donors", donor_name, "donors", config.donors)
+
+
+def _defined(where: str, name: str, section: str, known: Collection[str]) -> None:
+    """Refuse a name at the place `where` that is not among the names `known` under `section`."""
+    if name not in known:
+        raise LaminaError(
+            f"{where}: '{name}' is not defined under `{section}`. {nearest(name, known)} Correct the name, or define "
+            "it there."
+        )
+
+
+def _complete(config: Configuration, root: Path) -> None:
+    sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings, config.diagnoses]
+    for section in sections:
+        for name, entry in section.items():
+            section[name] = _seeded(entry, config.seed)
+    replicate(config)
+    for name, model in config.models.items():
+        config.models[name] = files.described(files.entry_of(config, name), model, root)
+    texts = config.benchmarks.perplexity
+    for name, text in texts.items():
+        texts[name] = text.model_copy(update={"stride": text.stride or text.window})
+
+
+def _seeded(entry: Entry, seed: int) -> Entry:
+    draws = "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set
+    return entry.model_copy(update={"seed": seed}) if draws else entry
+
+
+def _check_mixtures(config: Configuration) -> None:
+    for name, entry in config.calibrations.items():
+        for part in entry.mixture if isinstance(entry, Mixture) else ():
+            where = f"calibrations.{name}.mixture"
+            _defined(where, part, "calibrations", config.calibrations)
+            if isinstance(config.calibrations[part], Mixture):
+                raise LaminaError(f"{where}: '{part}' is a mixture itself. Name what it is mixed from.")
+
+
+def _check_held_out(config: Configuration, root: Path) -> None:
+    """Refuse data for both calibration and benchmark, as far as file names and ranges show it; jobs compare hashes."""
+    for name, entry in config.calibrations.items():
+        if isinstance(entry, Choices):
+            _check_questions(config, root, name, entry)
+        if isinstance(entry, Text):
+            _check_texts(config, root, name, entry)
+
+
+def _check_questions(config: Configuration, root: Path, name: str, entry: Choices) -> None:
+    for test, task in config.benchmarks.tasks.items():
+        if task.choices and _same_file(root, task.choices, entry.choices):
+            raise LaminaError(
+                f"calibrations.{name}.choices: '{entry.choices}' is also the test file of benchmarks.tasks.{test}, and "
+                "nothing may be scored on test data. Split the file in two."
+            )
+
+
+def _check_texts(config: Configuration, root: Path, name: str, entry: Text) -> None:
+    for test, text in config.benchmarks.perplexity.items():
+        if not _same_file(root, text.text, entry.text) or (entry.text == CORPUS and entry.split != text.split):
+            continue
+        (start, stop), (test_start, test_stop) = document_range(entry.documents), document_range(text.documents)
+        if max(start, test_start) < min(stop or math.inf, test_stop or math.inf):
+            raise LaminaError(
+                f"calibrations.{name}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with documents "
+                f"{text.documents or 'all'} of benchmarks.perplexity.{test}, and nothing may be scored on test data. "
+                'Write ranges that do not overlap, such as "0:500" here and "500:700" there.'
+            )
+
+
+def _same_file(root: Path, one: str, other: str) -> bool:
+    return (root / one).resolve() == (root / other).resolve()
+
+
+def _check_benchmark_names(config: Configuration) -> None:
+    for name in config.benchmarks.perplexity:
+        if name in config.benchmarks.tasks:
+            raise LaminaError(
+                f"benchmarks.perplexity.{name}: '{name}' is a task under benchmarks.tasks too, and both would write "
+                f"the same files. Rename one, for example '{name}_text'."
+            )
+
+
+def _check_loops(config: Configuration) -> None:
+    for name, selector in config.selectors.items():
+        for calibration in selector.also:
+            _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
+        if selector.repair and selector.repair not in config.repairs:
+            raise LaminaError(
+                f"selectors.{name}.repair: '{selector.repair}' is not defined under `repairs`. "
+                f"{nearest(selector.repair, config.repairs)} Correct the name, add it there, or leave "
+                "`repair` out for bare removals."
+            )
+        if selector.repair and not (repair := config.repairs[selector.repair]).LINEAR:
+            raise LaminaError(
+                f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
+                "linear map of the stream and cannot be in place while units are scored. Name a repair of method "
+                "ghost or linearpatch, or leave `repair` out."
+            )
+        if selector.repair and getattr(repair, "refit", False):
+            raise LaminaError(
+                f"selectors.{name}.repair: '{selector.repair}' has `refit: true`, whose patches depend on the "
+                "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
+                f"'{selector.repair}' under the study's repairs."
+            )
+
+
+def _check_data(config: Configuration) -> None:
+    """Refuse calibrations that repairs or healings use and that are not defined."""
+    repairs = {f"repairs.{name}": tuple(entry.data) for name, entry in config.repairs.items()}
+    repairs |= {f"healings.{name}": tuple(entry.weights(OWN)) for name, entry in config.healings.items()}
+    for where, data in repairs.items():
+        for calibration in data:
+            _defined(f"{where}.data", calibration, "calibrations", [OWN, *config.calibrations])
+        if len(data) > 1 and OWN in config.calibrations:
+            raise LaminaError(
+                f"calibrations.{OWN}: {where}.data means the variant's own calibration by '{OWN}'. "
+                "Give this calibration another name."
+            )
+
+
+def _check_references(config: Configuration, where: str, study: Study) -> None:
+    known = {
+        "models": (list(config.models), "models"),
+        "calibrations": (list(config.calibrations), "calibrations"),
+        "selectors": (list(config.selectors), "selectors"),
+        "repairs": (["none", *config.repairs], "repairs"),
+        "healings": (["none", *config.healings], "healings"),
+        "diagnoses": (list(config.diagnoses), "diagnoses"),
+        "tasks": (list(config.benchmarks.tasks), "benchmarks.tasks"),
+        "perplexity": (list(config.benchmarks.perplexity), "benchmarks.perplexity"),
+    }
+    for key, (names, section) in known.items():
+        entries = getattr(study, key, [])
+        for name in [] if isinstance(entries, str) else entries:
+            _defined(f"{where}.{key}", name, section, names)
+
+
+def _check_repairs(config: Configuration, where: str, study: Prune) -> None:
+    mending = [name for name in study.repairs if name != "none"]
+    for name in study.selectors:
+        units = config.selectors[name].units
+        if mending and units != "layer":
+            raise LaminaError(
+                f"{where}.repairs: '{mending[0]}' mends the boundary of whole layers, but selector '{name}' removes "
+                f"{units} units. Write repairs: [none] in this study, or units: layer in selectors.{name}."
+            )
+
+
+def _check_healings(config: Configuration, where: str, study: Prune) -> None:
+    for healing in study.healings:
+        if healing == "none" or not config.healings[healing].patches:
+            continue
+        for name in study.repairs:
+            if name == "none" or config.repairs[name].FOLDED:
+                left = "leaves none" if name == "none" else "folds its repair into weights"
+                raise LaminaError(
+                    f"{where}.healings: '{healing}' trains the patches of the repair, and repair '{name}' {left}. "
+                    "List repairs of method ghost or linearpatch alone in this study, and the others in another "
+                    f"one, or write train: lora in healings.{healing}."
+                )
+
+
+def _check_measured(config: Configuration, where: str, study: Prune) -> None:
+    """Refuse `tasks: own` where nothing would measure the variants of a calibration."""
+    texts = list(config.benchmarks.perplexity) if study.perplexity == "all" else study.perplexity
+    if study.tasks != "own":
+        return
+    for name in study.calibrations:
+        # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
+        only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
+        if not config.own_tasks(name) and not (texts and only_text):
+            raise LaminaError(
+                f"{where}.tasks: 'own' measures nothing for calibration '{name}', none of whose tasks is under "
+                "`benchmarks.tasks`. Add its task there, or write tasks: all."
+            )
+
+
+def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
+    for model in study.models:
+        n_layers = config.models[model].layers
+        for entry in study.removed:
+            if n_layers is None:
+                if isinstance(entry, str):
+                    raise LaminaError(
+                        f"{where}.removed: '{entry}' is a share of the layers of '{model}', whose number is "
+                        f"not known here. Write layers: N in models.{model}, or a number of layers here."
+                    )
+                continue
+            for selector in study.selectors:
+                _check_size(config, where, model, n_layers, selector, entry)
+
+
+def _check_donors(config: Configuration, where: str, study: Prune) -> None:
+    """Checks of shapes that the entries alone allow; the jobs check the weights, the positions and the tokenizer."""
+    for model, selector in product(study.models, study.selectors):
+        for name in config.selectors[selector].donors:
+            for sibling in getattr(config.donors[name], "of", [name]):
+                mine, theirs = config.models[model], config.models[sibling]
+                for key in ("layers", "family"):
+                    here, there = getattr(mine, key), getattr(theirs, key)
+                    if here and there and here != there:
+                        raise LaminaError(
+                            f"{where}.selectors: '{selector}' takes layers from '{sibling}' ({key}: {there}), and "
+                            f"those of '{model}' are others ({key}: {here}). Name fine-tunes of the same base model in "
+                            f"selectors.{selector}.donors."
+                        )
+
+
+def _check_size(config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str) -> None:
+    selector = config.selectors[name]
+    for index in selector.protect:
+        if not -n_layers <= index < n_layers:
+            raise LaminaError(
+                f"selectors.{name}.protect: {index} is no layer of '{model}', which has {n_layers}. Write 0 to "
+                f"{n_layers - 1}, or -1 to -{n_layers} from the end."
+            )
+    count, largest = removed_count(entry, n_layers), selector.largest_removal(n_layers)
+    if count <= largest:
+        return
+    share = f" ({entry})" if isinstance(entry, str) else ""
+    reason = f"{n_layers - sum(selector.free(n_layers)) or 'none'} protected{selector.LIMIT}"
+    remedy = f"Write at most {largest}." if largest else f"Protect fewer layers in selectors.{name}."
+    raise LaminaError(
+        f"{where}.removed: {count}{share} is more than selector '{name}' can remove from '{model}', which has "
+        f"{n_layers} layers ({reason}). {remedy}"
+    )

@@ -1,0 +1,80 @@
+"""A variant: a base model with a plan of some size, a repair and a healing. It is a name, not a checkpoint."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lamina.errors import LaminaError
+
+FORM = "model/calibration/selector/removed=n/repair/healing"
+DONOR = "@"  # before the name of a donor in a unit: 7.@math
+EXPORTED_AS = ("auto", "stock", "code")  # the forms of its checkpoint
+
+_TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
+
+
+@dataclass(frozen=True, order=True)
+class Variant:
+    """Names of the configuration, and `removed`, the number of units that the selector's plan takes out.
+
+    The key of most tables, in this order. The unpruned model has 0 removed and `none` for everything but the model.
+    """
+
+    model: str
+    calibration: str
+    selector: str
+    removed: int
+    repair: str = "none"
+    healing: str = "none"
+
+    @classmethod
+    def base(cls, model: str) -> "Variant":
+        """The unpruned model."""
+        return cls(model, "none", "none", 0)
+
+    @classmethod
+    def parse(cls, text: str) -> "Variant":
+        """The variant that `str` wrote.
+
+        Raises
+        ------
+        LaminaError
+            If the text has another form.
+        """
+        match = _TEXT.fullmatch(text.strip("/"))
+        if match is None:
+            raise LaminaError(f"'{text}' is not a variant: {_malformed(text)}. Write {FORM}.")
+        model, calibration, selector, removed, repair, healing = match.groups()
+        return cls(model, calibration, selector, int(removed), repair, healing)
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "Variant":
+        """The variant of a table's row."""
+        return cls(**{name: row[name] for name in cls.__dataclass_fields__})
+
+    def __str__(self) -> str:
+        return f"{self.key}/removed={self.removed}/{self.repair}/{self.healing}"
+
+    @property
+    def is_base(self) -> bool:
+        """Whether this is the unpruned model."""
+        return self.removed == 0
+
+    @property
+    def key(self) -> str:
+        """The key of a plan: `model/calibration/selector`."""
+        return f"{self.model}/{self.calibration}/{self.selector}"
+
+    def row(self) -> dict[str, Any]:
+        """The key columns of the tables."""
+        return asdict(self)
+
+
+def _malformed(text: str) -> str:
+    parts, wanted = text.strip("/").split("/"), FORM.split("/")
+    if len(parts) != len(wanted):
+        return f"it has {len(parts)} part{'s' if len(parts) > 1 else ''}, not {len(wanted)}"
+    if "" in parts:
+        return f"its {wanted[parts.index('')]} is empty"
+    return f"its part '{parts[3]}' is not removed=n, with a number for n"

@@ -1,1 +1,0 @@
-"""The ablation engine: every unit's removal, measured."""

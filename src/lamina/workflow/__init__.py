@@ -1,1 +1,0 @@
-"""What the rules need, free of torch: studies, digests, paths, resources."""

@@ -1,0 +1,76 @@
+"""Questions and texts of one's own cut for the study of SmolLM2: parts to calibrate, to choose by and to test.
+
+    PYTHONPATH=src python tools/smollm2_data.py FOLDER OUTPUT
+
+FOLDER holds arc_easy.jsonl and piqa.jsonl (`query`, `choices` and `gold` in each line) and wikitext-2 with
+wiki.valid.tokens and wiki.test.tokens. Equal questions and near duplicates stay in one part.
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+from lamina.data.overlap import document_hash, groups, runs
+from lamina.errors import LaminaError, explained
+from lamina.store import parquet as store
+
+TASKS = ("arc_easy", "piqa")
+TEXTS = {"calibration": "wiki.valid.tokens", "test": "wiki.test.tokens"}
+# Questions in the parts before the test, which has the rest.
+PARTS = {"calibration": 400, "validation": 100}
+WORDS = 40  # of the shortest paragraph that is taken for a text
+
+
+def cut(folder: Path, output: Path) -> dict[str, int]:
+    """Write the parts, and say how many documents each has."""
+    needed = [*(folder / f"{task}.jsonl" for task in TASKS), *(folder / "wikitext-2" / name for name in TEXTS.values())]
+    if missing := [str(file) for file in needed if not file.is_file()]:
+        raise LaminaError(
+            f"DATA: {', '.join(missing)} not found. Write DATA=FOLDER, a folder with arc_easy.jsonl, piqa.jsonl "
+            "(query, choices and gold in each line) and wikitext-2, or take config/smollm2.yaml, which asks the hub."
+        )
+    parts: dict[str, list[dict]] = {}
+    for task in TASKS:
+        parts |= {f"{task}_{part}": found for part, found in split(questions(folder / f"{task}.jsonl")).items()}
+    for part, name in TEXTS.items():
+        lines = (folder / "wikitext-2" / name).read_text(encoding="utf-8").splitlines()
+        texts = [line.strip() for line in lines if len(line.split()) >= WORDS]
+        parts[f"wikitext_{part}"] = [{"text": text} for text in texts]
+    for name, documents in parts.items():
+        store.write_text(output / f"{name}.jsonl", "".join(f"{json.dumps(each)}\n" for each in documents))
+    return {name: len(documents) for name, documents in parts.items()}
+
+
+def questions(file: Path) -> list[dict]:
+    """The questions of a file, less those that write one choice twice, which no score could answer."""
+    asked = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    kept = [each for each in asked if len({choice.strip() for choice in each["choices"]}) == len(each["choices"])]
+    print(f"{file.name}: {len(asked) - len(kept)} of {len(asked)} questions write a choice twice and are left out")
+    return kept
+
+
+def split(questions: list[dict], seed: int = 0) -> dict[str, list[dict]]:
+    """Questions drawn into PARTS and the test, groups of near duplicates whole."""
+    asked = [(question["query"], question["choices"]) for question in questions]
+    of = groups([(document_hash(*each), runs(*each)) for each in asked])
+    members: dict[int, list[dict]] = {}
+    for question, group in zip(questions, of, strict=True):
+        members.setdefault(group, []).append(question)
+    drawn = random.Random(seed).sample(sorted(members), len(members))
+    parts: dict[str, list[dict]] = {part: [] for part in PARTS}
+    test = []
+    for group in drawn:
+        room = next((part for part, size in PARTS.items() if len(parts[part]) + len(members[group]) <= size), None)
+        (parts[room] if room else test).extend(members[group])
+    return parts | {"test": test}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("output", type=Path)
+    args = parser.parse_args()
+    with explained():
+        for name, count in cut(args.folder, args.output).items():
+            print(f"{name}: {count}")
