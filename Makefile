@@ -18,7 +18,8 @@
 #             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
 # make explain FILE=results/…    where a table, plan, patch or adapter came from: rule, options, inputs, code
-# make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/queries.md)
+# make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/results.md;
+#             WIDE=1 with all columns, CSV=1 as CSV)
 # make check  formatting, linting, types
 # CONFIG=config/mine.yaml make run   another study
 PYTHON ?= python3
@@ -30,11 +31,12 @@ CONFIG ?=
 WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET FILE
 $(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
 export $(WRITTEN)
-GPUS := $(shell PYTHONPATH=src $(PYTHON) -m lamina.runtime.devices --count 2>/dev/null)
+# Counted when a recipe runs, which is after the environment is made.
+GPUS = $(shell PYTHONPATH=src $(BIN)/python -m lamina.runtime.devices --count 2>/dev/null)
 
 # Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
 # C library gives large buffers back at every step; these two settings keep them.
-SNAKEMAKE := MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores "$$CORES" --keep-going \
+SNAKEMAKE = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores "$$CORES" --keep-going \
 	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
 	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile "$$CONFIG")
 
@@ -133,7 +135,7 @@ sql: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check .

@@ -64,7 +64,7 @@ DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.d
 shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
 
 
-progress.follow(workflow)
+progress.follow(workflow, Path("results/cost.json"))
 
 
 wildcard_constraints:

@@ -176,7 +176,7 @@ def test_cut_off_weights_are_refused(root: Path) -> None:
     data = (root / "small/model.safetensors").read_bytes()
     (root / "small/model.safetensors").write_bytes(data[:-7])
     with pytest.raises(
-        LaminaError, match=rf"^models.small.source: .*model.safetensors is cut off: it has {len(data) - 7}"
+        LaminaError, match=r"^models.small.source: .*model.safetensors is not a complete safetensors file"
     ):
         load(raw(), root)
 

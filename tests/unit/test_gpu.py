@@ -100,7 +100,7 @@ def test_a_model_spread_over_devices_gives_what_it_gives_on_one() -> None:
 @needs_two
 def test_jobs_at_a_time_compute_on_devices_of_their_own() -> None:
     script = "import os, torch, time; torch.zeros(1).cuda(); time.sleep(1); print(os.environ['CUDA_VISIBLE_DEVICES'])"
-    command = [sys.executable, "-m", "lamina.runtime.devices", sys.executable, "-c", script]
+    command = [sys.executable, "-m", "lamina.runtime.devices", "1", sys.executable, "-c", script]
     environment = os.environ | {"PYTHONPATH": str(Path(gpu_lock.__file__).parents[2])}
     jobs = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     assert len({job.communicate()[0].strip() for job in jobs}) == 2

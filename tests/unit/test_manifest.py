@@ -137,9 +137,8 @@ def widen(header: dict) -> None:
 @pytest.mark.parametrize("lost", [1, 1000, 100_000])
 def test_a_whole_header_with_cut_data_is_refused(folder: Path, lost: int) -> None:
     shard = folder / "model.safetensors"
-    size = shard.stat().st_size
     shard.write_bytes(shard.read_bytes()[:-lost])
-    with pytest.raises(LaminaError, match=f"model.safetensors is cut off: it has {size - lost} bytes.*says {size}"):
+    with pytest.raises(LaminaError, match="model.safetensors is not a complete safetensors file.*not fully covered"):
         describe("mine", ENTRY, folder)
 
 
@@ -151,7 +150,9 @@ def test_tensors_that_overlap_or_leave_gaps_or_do_not_fill_their_place_are_refus
     rewrite(folder / "model.safetensors", lambda header: None)
     assert describe("mine", ENTRY, folder)
     rewrite(folder / "model.safetensors", change)
-    with pytest.raises(LaminaError, match="model.safetensors is damaged.*tensor '.*Download or save the model again"):
+    with pytest.raises(
+        LaminaError, match="model.safetensors is not a complete .*tensor.*Download or save the model again"
+    ):
         describe("mine", ENTRY, folder)
     with pytest.raises(SafetensorError), safe_open(folder / "model.safetensors", "pt"):
         pass
@@ -160,7 +161,7 @@ def test_tensors_that_overlap_or_leave_gaps_or_do_not_fill_their_place_are_refus
 def test_data_that_no_tensor_claims_is_refused(folder: Path) -> None:
     with (folder / "model.safetensors").open("ab") as file:
         file.write(b"more")
-    with pytest.raises(LaminaError, match="model.safetensors is damaged: it has"):
+    with pytest.raises(LaminaError, match="model.safetensors is not a complete .*not fully covered"):
         describe("mine", ENTRY, folder)
 
 

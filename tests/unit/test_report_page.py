@@ -204,9 +204,9 @@ def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browse
     )
 
 
-def test_a_card_says_where_hardly_any_variant_was_asked(folder, tmp_path):
+def test_a_card_says_where_hardly_any_variant_was_asked(file, folder, tmp_path):
     """One model for all tasks: here every variant was tested on all; without most of these tests it is not settled."""
-    page = (folder / "report.html").read_text(encoding="utf-8")
+    page = file.read_text(encoding="utf-8")
     assert "Not known yet" not in page and "Of a unit: how much the unit turns" in page
     assert "<dt>accuracy</dt><dd>Removes the lowest unit.</dd>" in page
     for file in folder.glob("*.parquet"):

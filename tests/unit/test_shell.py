@@ -1,7 +1,10 @@
 """Questions are asked by name, answers read well, and the page of questions is what the queries answer."""
 
 import builtins
+import csv
 import io
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +42,36 @@ def test_numbers_are_rounded_for_reading_and_nothing_else_is() -> None:
         "a|b",
         "2",
     ]
+
+
+def test_a_table_has_the_columns_that_fit_and_names_the_others(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shell, "QUERIES", QUERIES)
+    monkeypatch.setattr(shell, "connect", connection.cursor)
+    name = str(QUERIES / "accuracy_against_removed.sql")
+    shell.main([name])
+    cut = capsys.readouterr().out.splitlines()
+    shell.main([name, "--wide"])
+    wide = capsys.readouterr().out.splitlines()
+    shell.main([name, "--csv"])
+    names, *values = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert cut[0] == wide[0] == "How does accuracy fall with the number of removed layers, for each selector?"
+    said = next(line for line in cut if line.startswith("WIDE=1 shows more columns: "))
+    table = cut[cut.index("") + 1 : -1]
+    assert all(len(line) <= 100 for line in table) and max(map(len, wide)) > 100
+    assert table[0].split() + said.removesuffix(".").split(": ")[1].split(", ") == names
+    assert wide[wide.index("") + 1].split() == names and wide[-1] == f"({len(values)} rows)"
+    value = values[0][names.index("kept")]
+    assert len(value) > 6 and f"{float(value):.4g}" in wide[wide.index("") + 3]
+    assert shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2] == 99 * "x" + "…"
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m lamina.report.shell --page nowhere | head -1"
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
+    found = subprocess.run(command, shell=True, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("# Questions and answers\n", "")
 
 
 def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> None:
@@ -103,4 +136,4 @@ def test_the_documented_page_has_every_question_and_no_other() -> None:
 
 
 def test_all_questions_of_a_line_are_answered(connection: duckdb.DuckDBPyConnection) -> None:
-    assert shell._answer(connection, "SELECT 1 AS a; SELECT 2 AS b;") == "a\n-\n1\n(1 rows)\nb\n-\n2\n(1 rows)"
+    assert shell._reply(connection, "SELECT 1 AS a; SELECT 2 AS b;") == "a\n-\n1\n(1 rows)\nb\n-\n2\n(1 rows)"

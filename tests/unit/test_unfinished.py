@@ -215,8 +215,6 @@ def test_a_job_says_how_far_it_is_once_a_minute(
             left.step(10 if now < 600 else 40)
     # 20 done in 61 s, 60 left; 40 in 130 s, 40 left; the end needs no line.
     assert [record.getMessage() for record in caplog.records] == ["40 %, about 3 min left", "60 %, about 2 min left"]
-    assert timeleft.said("x\n40 %, about 3 min left\n60 %, about 2.5 h left\nmore\n") == (0.6, 9000)
-    assert timeleft.said("no more than 60 % of it") is None
 
 
 def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(

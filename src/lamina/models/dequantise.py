@@ -44,7 +44,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     LaminaError
         If the file is damaged, or holds something that would be lost. Then no folder is left behind.
     """
-    settings = dict(gguf.settings(path, where))
+    settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     try:
         model = AutoModelForCausalLM.from_pretrained(
@@ -57,7 +57,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise LaminaError(f"{where}: the model in {path} does not load: {error}") from error
-    _check_tensors(model, path, where)
+    _check_tensors(model, sizes, path, where)
     tokenizer = _tokenizer(settings, path, where)
     # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
     if hasattr(model.config, "quantization_config"):
@@ -87,11 +87,8 @@ def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
         )
 
 
-def _check_tensors(model: PreTrainedModel, path: Path, where: str) -> None:
+def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, where: str) -> None:
     """Refuse a file that holds more or fewer numbers than its model, or a model that is still quantised."""
-    from gguf import GGUFReader
-
-    sizes = {tensor.name: int(tensor.n_elements) for tensor in GGUFReader(path).tensors}
     parameters = list(model.parameters())
     if any(not parameter.is_floating_point() for parameter in parameters):
         raise LaminaError(f"{where}: {path} holds a number format that does not become floating point numbers.")

@@ -1,12 +1,15 @@
-"""Questions to a run: `python -m lamina.report.shell` opens a shell on `results/lamina.duckdb`; `… NAME` asks one.
+"""Questions to a run: `make query Q=NAME` answers a file of `sql/queries`, `make sql` opens a shell on the database.
 
-NAME is a file of `sql/queries` (without .sql) or any other file. The shell is the duckdb command if it is installed.
-`python -m lamina.report.shell --page results > docs/queries.md` writes all questions with the answers of a run.
+The shell is the duckdb command if it is installed. `python -m lamina.report.shell --page results` prints
+docs/queries.md, all questions with their answers in a run.
 """
 
+import argparse
+import csv
 import os
 import readline  # noqa: F401, gives input() its history and arrow keys
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,15 +25,16 @@ from lamina.store import checksum as seal
 from lamina.study import paths
 
 DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
-MOST = 8  # rows of an answer on the page
+MOST, WIDTH = 8, 100  # rows of an answer on the page; characters of a line
+VIEWS = "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal ORDER BY ALL"
 HELP = "End a query with ;   .tables lists the views   .queries lists questions   .query NAME answers one   .quit ends"
 INTRODUCTION = """\
 # Questions and answers
 
-Each question is a file in `sql/queries/`. `make query Q=name` prints the answer of the last run, `make sql` opens a
-shell for questions of your own ([what the tables hold](tables.md)); both may be used while a run writes. The answers
-below are those of the default study (`make run`), numbers rounded, at most the first {most} rows. This page is written
-by `python -m lamina.report.shell --page results`.
+Each question is a file in `sql/queries/`. `make query Q=name` prints the answer of the last run (`WIDE=1` with all
+columns, `CSV=1` as CSV), `make sql` opens a shell for questions of your own ([what the tables hold](tables.md)); both
+may be used while a run writes. The answers below are those of the default study (`make run`), numbers rounded, at most
+the first {most} rows. This page is written by `python -m lamina.report.shell --page results`.
 """
 
 
@@ -53,7 +57,7 @@ def connect(file: str | Path = DATABASE) -> duckdb.DuckDBPyConnection:
 
 
 def query(name: str, folder: Path = QUERIES) -> Path:
-    """The file of a question.
+    """The file of a question, by its name or its path.
 
     Raises
     ------
@@ -61,15 +65,13 @@ def query(name: str, folder: Path = QUERIES) -> Path:
         If there is no question of that name. The message names the nearest one.
     """
     known = sorted(path.stem for path in folder.glob("*.sql"))
-    if name in known:
-        return folder / f"{name}.sql"
-    if Path(name).is_file():
-        return Path(name)
-    raise LaminaError(f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME")
+    if name not in known and not Path(name).is_file():
+        raise LaminaError(f"there is no question '{name}'. {nearest(name, known)} Write: make query Q=NAME")
+    return folder / f"{name}.sql" if name in known else Path(name)
 
 
-def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns of an answer, and its rows as readable text.
+def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Names of the columns of an answer, and its rows.
 
     Raises
     ------
@@ -78,10 +80,15 @@ def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str]
     """
     try:
         answer = connection.execute(question)
-        names = [column[0] for column in answer.description or []]
-        return names, [[shown(value) for value in row] for row in answer.fetchall()]
+        return [column[0] for column in answer.description or []], answer.fetchall()
     except duckdb.Error as error:
         raise LaminaError(str(error)) from error
+
+
+def comments(question: str) -> list[str]:
+    """The lines of a question's comment: the question itself, then what its columns hold."""
+    lines = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
+    return [line for line in lines if line and not line.startswith("duckdb ")]
 
 
 def shown(value: Any) -> str:
@@ -93,110 +100,109 @@ def shown(value: Any) -> str:
     return "[" + ", ".join(map(shown, value)) + "]" if isinstance(value, list) else str(value)
 
 
-def aligned(names: Sequence[str], answer: Sequence[Sequence[str]]) -> str:
-    """A table as text, and the number of its rows."""
-    widths = [max(len(cell) for cell in column) for column in zip(names, *answer, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [names, *answer]]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    return "\n".join(line.rstrip() for line in lines) + f"\n({len(answer)} rows)"
-
-
-def answered(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """The answer as text; if it has no rows, with the reason that its question gives."""
-    names, answer = ask(connection, text)
-    reason = "" if answer else sql.why_empty(text)
-    return "\n".join(filter(None, [aligned(names, answer), reason]))
+def answered(connection: duckdb.DuckDBPyConnection, text: str, width: float = float("inf")) -> str:
+    """The answer as a table of as many columns as fit; if it has no rows, with the reason that its question gives."""
+    names, rows = ask(connection, text)
+    table = [names, *([shown(value) for value in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    fit = next((n for n in range(len(widths), 1, -1) if sum(widths[:n]) + 2 * (n - 1) <= width), 1)
+    table.insert(1, ["-" * each for each in widths])
+    lines = ["  ".join(cell.ljust(n) for cell, n in zip(row[:fit], widths, strict=False)).rstrip() for row in table]
+    lines = [line if len(line) <= width else f"{line[: int(width) - 1]}…" for line in lines]
+    lines.append(f"({len(rows)} rows)")
+    if names[fit:]:
+        lines.append(f"WIDE=1 shows more columns: {', '.join(names[fit:])}.")
+    return "\n".join(lines + ([] if rows else list(filter(None, [sql.why_empty(text)]))))
 
 
 def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
-    """All questions with their answers, in Markdown. A question without an answer in this run has the reason
-    instead.
-    """
+    """All questions in Markdown, with the beginning of their answers if this run has the tables."""
     text = INTRODUCTION.format(most=MOST)
     for path in sorted(folder.glob("*.sql")):
         question = path.read_text(encoding="utf-8")
-        said = [line.removeprefix("--").strip() for line in question.splitlines() if line.startswith("--")]
-        notes = [line for line in said[1:] if line and not line.startswith("duckdb ")]
-        text += f"\n## {said[0]}\n\n`make query Q={path.stem}`\n\n```text\n" + "\n".join(notes) + "\n```\n\n"
+        title, *notes = comments(question)
+        text += f"\n## {title}\n\n`make query Q={path.stem}`\n\n```text\n" + "\n".join(notes) + "\n```\n\n"
         try:
-            names, answer = ask(connection, question)
+            names, rows = ask(connection, question)
         except LaminaError:
             text += "*This run has none of its tables.*\n"
             continue
-        cells = [[cell.replace("|", "\\|") for cell in row] for row in [names, ["---"] * len(names), *answer[:MOST]]]
-        text += "\n".join(f"| {' | '.join(row)} |" for row in cells) + "\n"
-        text += f"\n{len(answer)} rows in all.\n" if len(answer) > MOST else ""
+        cells = [[shown(value).replace("|", "\\|") for value in row] for row in rows[:MOST]]
+        text += "\n".join(f"| {' | '.join(row)} |" for row in [names, ["---"] * len(names), *cells]) + "\n"
+        text += f"\n{len(rows)} rows in all.\n" if len(rows) > MOST else ""
     return text
 
 
 def converse(connection: duckdb.DuckDBPyConnection) -> None:
-    """Read queries from standard input and answer them, until its end or `.quit`."""
-    at_a_terminal = sys.stdin.isatty()
-    if at_a_terminal:
+    """Answer queries from standard input, until its end or `.quit`. A script ends with its first error."""
+    terminal = sys.stdin.isatty()
+    if terminal:
         print(HELP)
-    begun = ""
+    begun, line = "", ""
     while True:
         try:
-            line = input(("     -> " if begun else "lamina> ") if at_a_terminal else "")
-        except EOFError:
-            # A script may leave out its last semicolon, and ends with its first error.
-            if begun:
-                print(_answer(connection, begun))
-            return
+            line = input(("     -> " if begun else "lamina> ") if terminal else "")
         except KeyboardInterrupt:
-            begun = ""
+            begun, line = "", ""
             print()
-            continue
+        except EOFError:
+            line = ";" if begun else ".quit"  # a script may leave out its last semicolon
         begun = f"{begun}\n{line}".strip()
         if begun == ".quit":
             return
         if begun and (begun.startswith(".") or begun.endswith(";")):
             try:
-                print(_answer(connection, begun))
+                print(_reply(connection, begun))
             except LaminaError as error:
-                if not at_a_terminal:
+                if not terminal:
                     raise
                 print(error)
             begun = ""
 
 
-def _answer(connection: duckdb.DuckDBPyConnection, text: str) -> str:
+def _reply(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     word, _, rest = text.partition(" ")
     if word == ".queries":
         return "\n".join(sorted(path.stem for path in QUERIES.glob("*.sql")))
-    if word == ".tables":
-        text = "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal ORDER BY ALL"
-    elif word == ".query":
-        text = query(rest.strip()).read_text(encoding="utf-8")
-    elif word.startswith("."):
-        return HELP
+    if word == ".query":
+        return answered(connection, query(rest.strip()).read_text(encoding="utf-8"))
+    if word.startswith("."):
+        return answered(connection, VIEWS) if word == ".tables" else HELP
     try:
-        statements = duckdb.extract_statements(text)
+        statements = [each.query for each in duckdb.extract_statements(text)]
     except duckdb.Error:
-        return answered(connection, text)  # which says what is wrong
-    if len(statements) > 1:
-        return "\n".join(answered(connection, each.query) for each in statements)
-    return answered(connection, text)
+        statements = [text]  # whose answer says what is wrong
+    return "\n".join(answered(connection, each) for each in statements)
 
 
-def main(arguments: list[str]) -> None:
-    """Open a shell, or answer the named questions."""
-    with explained():
-        if arguments[:1] == ["--page"]:
-            tables = sorted(Path(arguments[1] if arguments[1:] else "results", "tables").glob("*.parquet"))
-            print(page(database.connect(paths.VIEWS, tables)), end="")
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Answer the named questions, or open a shell."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="questions: files of sql/queries, without .sql")
+    parser.add_argument("--csv", action="store_true", help="print answers as CSV, with all digits")
+    parser.add_argument("--wide", action="store_true", help="print all columns")
+    parser.add_argument("--page", metavar="RESULTS", help="print all questions with their answers")
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make query … | head` ends without a word
+    if args.page:
+        print(page(database.connect(paths.VIEWS, sorted(Path(args.page, "tables").glob("*.parquet")))), end="")
+        return
+    texts = [query(name).read_text(encoding="utf-8") for name in args.names]
+    with connect() as connection:
+        for text in texts:
+            if args.csv:
+                names, rows = ask(connection, text)
+                csv.writer(sys.stdout, lineterminator="\n").writerows([names, *rows])
+            else:
+                print(*comments(text), "", answered(connection, text, float("inf") if args.wide else WIDTH), sep="\n")
+        if texts:
             return
-        files = [query(name).read_text(encoding="utf-8") for name in arguments]
-        with connect() as connection:
-            for text in files:
-                print(answered(connection, text))
-            if files:
-                return
-            if command := shutil.which("duckdb"):
-                connection.close()
-                os.execv(command, [command, "-readonly", DATABASE])
-            converse(connection)
+        if command := shutil.which("duckdb"):
+            connection.close()
+            os.execv(command, [command, "-readonly", DATABASE])
+        converse(connection)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with explained():
+        main()

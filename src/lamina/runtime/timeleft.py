@@ -1,7 +1,6 @@
-"""How far a job is, in its log once a minute: `38 %, about 7 min left`. The line of a run is made of these."""
+"""How far a job is, in its log once a minute: `38 %, about 7 min left`."""
 
 import logging
-import re
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,8 +9,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SECONDS = 60.0  # between two lines of a job
-SAID = re.compile(r"^(\d+) %(?:, about ([\d.]+) (s|min|h) left)?$", re.MULTILINE)
-UNITS = {"s": 1, "min": 60, "h": 3600}
 
 _logger = logging.getLogger(__name__)
 _spans = [(0.0, 1.0)]  # the shares of the job where the work at hand begins and ends; the last one holds
@@ -54,18 +51,6 @@ def tracked(items: Iterable[T], count: int) -> Iterator[T]:
     for item in items:
         yield item
         left.step(1)
-
-
-def said(log: str) -> tuple[float, float | None] | None:
-    """What the last line of a log says that says how far its job is: the share that is done, and the seconds left.
-
-    None where no line does; no seconds where it names the share alone.
-    """
-    lines = SAID.findall(log)
-    if not lines:
-        return None
-    percent, number, unit = lines[-1]
-    return int(percent) / 100, float(number) * UNITS[unit] if unit else None
 
 
 def spoken(seconds: float) -> str:

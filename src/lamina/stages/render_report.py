@@ -37,7 +37,7 @@ class RenderReport(Job):
             report=config.report,
             names=glossary(config),
             template=_TEMPLATE,
-            included=[paths.own("workflow/report/report.css"), paths.own("workflow/report/report.js")],
+            included=[paths.own(f"workflow/report/{name}") for name in ("report.css", "report.js", "explorer.json")],
             views=sql.views(),
             queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
             facts="results/facts.json",
