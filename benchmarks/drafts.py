@@ -22,7 +22,6 @@ from repair_cases import WINDOW, corpus, loaded
 from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Drafts
-from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
 from lamina.data.documents import read_documents
 from lamina.data.text import text_samples
@@ -37,6 +36,7 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.repair.protocol import Fitted
 from lamina.report.figures.style import Z95
 from lamina.selection import looped

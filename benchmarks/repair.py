@@ -94,7 +94,7 @@ class Selection:
     def _folds(self, repair: str | None) -> Repairs | None:
         """The two folds' patches of every run there can be, in one go: each step of a loop needs some of them."""
         if repair and repair not in self._repairs:
-            options, case = repairs.read(REPAIRS[repair]), self.case
+            options, case = repairs.Repair.from_options(REPAIRS[repair]), self.case
             alone = [Candidate(frozenset(map(str, range(*boundary)))) for boundary in self.every_run]
             self._repairs[repair] = looped.fitted(case.model, case.sources(options), alone, options, case.seed)
         return self._repairs[repair] if repair else None

@@ -101,7 +101,7 @@ class Variants:
         needed = runs(removed_layers(sorted(units)), self.case.depth)
         if not units or name == "none":
             return {}
-        options = repairs.read(REPAIRS[name])
+        options = repairs.Repair.from_options(REPAIRS[name])
         if "refit" in REPAIRS[name]:
             fits, _ = refit.fit(self.case.model, self.case.sources(options), needed, options, self.case.seed)
             return {run: Fitted(options.method, fit.tensors) for run, fit in fits.items()}
@@ -123,7 +123,7 @@ class Variants:
         healing = repair.partition("+")[2]
         if not healing:
             return materialise(case.model, plan, dict(left) if left else None)
-        options = healings.read(HEALINGS[healing])
+        options = healings.Healing.from_options(HEALINGS[healing])
         sources = [Source(case.samples(name), weight) for name, weight in options.weights("own").items()]
         healed, _ = lora.heal(case.model, plan, patches or None, sources, options)
         with tempfile.TemporaryDirectory() as folder:

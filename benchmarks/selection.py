@@ -134,7 +134,7 @@ class Chooser:
                 # A longer search asks again what a shorter one did, which is known, so it costs its last part alone.
                 for generations in range(1, GENERATIONS):
                     evolving = search()
-                    told = selectors.read(self._evolution(metric, generations))
+                    told = selectors.Selector.from_options(self._evolution(metric, generations))
                     end = evolutionary.find(evolving, self.units, [size], told)[size]
                     if generations > 1 and _spent(evolving.rows) > spent[size]:
                         break

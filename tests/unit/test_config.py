@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lamina.config import calibrations, diagnoses, healings, models, repairs, selectors
-from lamina.config.entry import Entry, option
+from lamina.config.entry import Entry
 from lamina.config.studies import Maps
 from lamina.study import load as config
 from tests.unit.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
@@ -142,7 +142,7 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, cou
 )
 def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
     metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
-    assert selectors.read(metric | selector).largest_removal(8) == largest
+    assert selectors.Selector.from_options(metric | selector).largest_removal(8) == largest
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1_8B", "a+b", "3x", "_a"])
@@ -172,31 +172,17 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
 @pytest.mark.parametrize(
     ("section", "read"),
     [
-        ("models", models.read),
-        ("calibrations", calibrations.read),
-        ("selectors", selectors.read),
-        ("repairs", repairs.read),
-        ("healings", healings.read),
-        ("diagnoses", diagnoses.read),
+        ("models", models.Model.from_options),
+        ("calibrations", calibrations.Calibration.from_options),
+        ("selectors", selectors.Selector.from_options),
+        ("repairs", repairs.Repair.from_options),
+        ("healings", healings.Healing.from_options),
+        ("diagnoses", diagnoses.Diagnosis.from_options),
     ],
 )
 def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:
     for entry in getattr(config.load(put(minimal(), "seed", 5), root), section).values():
         assert read(json.loads(json.dumps(entry.options()))) == entry
-
-
-def test_a_changed_default_reruns_what_left_it_out_and_keeps_what_wrote_it_out() -> None:
-    class Before(Entry):
-        ridge: float = option("a", 1e-6)
-
-    class After(Entry):
-        EARLIER = {"ridge": 1e-6}
-        ridge: float = option("a", 1e-3)
-        added: int = option("b", 4)
-
-    assert Before().options() == {} and After().options() == {"ridge": 1e-3}
-    assert Before(ridge=1e-3).options() == After(ridge=1e-3).options()
-    assert After.from_options({}).ridge == 1e-6 and After.from_options({}).added == 4
 
 
 def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:

@@ -80,14 +80,14 @@ WRONG_VALUES = [
         ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
     ),
     ("repairs.ghost.method", "gost", ["repairs.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
-    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of variance, fit"]),
+    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of fit, patching"]),
     ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
-    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
+    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of beam, block"]),
     ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "angular, cosine"]),
     (
         "selectors.accuracy.strategy",
         "greedy",
-        ["selectors.accuracy.strategy", "'greedy'", "iterative, one_shot, block"],
+        ["selectors.accuracy.strategy", "'greedy'", "deepest, evolutionary, iterative, one_shot"],
     ),
     ("selectors.accuracy.units", "head", ["selectors.accuracy.units", "'head'", "layer, attention, mlp"]),
     ("selectors.accuracy.budget", "half", ["selectors.accuracy.budget", "'half'", "full"]),
@@ -301,7 +301,10 @@ SELECTOR_MISMATCHES = [
         {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
         ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
     ),
-    ({"strategy": "deepest", "seed": 3}, ["seed: 3 does not go with strategy 'deepest'", "iterative, random, beam or"]),
+    (
+        {"strategy": "deepest", "seed": 3},
+        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative or random"],
+    ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
         {"metric": "perplexity", "budget": "race"},
@@ -339,7 +342,10 @@ SELECTOR_MISMATCHES = [
         ["also: budget 'race'", "Write budget: full"],
     ),
     ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
-    ({"strategy": "deepest", "repair": "ghost"}, ["repair: 'ghost'", "'deepest'", "iterative, one_shot, beam or"]),
+    (
+        {"strategy": "deepest", "repair": "ghost"},
+        ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],
+    ),
     ({"metric": "cosine", "strategy": "beam"}, ["metric: 'cosine'", "which strategy 'beam' compares", "accuracy, "]),
     ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
     (

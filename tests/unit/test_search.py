@@ -57,7 +57,7 @@ class Toy:
 
 
 def chosen(strategy: str, **values: Any) -> Any:
-    return selectors.read({"strategy": strategy, "metric": "perplexity", **values})
+    return selectors.Selector.from_options({"strategy": strategy, "metric": "perplexity", **values})
 
 
 def search(toy: Any, log: Path | None = None, seen: int = SAMPLES) -> Search:
