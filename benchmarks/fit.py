@@ -18,11 +18,11 @@ import torch
 from cases import peak_of
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from lamina.config.repairs import Ghost
 from lamina.engine import taps
 from lamina.engine.sources import Source
 from lamina.repair import check, fit_rows
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 
 LENGTH = 128
 BATCH = 4096  # tokens of a batch

@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from cases import Case, cases
 
-from lamina.config.repairs import Ghost
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate, swept
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 
 

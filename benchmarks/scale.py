@@ -25,8 +25,6 @@ from cases import REFERENCE, peak_of, random_documents
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
-from lamina.config.healings import Lora
-from lamina.config.repairs import Ghost
 from lamina.cost import work
 from lamina.cost.counting import counted
 from lamina.cost.tokens import Tokens
@@ -42,11 +40,13 @@ from lamina.engine.sources import Source
 from lamina.evaluation import efficiency, tasks
 from lamina.evaluation.tasks import VariantLM
 from lamina.healing import lora, training
+from lamina.healing.lora import Lora
 from lamina.models.load import device
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import check
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def loaded(folder: Path) -> Any:
 
 def alone(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]], name: str) -> None:
     """One job of one repair."""
-    model, method, options = loaded(folder), protocol.method(name), repairs.read({"method": name})
+    model, method, options = loaded(folder), protocol.method(name), repairs.Repair.from_options({"method": name})
     fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, boundaries, options, 0)}
     maps = {at: each for at, fit in fits.items() if (each := method.as_patch(fit.validated)) is not None}
     checked = check.measure(model, sources, maps, 0) if maps else {}
@@ -45,7 +45,7 @@ def alone(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]]
 
 def together(folder: Path, sources: list[Source], boundaries: list[tuple[int, int]]) -> None:
     """One job of all repairs."""
-    options = {name: repairs.read({"method": name}) for name in METHODS}
+    options = {name: repairs.Repair.from_options({"method": name}) for name in METHODS}
     wanted = {name: shared.Wanted(entry, frozenset(boundaries)) for name, entry in options.items()}
     list(shared.fitted(loaded(folder), sources, wanted, 0))
 

@@ -38,8 +38,9 @@ from lamina.sweep.candidates import CURRENT, Candidate
 from repair_cases import TASKS, Case, embedded, on_disk
 from repair_variants import CLOSED, RECOVERIES, REPAIRS, TOKENS, Variants, on_general_text
 
-from lamina.config import metrics, recoveries
+from lamina.config import metrics
 from lamina.config.metrics import METRICS
+from lamina.config.repairs import Repair
 from lamina.data.calibrations import chance_accuracy
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
@@ -94,7 +95,7 @@ class Selection:
     def _folds(self, recovery: str | None) -> Repairs | None:
         """The two folds' patches of every run there can be, in one go: each step of a loop needs some of them."""
         if recovery and recovery not in self._repairs:
-            options, case = recoveries.read(REPAIRS[recovery]), self.case
+            options, case = Repair.from_options(REPAIRS[recovery]), self.case
             alone = [Candidate(frozenset(map(str, range(*boundary)))) for boundary in self.every_run]
             self._repairs[recovery] = looped.fitted(case.model, case.sources(options), alone, options, case.seed)
         return self._repairs[recovery] if recovery else None

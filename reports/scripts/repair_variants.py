@@ -13,6 +13,7 @@ from repair_cases import Case
 from transformers import PreTrainedModel
 
 from lamina.config import healings, recoveries
+from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.training import Source
@@ -101,7 +102,7 @@ class Variants:
         needed = runs(removed_layers(sorted(units)), self.case.depth)
         if not units or name == "none":
             return {}
-        options = recoveries.read(REPAIRS[name])
+        options = Repair.from_options(REPAIRS[name])
         if "refit" in REPAIRS[name]:
             fits, _ = refit.fit(self.case.model, self.case.sources(options), needed, options, self.case.seed)
             return {run: Fitted(options.method, fit.tensors) for run, fit in fits.items()}
@@ -123,7 +124,7 @@ class Variants:
         healing = recovery.partition("+")[2]
         if not healing:
             return materialise(case.model, plan, dict(left) if left else None)
-        options = healings.read(HEALINGS[healing])
+        options = healings.Healing.from_options(HEALINGS[healing])
         sources = [Source(case.samples(name), weight) for name, weight in options.weights("own").items()]
         healed, _ = lora.heal(case.model, plan, patches or None, sources, options)
         with tempfile.TemporaryDirectory() as folder:

@@ -123,7 +123,7 @@ class Chooser:
 
             found: dict[str, dict[int, Found]] = {"evolutionary": {}}
             for size in SIZES:
-                evolving, told = search(), selectors.read(self._evolution(metric))
+                evolving, told = search(), selectors.Selector.from_options(self._evolution(metric))
                 end = evolutionary.find(evolving, self.units, [size], told)[size]
                 found["evolutionary"][size] = _units(end), sum(row["n_new"] for row in evolving.rows)
             if metric == "accuracy":

@@ -14,10 +14,14 @@ from transformers import PreTrainedModel
 import lamina
 from lamina.config import healings, repairs, selectors
 from lamina.config.benchmarks import Efficiency, Generate
-from lamina.config.diagnoses import Fit, Patching, Probe, Variance, Void
 from lamina.data import calibrations
 from lamina.data.lm_tasks import task_object
 from lamina.diagnosis import fit, patching, probe, variance, void
+from lamina.diagnosis.fit import Fit
+from lamina.diagnosis.patching import Patching
+from lamina.diagnosis.probe import Probe
+from lamina.diagnosis.variance import Variance
+from lamina.diagnosis.void import Void
 from lamina.engine import capture, residuals, weights
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
@@ -112,7 +116,7 @@ def sweep_budget(world: World, budget: str) -> Any:
 
 @stage()
 def sweep_looped(world: World) -> Any:
-    model, options = world.model(), repairs.read({"method": "ghost", "bias": True})
+    model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "bias": True})
     wanted = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in UNITS}}
     fitted = looped.fitted(
         model, [Source([sample.sequence() for sample in world.samples])], wanted.values(), options, 0
@@ -137,10 +141,10 @@ def sweep_donors(world: World) -> Any:
 def search_plans(world: World) -> Any:
     model = world.model()
     told = {"strategy": "evolutionary", "metric": "perplexity", "generations": 1, "offspring": 3}
-    options = selectors.read(told)
+    options = selectors.Selector.from_options(told)
     seen, held_back = np.arange(7), np.arange(7, len(world.samples))
     source = [Source([world.samples[number].sequence() for number in seen])]
-    ghost = repairs.read({"method": "ghost", "ridge": 0.01})
+    ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
         growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
         asked = Evaluator(looped.Looped(session, growing.fitted), loss_of("perplexity", "acc"))
@@ -164,7 +168,7 @@ REPAIRS: dict[str, dict[str, Any]] = {
 
 def repaired(model: PreTrainedModel, world: World, settings: dict[str, Any]) -> tuple[dict[Any, Fitted], list[Any]]:
     """The fitted of the plan's runs, and what table `patches` says of them."""
-    options = repairs.read(settings)
+    options = repairs.Repair.from_options(settings)
     method, sources = protocol.method(options.method), [Source(world.texts)]
     fits = {at: method.fit(part, options) for at, part in method.collect(model, sources, RUNS, options, 0)}
     maps = {at: method.as_patch(found.validated) for at, found in fits.items()}
@@ -189,14 +193,14 @@ def fit_patch(world: World, name: str) -> Any:
 @stage()
 def fit_runs(world: World) -> Any:
     """All repairs that can share a pass."""
-    options = {name: repairs.read(settings) for name, settings in REPAIRS.items()}
+    options = {name: repairs.Repair.from_options(settings) for name, settings in REPAIRS.items()}
     asked = {name: shared.Wanted(each, frozenset(RUNS)) for name, each in options.items() if each.one_pass}
     return [[*key, facts] for *key, _, facts in shared.fitted(world.model(), [Source(world.texts)], asked, 0)]
 
 
 @stage()
 def fit_patch_refit(world: World) -> Any:
-    model, options = world.model(), repairs.read({"method": "ghost", "refit": True})
+    model, options = world.model(), repairs.Repair.from_options({"method": "ghost", "refit": True})
     fits, behind = refit.fit(model, [Source(world.texts)], RUNS, options, 0)
     variant = materialise(model, PLAN, {at: Fitted("ghost", found.tensors) for at, found in fits.items()})
     method = protocol.method("ghost")
@@ -209,7 +213,7 @@ def fit_patch_refit(world: World) -> Any:
 
 @stage()
 def fit_patch_auto_weight(world: World) -> Any:
-    options = repairs.read({"method": "ghost", "data": {"own": 1, "other": "auto"}})
+    options = repairs.Repair.from_options({"method": "ghost", "data": {"own": 1, "other": "auto"}})
     other = calibrations.build([sample for sample in world.samples if sample.kind == "text"] * 3, 64)
     read = {"words": world.calibration, "other": other}
     groups = weighing.groups(world.model(), read, [PLAN], {3: RUNS}, options, 0)
@@ -232,7 +236,7 @@ def heal_variant(world: World, name: str) -> Any:
     """Trained, written, read, and built into a variant; with its progress saved on the way."""
     model = world.model()
     dropout = {"dropout": 0.0} if name.startswith("lora") else {}
-    options = healings.read({**_BRIEF, **dropout, **HEALINGS[name]})
+    options = healings.Healing.from_options({**_BRIEF, **dropout, **HEALINGS[name]})
     method = {"lora": lora, "full": full}[options.method]
     patches = None if options.method == "full" else repaired(model, world, REPAIRS["ghost"])[0]
     progress = Progress(world.scratch / "progress.safetensors", "the same")
@@ -245,7 +249,7 @@ def heal_variant(world: World, name: str) -> Any:
 def heal_variant_resumed(world: World) -> Any:
     """A training that was killed after its first epoch and goes on."""
     progress = Progress(world.scratch / "progress.safetensors", "the same")
-    options = healings.read({**_BRIEF, "method": "lora", "dropout": 0.0})
+    options = healings.Healing.from_options({**_BRIEF, "method": "lora", "dropout": 0.0})
     saved: list[Any] = []
     save = progress.save
 

@@ -15,11 +15,11 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
 from lamina.healing import lora
+from lamina.healing.lora import Lora
 from lamina.models import check as proof
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export

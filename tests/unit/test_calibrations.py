@@ -9,7 +9,7 @@ import pytest
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config.calibrations import read
+from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
 from lamina.data import calibrations, documents, lm_tasks, text
 from lamina.data.overlap import document_hash
@@ -39,7 +39,7 @@ def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot:
     )
     tokenizer.save_pretrained(tmp_path)
     manifest = describe("mine", ENTRY.model_copy(update={"chat_template": chat}), tmp_path)
-    calibration = prepare("recall", read(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT)
+    calibration = prepare("recall", Calibration.from_options(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT)
     seen = []
 
     class Recorder(HFLM):
@@ -55,12 +55,14 @@ def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot:
     task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
-    plain = prepare("recall", read(TASK), manifest | {"chat_template": False}, ROOT)
+    plain = prepare("recall", Calibration.from_options(TASK), manifest | {"chat_template": False}, ROOT)
     assert (calibration == plain) == (num_fewshot == 0 and not chat)
 
 
 def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
-    first, again, other = (prepare("recall", read(TASK | {"seed": seed}), manifest, ROOT) for seed in (0, 0, 1))
+    first, again, other = (
+        prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT) for seed in (0, 0, 1)
+    )
     assert first == again
     assert {s.document for s in first.samples} != {s.document for s in other.samples}
     lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()
@@ -69,7 +71,7 @@ def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
 
 
 def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
-    calibration = prepare("sorting", read(TASK | {"task": "microworld_sorting"}), manifest, ROOT)
+    calibration = prepare("sorting", Calibration.from_options(TASK | {"task": "microworld_sorting"}), manifest, ROOT)
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     for sample in calibration.samples:
         assert sample.kind == "generated" and len(sample.rows) == 1
@@ -78,13 +80,13 @@ def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
 
 
 def test_chance_is_one_over_the_number_of_choices(manifest: dict) -> None:
-    calibration = prepare("recall", read(TASK), manifest, ROOT)
+    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
     choices = {len(sample.rows) for sample in calibration.samples}
     assert calibration.facts["chance_accuracy"] == pytest.approx(1 / choices.pop()) and not choices
 
 
 def test_a_calibration_survives_its_file(manifest: dict, tmp_path: Path) -> None:
-    calibration = prepare("recall", read(TASK), manifest, ROOT)
+    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
     calibrations.write(tmp_path / "recall.parquet", calibration)
     assert calibrations.read(tmp_path / "recall.parquet") == calibration
 
@@ -92,7 +94,7 @@ def test_a_calibration_survives_its_file(manifest: dict, tmp_path: Path) -> None
 def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path) -> None:
     lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[:7]
     (tmp_path / "mine.jsonl").write_text("\n".join(lines))
-    calibration = prepare("mine", read({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
+    calibration = prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
     assert len(calibration.samples) == 7
     assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
 
@@ -102,24 +104,24 @@ def test_a_bad_line_of_questions_is_named(manifest: dict, tmp_path: Path) -> Non
         '{"query": "a", "choices": ["b", "c"], "gold": 0}\n{"query": "a", "choices": ["b"], "gold": 1}\n'
     )
     with pytest.raises(LaminaError, match=r"mine.jsonl, line 2: choices has 1 entry.*gold"):
-        prepare("mine", read({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
+        prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
 
 
 def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> None:
     with pytest.raises(LaminaError, match="no lm-eval task 'microworld_recal'.*microworld_recall"):
-        prepare("recall", read(TASK | {"task": "microworld_recal"}), manifest, ROOT)
+        prepare("recall", Calibration.from_options(TASK | {"task": "microworld_recal"}), manifest, ROOT)
 
 
 def test_a_split_that_the_task_lacks_is_refused_with_those_it_has(manifest: dict) -> None:
     with pytest.raises(
         LaminaError, match="microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"
     ):
-        prepare("recall", read(TASK | {"split": "dev"}), manifest, ROOT)
+        prepare("recall", Calibration.from_options(TASK | {"split": "dev"}), manifest, ROOT)
 
 
 def test_a_limit_beyond_the_split_is_refused(manifest: dict) -> None:
     with pytest.raises(LaminaError, match=r"calibrations.recall.*limit: 1000000 samples"):
-        prepare("recall", read(TASK | {"limit": 1000000}), manifest, ROOT)
+        prepare("recall", Calibration.from_options(TASK | {"limit": 1000000}), manifest, ROOT)
 
 
 def test_text_samples_predict_every_token_but_the_first() -> None:

@@ -76,7 +76,10 @@ def test_what_is_scored_beside_is_judged_by_patches_that_did_not_see_it(fitted_o
     model, samples = tiny.model(), random_samples(7, count=16)
     own = [sample.sequence() for sample in random_samples(8, count=12)]
     wanted = {unit: Candidate(frozenset({"1", unit})) for unit in ("2", "4")}
-    options, told = repairs.read({"method": "ghost", "ridge": 0.01}), [sample.sequence() for sample in samples]
+    options, told = (
+        repairs.Repair.from_options({"method": "ghost", "ridge": 0.01}),
+        [sample.sequence() for sample in samples],
+    )
     _, fold = looped.folds([own, told], 0)
     poison = [one if at else tuple(4 + token % 7 for token in one[::-1]) for at, one in zip(fold, told, strict=True)]
     found = []

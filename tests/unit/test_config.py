@@ -142,7 +142,7 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, cou
 )
 def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
     metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
-    assert selectors.read(metric | selector).largest_removal(8) == largest
+    assert selectors.Selector.from_options(metric | selector).largest_removal(8) == largest
 
 
 @pytest.mark.parametrize("name", ["Llama-3.1_8B", "a+b", "3x", "_a"])
@@ -172,12 +172,12 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
 @pytest.mark.parametrize(
     ("section", "read"),
     [
-        ("models", models.read),
-        ("calibrations", calibrations.read),
-        ("selectors", selectors.read),
-        ("repairs", repairs.read),
-        ("healings", healings.read),
-        ("diagnoses", diagnoses.read),
+        ("models", models.Model.from_options),
+        ("calibrations", calibrations.Calibration.from_options),
+        ("selectors", selectors.Selector.from_options),
+        ("repairs", repairs.Repair.from_options),
+        ("healings", healings.Healing.from_options),
+        ("diagnoses", diagnoses.Diagnosis.from_options),
     ],
 )
 def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:

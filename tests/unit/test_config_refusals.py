@@ -80,14 +80,14 @@ WRONG_VALUES = [
         ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
     ),
     ("repairs.ghost.method", "gost", ["repairs.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
-    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of variance, fit"]),
+    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of fit, patching"]),
     ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
-    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of iterative"]),
+    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of block"]),
     ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "angular, cosine"]),
     (
         "selectors.accuracy.strategy",
         "greedy",
-        ["selectors.accuracy.strategy", "'greedy'", "iterative, one_shot, block"],
+        ["selectors.accuracy.strategy", "'greedy'", "deepest, evolutionary, iterative, one_shot"],
     ),
     ("selectors.accuracy.units", "head", ["selectors.accuracy.units", "'head'", "layer, attention, mlp"]),
     ("selectors.accuracy.budget", "half", ["selectors.accuracy.budget", "'half'", "full"]),
@@ -303,7 +303,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         {"strategy": "deepest", "seed": 3},
-        ["seed: 3 does not go with strategy 'deepest'", "iterative, random or evo"],
+        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative or random"],
     ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
@@ -340,7 +340,7 @@ SELECTOR_MISMATCHES = [
     ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
     (
         {"strategy": "deepest", "repair": "ghost"},
-        ["repair: 'ghost'", "'deepest'", "iterative, one_shot or evo"],
+        ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],
     ),
     (
         {"metric": "cosine", "strategy": "evolutionary"},

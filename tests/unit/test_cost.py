@@ -135,7 +135,7 @@ def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> Non
 def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
     """On all samples and on some."""
     options = {"metric": "perplexity", "strategy": "evolutionary", **options}
-    (samples, tokens), selector = lines(40), selectors.read(options)
+    (samples, tokens), selector = lines(40), selectors.Selector.from_options(options)
     units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
     with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
@@ -187,7 +187,9 @@ def test_fits_by_hand() -> None:
     read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
 
     def fitting(**options: Any) -> float:
-        return work.fit_work(repairs.read({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2])
+        return work.fit_work(
+            repairs.Repair.from_options({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2]
+        )
 
     assert fitting(method="ghost") == pytest.approx(1.3 * 150 * 10)
     assert fitting(method="replaceme") == 150 * 10

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import read as read_repair
+from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import capture, weights
 from lamina.engine import sweep as engine
@@ -122,7 +122,7 @@ def test_a_failed_pass_leaves_no_copy_behind(pair: tuple[PreTrainedModel, PreTra
 def test_repairs_and_their_variants_are_those_of_the_undivided_model(
     pair: tuple[PreTrainedModel, PreTrainedModel], method: str
 ) -> None:
-    options, repair = read_repair({"method": method}), protocol.method(method)
+    options, repair = Repair.from_options({"method": method}), protocol.method(method)
     sources = [protocol.Source([tuple(line) for line in tiny.tokens(6, 12).tolist()])]
     found = []
     for model in pair:

@@ -10,9 +10,11 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from lamina.config.diagnoses import Patching, Probe, Void
 from lamina.data import diagnosed
 from lamina.diagnosis import patching, probe, void
+from lamina.diagnosis.patching import Patching
+from lamina.diagnosis.probe import Probe
+from lamina.diagnosis.void import Void
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.report import database

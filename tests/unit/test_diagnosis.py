@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.diagnoses import Variance
 from lamina.diagnosis import variance
+from lamina.diagnosis.variance import Variance
 from lamina.models.structure import layers_of
 from lamina.store import parquet as store
 from tests.unit import tiny

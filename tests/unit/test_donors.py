@@ -9,7 +9,6 @@ import torch
 import yaml
 from transformers import PreTrainedModel
 
-from lamina.config.selectors import Evolutionary
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
@@ -20,6 +19,7 @@ from lamina.repair import fit_rows
 from lamina.selection.plans import Plan, Request, Step
 from lamina.selection.strategies import evolutionary
 from lamina.selection.strategies import replacements as steps
+from lamina.selection.strategies.evolutionary import Evolutionary
 from lamina.selection.trials import Search, Trials
 from lamina.study.load import load
 from tests.unit import tiny

@@ -95,7 +95,7 @@ def test_the_plan_takes_whom_the_race_chose(tmp_path: Path) -> None:
     job = PruneStep(
         manifest=str(tmp_path / "manifest.json"),
         calibration=str(tmp_path / "c.parquet"),
-        selector=selectors.read({"metric": "accuracy", "budget": "race"}),
+        selector=selectors.Selector.from_options({"metric": "accuracy", "budget": "race"}),
         sweep=str(sweep),
         score="acc_norm",
         keys={"model": "m", "calibration": "c", "selector": "s", "removed": 1},

@@ -21,8 +21,8 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoConfig, PreTrainedModel
 
-from lamina.config.healings import Lora
 from lamina.healing import lora
+from lamina.healing.lora import Lora
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise

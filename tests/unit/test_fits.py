@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.diagnoses import Fit
-from lamina.config.repairs import Ghost
 from lamina.diagnosis import fit as diagnosis
+from lamina.diagnosis.fit import Fit
 from lamina.engine import moments
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
@@ -14,6 +13,7 @@ from lamina.models.boundary import Patch
 from lamina.repair import check
 from lamina.repair.fit_rows import shape
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_ghost import sequences, streams

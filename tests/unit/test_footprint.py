@@ -10,10 +10,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lamina.config.healings import Full
 from lamina.engine import footprint
 from lamina.engine import memory as room
 from lamina.healing import full
+from lamina.healing.full import Full
 from lamina.healing.training import Source
 from tests.unit import tiny
 

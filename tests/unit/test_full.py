@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from lamina.config.healings import Full
 from lamina.errors import LaminaError
 from lamina.healing import full
+from lamina.healing.full import Full
 from lamina.healing.training import Masters, Source
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise

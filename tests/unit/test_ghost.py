@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.repairs import Ghost
 from lamina.engine import moments
 from lamina.engine.sources import Source, split
 from lamina.errors import LaminaError
@@ -16,6 +15,7 @@ from lamina.models.structure import layers_of
 from lamina.repair import check, patch
 from lamina.repair.fit_rows import antisymmetric_share, boundaries, row, shape
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.store import parquet as store
 from lamina.study.variant import Variant
 from tests.unit import tiny

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from lamina.config.calibrations import Hub, read
+from lamina.config import calibrations as entries
+from lamina.config.calibrations import Hub
 from lamina.data import hub, mixture
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.overlap import document_hash
@@ -86,7 +87,7 @@ def test_local_folders_are_read_as_the_hubs_data_sets(
     tmp_path: Path, made: Any, expected: list[str], streaming: bool
 ) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
-    entry = read(made(tmp_path) | {"streaming": streaming})
+    entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
     assert isinstance(entry, Hub) and hub.read_texts(entry, tmp_path, "calibrations.x") == expected
 
 
@@ -102,14 +103,14 @@ def test_local_folders_are_read_as_the_hubs_data_sets(
 )
 def test_what_a_data_set_lacks_is_named(tmp_path: Path, changed: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(LaminaError) as refused:
-        hub.read_texts(read(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
+        hub.read_texts(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words), refused.value
 
 
 def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    entry = read({"hub": "nobody/has-this", "revision": "main"})
+    entry = entries.Calibration.from_options({"hub": "nobody/has-this", "revision": "main"})
     with pytest.raises(LaminaError, match=r"'nobody/has-this'.*no network.*results/calibrations/MODEL/c4.parquet"):
         hub.read_texts(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
 
@@ -119,7 +120,9 @@ def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
     words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
     (tmp_path / "own").mkdir()
     (tmp_path / "own/train.jsonl").write_text("\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5)))
-    found = prepare("own", read({"hub": "own", "documents": "0:5", "length": 8}), manifest, tmp_path)
+    found = prepare(
+        "own", entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8}), manifest, tmp_path
+    )
     assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == ("text", "own", "train")
     assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
     assert found.samples[4].document == document_hash(f"{words} 4")
@@ -146,7 +149,7 @@ MIXED = {
 }
 
 
-ENTRIES = {name: read(options) for name, options in MIXED.items()}
+ENTRIES = {name: entries.Calibration.from_options(options) for name, options in MIXED.items()}
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +159,7 @@ def parts() -> dict[str, Calibration]:
 
 
 def mixed(parts: dict[str, Calibration], **changed: Any) -> list[Sample]:
-    return mixture.mixed("all", read(SHARES | changed), parts)  # type: ignore[arg-type]
+    return mixture.mixed("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
 
 
 def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) -> None:
@@ -171,7 +174,9 @@ def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) 
 
 
 def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> None:
-    found = prepare("all", read(SHARES), describe("reference", ENTRY, REFERENCE), ROOT, ENTRIES)
+    found = prepare(
+        "all", entries.Calibration.from_options(SHARES), describe("reference", ENTRY, REFERENCE), ROOT, ENTRIES
+    )
     assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 
@@ -198,4 +203,4 @@ def test_the_examples_of_the_guide_are_calibrations() -> None:
     examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
     entries = [entry for example in examples for entry in example["calibrations"].values()]
     assert len(entries) == 11
-    assert all(read(entry).options() for entry in entries)
+    assert all(entries.Calibration.from_options(entry).options() for entry in entries)

@@ -21,6 +21,7 @@ from lamina import stages as jobs
 from lamina.config import repairs
 from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
+from lamina.repair.methods import ghost
 from lamina.stages import described as describing
 from lamina.stages.capture_activations import CaptureActivations
 from lamina.stages.changes import Loop
@@ -45,7 +46,12 @@ def kinds(base: type[Any] = Job) -> list[type[Any]]:
 
 
 def a_sweep(**more: Any) -> SweepUnits:
-    loop = Loop(repair=repairs.read({"method": "ghost", "rank": 8}), weights=[("c", 1.0)], protect=[0], seed=3)
+    loop = Loop(
+        repair=repairs.Repair.from_options({"method": "ghost", "rank": 8}),
+        weights=[("c", 1.0)],
+        protect=[0],
+        seed=3,
+    )
     told = {"manifest": "m.json", "calibration": "c.parquet", "pass_": "removal", "units": "layer", "loop": loop}
     told |= {"block": 1, "blocks": 2, "tokens": 64, "keys": {"calibration": "c"}, "output": "it's {a} $b.parquet"}
     return SweepUnits(**told | more)
@@ -68,7 +74,7 @@ def test_a_job_goes_through_a_shell_and_json_with_its_types(monkeypatch: pytest.
     text = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
     again = read_back(SweepUnits, text, monkeypatch)
     assert again.model_dump() == job.model_dump()
-    assert isinstance(again.loop.repair, repairs.Ghost) and again.loop.repair.rank == 8
+    assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
     assert len(json.loads(text)["code"]) == 64 and json.loads(text)["job"]["loop"]["repair"]["rank"] == 8
 
 
@@ -113,7 +119,7 @@ def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() ->
     one, other = a_sweep(), a_sweep(block=0, output="elsewhere.parquet", follows={"family": "x"})
     assert one.provenance == other.provenance != a_sweep(tokens=128).provenance
     fit = {"manifest": "m", "calibration": "c", "plans": [], "sizes": [], "name": "g", "own": "c", "seed": 5}
-    ghost = repairs.read({"method": "ghost"})
+    ghost = repairs.Repair.from_options({"method": "ghost"})
     assert FitPatch(**fit, repair=ghost, output="o", table="t").provenance["seed"] == "5"
 
 
@@ -126,8 +132,9 @@ def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.Monke
 
 
 def test_modules_are_loaded_by_name_in_one_place() -> None:
-    """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them."""
-    known = {"modules.py", "tables/store.py", "__init__.py"}
+    """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them,
+    and options of methods with the configuration, whose values a job is told."""
+    known = {"modules.py", "config/entry.py", "tables/store.py", "__init__.py", "workflow/warm.py", "cost/pace.py"}
     source = ROOT / "src/lamina"
     files = [*source.rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
     found = {file for file in files if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))}
@@ -196,7 +203,7 @@ def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried(tmp_path: 
     """C² float32 numbers each, with and without the held-out samples: at C = 4096 67 MB."""
     told: dict[str, Any] = {"manifest": manifest(tmp_path, hidden_size=4096), "calibration": "c", "plans": ["p", "q"]}
     told |= {"sizes": [1, 2], "name": "g", "own": "c", "seed": 0, "output": "o", "table": "t"}
-    told["repair"] = repairs.read({"method": "ghost"})
+    told["repair"] = repairs.Repair.from_options({"method": "ghost"})
     assert FitPatch(**told, weights=[("c", 1.0)]).memory(1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
     assert FitPatch(**told).memory(2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
 

@@ -36,7 +36,7 @@ KINDS = ("choices", "generated", "text")
 
 
 def options(**values: Any) -> Any:
-    return repairs.read({"method": "ghost", "ridge": RIDGE, **values})
+    return repairs.Repair.from_options({"method": "ghost", "ridge": RIDGE, **values})
 
 
 def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
@@ -108,7 +108,11 @@ def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any]) -> Non
     """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
     # `prune_comp` scales the stream, which is a map of it but for the epsilon of the norms.
     model, samples = tiny.model(rms_norm_eps=1e-12), random_samples(13, count=14)
-    told, wanted, chosen = [s.sequence() for s in samples], candidates(["1"]), repairs.read(settings)
+    told, wanted, chosen = (
+        [s.sequence() for s in samples],
+        candidates(["1"]),
+        repairs.Repair.from_options(settings),
+    )
     fitted, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
     with engine.opened(model, samples, outputs=False) as session:
         Looped(session, fitted).measure(range(len(samples)), {"3": wanted["3"]})

@@ -9,10 +9,10 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel
 
-from lamina.config.healings import Lora
 from lamina.data.calibrations import Row, Sample
 from lamina.errors import LaminaError
 from lamina.healing import lora, training
+from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective, tokens
 from lamina.healing.training import Source
 from lamina.models.boundary import Patch

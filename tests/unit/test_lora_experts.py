@@ -7,8 +7,8 @@ import pytest
 import torch
 from peft import PeftModel
 
-from lamina.config.healings import Lora
 from lamina.healing import lora
+from lamina.healing.lora import Lora
 from lamina.healing.training import Source
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of

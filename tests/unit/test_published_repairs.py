@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.repairs import LinearPatch, PruneComp, ReplaceMe, Streamline
 from lamina.engine import sources as over
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
@@ -22,6 +21,10 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import protocol
 from lamina.repair.methods import linearpatch
+from lamina.repair.methods.linearpatch import LinearPatch
+from lamina.repair.methods.prune_comp import PruneComp
+from lamina.repair.methods.replaceme import ReplaceMe
+from lamina.repair.methods.streamline import Streamline
 from lamina.repair.protocol import Fit, Fitted
 from tests.unit import tiny
 

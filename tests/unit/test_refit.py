@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from lamina.config.repairs import Ghost
 from lamina.engine import sources as over
 from lamina.models.boundary import Boundary
 from lamina.models.export import save as export
@@ -17,6 +16,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import check, refit
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.repair.protocol import Fitted
 from tests.unit import test_published_repairs, tiny
 

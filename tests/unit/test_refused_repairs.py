@@ -65,7 +65,7 @@ def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
     run(
         HealVariant(
             variant=str(variant(2, "lora")),
-            healing=healings.read({"method": "lora"}),
+            healing=healings.Healing.from_options({"method": "lora"}),
             weights=[("words", 1.0)],
             manifest=paths.manifest("tiny", results),
             calibration=paths.calibration("tiny", "words", results),

@@ -110,7 +110,7 @@ def fit_job(
     results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
 ) -> FitPatch:
     """The job of both sizes, also on `files` (NAME=FILE), or with its fits in a `shared` file."""
-    entry, data = repairs.read(options), dict(entry.split("=", 1) for entry in files or [])
+    entry, data = repairs.Repair.from_options(options), dict(entry.split("=", 1) for entry in files or [])
     return FitPatch(
         manifest=paths.manifest("tiny", results),
         calibration=paths.calibration("tiny", "words", results),
@@ -253,7 +253,7 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     assert {row["n_samples"] for row in found} == {50}
     assert found[0]["n_tokens"] == sum(map(len, own)) + sum(map(len, more))
     ((_, statistics),) = moments.collect(tiny.model(), [Source(own, 2.0), Source(more, 0.5)], [(2, 3)], 0)
-    operator = ghost.fit(statistics, repairs.Ghost()).tensors["operator"]
+    operator = ghost.fit(statistics, ghost.Ghost()).tensors["operator"]
     kept = assembly.read(Variant("tiny", "words", "cosine", 1, "both"), results).patches
     assert kept is not None
     torch.testing.assert_close(kept[2, 3].tensors["operator"], operator, atol=1e-5, rtol=1e-4)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
 from lamina.engine import residuals
 from lamina.engine.candidates import Candidate
@@ -12,6 +11,7 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
+from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.store import parquet as store
 from tests.unit import tiny

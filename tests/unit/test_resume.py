@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from lamina.config import healings
-from lamina.config.healings import Lora
 from lamina.data import calibrations
 from lamina.healing import lora, training
+from lamina.healing.lora import Lora
 from lamina.healing.training import Source
 from lamina.repair import patch
 from lamina.stages.heal_variant import HealVariant
@@ -99,7 +99,7 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
     def job(output: str) -> HealVariant:
         return HealVariant(
             variant="m/own/s/removed=3/ghost/lora",
-            healing=healings.read(options),
+            healing=healings.Healing.from_options(options),
             weights=[("corpus", 0.5), ("own", 1.0)],
             manifest=str(tmp_path / "manifest.json"),
             calibration=str(tmp_path / "own.parquet"),

@@ -58,7 +58,7 @@ class Toy:
 
 
 def chosen(**values: Any) -> Any:
-    return selectors.read({"strategy": "evolutionary", "metric": "perplexity", **values})
+    return selectors.Selector.from_options({"strategy": "evolutionary", "metric": "perplexity", **values})
 
 
 def search(toy: Any, log: Path | None = None, seen: int = SAMPLES) -> Search:

@@ -40,7 +40,7 @@ def alone(model: Any, sources: list[Source], options: Any) -> dict[Boundary, tup
 def test_each_fit_is_that_of_a_pass_of_its_own(memory: int) -> None:
     model = tiny.model()
     sources = [Source(sequences() + sequences(1)), Source(sequences(2), 0.5)]
-    options = {name: repairs.read(entry) for name, entry in ENTRIES.items()}
+    options = {name: repairs.Repair.from_options(entry) for name, entry in ENTRIES.items()}
     wanted = {name: Wanted(entry, frozenset(RUNS)) for name, entry in options.items()}
     made = {(name, at): rest for name, at, *rest in shared.fitted(model, sources, wanted, 3, memory)}
     assert made.keys() == {(name, at) for name in ENTRIES for at in RUNS}
@@ -59,7 +59,7 @@ def test_a_pass_that_repairs_share_is_one_pass(monkeypatch: pytest.MonkeyPatch) 
     passes = []
     run = shared.over.run
     monkeypatch.setattr(shared.over, "run", lambda *args: (passes.append(args), run(*args)))
-    wanted = {name: Wanted(repairs.read(entry), frozenset(RUNS)) for name, entry in ENTRIES.items()}
+    wanted = {name: Wanted(repairs.Repair.from_options(entry), frozenset(RUNS)) for name, entry in ENTRIES.items()}
     list(shared.fitted(tiny.model(), [Source(sequences())], wanted, 0))
     assert len(passes) == 1
 
@@ -69,7 +69,10 @@ def test_a_repair_that_refuses_leaves_the_others(monkeypatch: pytest.MonkeyPatch
         raise LaminaError("not this model")
 
     monkeypatch.setattr("lamina.repair.methods.prune_comp.writers", refuses)
-    wanted = {name: Wanted(repairs.read(ENTRIES[name]), frozenset(RUNS)) for name in ("size", "ghost", "folded")}
+    wanted = {
+        name: Wanted(repairs.Repair.from_options(ENTRIES[name]), frozenset(RUNS))
+        for name in ("size", "ghost", "folded")
+    }
     wanted["folded"] = Wanted(wanted["folded"].options, frozenset({(0, 2)}))
     made = {(name, at) for name, at, *_ in shared.fitted(tiny.model(), [Source(sequences())], wanted, 0)}
     assert made == {("ghost", at) for at in RUNS}
@@ -110,4 +113,4 @@ def test_facts_of_wide_models_are_sealed_too(tmp_path: Path) -> None:
     ids=str,
 )
 def test_what_needs_more_than_a_pass_shares_none(entry: dict[str, Any]) -> None:
-    assert not repairs.read(entry).shares("addition")
+    assert not repairs.Repair.from_options(entry).shares("addition")

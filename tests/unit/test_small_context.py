@@ -13,7 +13,7 @@ from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
 from lamina.config.benchmarks import Efficiency
-from lamina.config.calibrations import read
+from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
@@ -56,7 +56,7 @@ def questions(root: Path, *lengths: int, **changes: Any) -> str:
 
 
 def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
-    return prepare("mine", read(entry), manifest, root)
+    return prepare("mine", Calibration.from_options(entry), manifest, root)
 
 
 def test_the_tokenizer_is_what_it_is_meant_to_be(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_an_empty_question_needs_one_and_the_message_says_so(manifest: dict, tmp
 
 def test_a_generated_answer_needs_eos_where_its_stop_has_no_token(manifest: dict, tmp_path: Path) -> None:
     with pytest.raises(LaminaError, match=r"no EOS, by which a generated answer ends"):
-        prepare("sorting", read({"task": "microworld_sorting", "limit": 3}), manifest, ROOT)
+        prepare("sorting", Calibration.from_options({"task": "microworld_sorting", "limit": 3}), manifest, ROOT)
 
 
 def test_answers_that_leave_no_room_for_questions_are_refused(manifest: dict) -> None:

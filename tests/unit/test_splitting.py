@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.diagnoses import Fit as FitOptions
-from lamina.config.diagnoses import Probe, Variance
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import documents, parts
 from lamina.diagnosis import fit, probe, variance
+from lamina.diagnosis.fit import Fit as FitOptions
+from lamina.diagnosis.probe import Probe
+from lamina.diagnosis.variance import Variance
 from lamina.engine import sources
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError

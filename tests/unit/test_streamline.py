@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from lamina.config.repairs import Streamline
 from lamina.engine import sources as over
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary
@@ -15,6 +14,7 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import protocol
 from lamina.repair.methods import streamline
+from lamina.repair.methods.streamline import Streamline
 from lamina.repair.protocol import Fit, Fitted
 from tests.unit import tiny
 from tests.unit.test_published_repairs import error, fits, logits, sources, streams

@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.config.calibrations import read
+from lamina.config.calibrations import Calibration
 from lamina.data import lm_tasks, task_groups
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
@@ -145,7 +145,9 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
     write_group(tmp_path, sorted(set(words)))
     manifest = describe("reference", ENTRY, REFERENCE)
     entry = {"task": "exam", "split": "validation", "limit": 40, "seed": 0}
-    first, again, other = (prepare("exam", read(entry | {"seed": seed}), manifest, tmp_path) for seed in (0, 0, 1))
+    first, again, other = (
+        prepare("exam", Calibration.from_options(entry | {"seed": seed}), manifest, tmp_path) for seed in (0, 0, 1)
+    )
     assert first == again != other
     of = {}
     for subject in SIZES:
@@ -159,10 +161,15 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
     assert len(tested) == 5 + 10 + 10 and not {document_hash(*asked) for asked in tested} & {
         sample.document for sample in first.samples
     }
-    mixed = prepare("mixed", read({"tasks": ["exam"], "fraction": 0.5, "split": "validation"}), manifest, tmp_path)
+    mixed = prepare(
+        "mixed",
+        Calibration.from_options({"tasks": ["exam"], "fraction": 0.5, "split": "validation"}),
+        manifest,
+        tmp_path,
+    )
     assert len(mixed.samples) == 2 * 40
     with pytest.raises(LaminaError, match="calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"):
-        prepare("exam", read(entry | {"limit": 161}), manifest, tmp_path)
+        prepare("exam", Calibration.from_options(entry | {"limit": 161}), manifest, tmp_path)
 
 
 def test_shares_are_proportional_and_add_up() -> None:

@@ -6,9 +6,9 @@ import pytest
 import torch
 from transformers import dynamic_module_utils
 
-from lamina.config.healings import Lora
 from lamina.errors import LaminaError
 from lamina.healing import lora, training
+from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective
 from lamina.healing.training import Source
 from lamina.models.boundary import Patch

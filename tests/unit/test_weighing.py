@@ -41,7 +41,7 @@ def general(results: Path, count: int = 40) -> list[Sample]:
 @pytest.mark.parametrize("settings", [{"method": "ghost", "bias": True}, {"method": "linearpatch"}])
 def test_statistics_of_two_calibrations_add_up_at_any_weight(settings: dict[str, Any]) -> None:
     one, other = (tiny.tokens(rows, 9, seed=rows).tolist() for rows in (20, 12))
-    model, options = tiny.model(), repairs.read(settings)
+    model, options = tiny.model(), repairs.Repair.from_options(settings)
     method = protocol.method(options.method)
 
     def collected(*sources: Source) -> Any:
@@ -66,7 +66,7 @@ def test_the_smallest_weight_that_keeps_general_text_is_taken_for_each_plan(resu
     told = [calibrations.read(paths.calibration("tiny", name, results)).sequences() for name in ("words", "general")]
     (_, flags) = split([Source(one) for one in told], 0)
     held = [sample for sample, out in zip(samples, flags, strict=True) if out]
-    options, method = repairs.read({"method": "ghost", "ridge": 1e-7}), protocol.method("ghost")
+    options, method = repairs.Repair.from_options({"method": "ghost", "ridge": 1e-7}), protocol.method("ghost")
     losses: dict[int, dict[float | None, float]] = {1: {}, 2: {}}
     for weight in (None, *weighing.GRID):
         sources = [Source(told[0]), *([Source(told[1], weight)] if weight else [])]

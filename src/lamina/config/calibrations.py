@@ -2,16 +2,15 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
 from lamina.config.entry import (
     DOCUMENTS_ALLOWED,
-    ByKey,
+    Choice,
     Documents,
     Filled,
-    Named,
     Place,
-    Spelt,
+    Weights,
     group_option,
     option,
     replicates_option,
@@ -74,7 +73,7 @@ def trust_code_option() -> Any:
     )
 
 
-class Calibration(ByKey):
+class Calibration(Choice):
     """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or `choices`. What each
     is good for: docs/calibrations.md.
     """
@@ -170,7 +169,7 @@ class Mixture(Calibration):
 
     MARKS = ("mixture",)
 
-    mixture: Named[Annotated[float, Spelt, Field(gt=0)]] = option(
+    mixture: Weights = option(
         "Weights of the other calibrations, by name: the shares of the samples.",
         allowed="weights above 0 by calibration, such as {arc: 2, c4: 1}",
         min_length=1,
@@ -193,6 +192,3 @@ class Choices(Calibration):
     limit: int | None = limit_option()
     num_fewshot: int = num_fewshot_option()
     seed: int = seed_option()
-
-
-read = Calibration.from_options

@@ -7,14 +7,11 @@ import inspect
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin
-
-from pydantic.fields import FieldInfo
-from pydantic.json_schema import models_json_schema
+from typing import Any, NamedTuple
 
 from lamina.config.configuration import Configuration
-from lamina.config.entry import ByKey, ByValue, Choice, Entry
-from lamina.config.explain import allowed
+from lamina.config.entry import Choice, Entry
+from lamina.config.explain import allowed, by_name, inside
 from lamina.config.metrics import METRICS
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -84,15 +81,15 @@ def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]
     """Every class of the configuration in the order of the keys; for a choice, its base class."""
     yield Part(place, model)
     for key, field in model.model_fields.items():
-        inner = _entry(field)
-        if inner:
-            name = ".NAME" if get_origin(field.annotation) is dict else ""
-            yield from parts(inner, f"{place}.{key}{name}".lstrip("."))
+        if entry := inside(field.annotation):
+            name = ".NAME" if by_name(field.annotation) else ""
+            yield from parts(entry, f"{place}.{key}{name}".lstrip("."))
 
 
 def leaves(model: type[Entry]) -> list[type[Entry]]:
     """The classes that an entry of a class may have."""
-    return list(model.__subclasses__()) if issubclass(model, Choice) else [model]
+    kinds: list[type[Entry]] = [*model.kinds()] if issubclass(model, Choice) else []
+    return kinds or [model]
 
 
 def readme() -> str:
@@ -101,40 +98,14 @@ def readme() -> str:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of a configuration."""
-    bases = {part.model for part in parts() if issubclass(part.model, Choice)}
-    classes: list[type[Entry]] = [Configuration, *bases, *(leaf for base in bases for leaf in base.__subclasses__())]
-    named, whole = models_json_schema([(kind, "validation") for kind in classes])
-    places = {kind: named[kind, "validation"]["$ref"] for kind in classes}
-    definitions = _untitled(whole["$defs"])
-
-    def definition(model: type[Entry]) -> dict[str, Any]:
-        part: dict[str, Any] = definitions[places[model].rsplit("/", 1)[1]]
-        return part
-
-    for base in sorted(bases, key=str):
-        for leaf in base.__subclasses__() if base.BY else []:
-            definition(leaf)["properties"][base.BY]["description"] = base.model_fields[base.BY].description
-            if issubclass(base, ByValue) and base.USUAL is None:
-                definition(leaf).setdefault("required", []).insert(0, base.BY)
-        either = [{"$ref": places[leaf]} for leaf in base.__subclasses__()]
-        definition(base).clear()
-        definition(base)["anyOf"] = either
+    """The JSON schema of a configuration, without the titles that pydantic makes from names."""
     opening = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "lamina configuration"}
-    top = {**opening, **definition(Configuration)}
-    definitions.pop(places[Configuration].rsplit("/", 1)[1])
-    return {**top, "$defs": definitions}
+    return opening | _untitled(Configuration.model_json_schema())
 
 
 def as_json(value: Any) -> str:
     """JSON text in the form that the repository keeps."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-
-
-def _entry(field: FieldInfo) -> type[Entry] | None:
-    """The class of entries behind a key, which holds one entry or several by name; None for other keys."""
-    inside = [field.annotation, *get_args(field.annotation)]
-    return next((kind for kind in inside if isinstance(kind, type) and issubclass(kind, Entry)), None)
 
 
 def _section(part: Part) -> str:
@@ -143,24 +114,30 @@ def _section(part: Part) -> str:
     if part.place.startswith("selectors"):
         rows = [f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n" for metric in METRICS.values()]
         text += "\n" + _METRICS + "".join(rows)
-    for leaf in model.__subclasses__() if issubclass(model, Choice) else []:
-        title = " and ".join(leaf.MARKS) if issubclass(leaf, ByKey) else f"{leaf.BY}: {leaf.title()}"
+    for leaf in model.kinds() if issubclass(model, Choice) else []:
+        title = f"{leaf.BY}: {leaf.title()}" if leaf.BY else " and ".join(leaf.MARKS)
         own = [key for key in leaf.model_fields if key not in model.model_fields]
         text += f"\n### {title}\n\n{inspect.getdoc(leaf)}\n" + (f"\n{_table(leaf, own)}" if own else "")
     return text
 
 
 def _table(model: type[Entry], keys: list[str]) -> str:
-    properties = model.model_json_schema()["properties"]
+    properties = _properties(model)
     rows = ["| key | may be | default | meaning |", "|---|---|---|---|"]
     for key in keys:
         field, rule = model.model_fields[key], properties[key]
-        kind = "see below" if _entry(field) else allowed(rule)
+        kind = "see below" if inside(field.annotation) else allowed(rule)
         default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{_shown(rule['default'])}`"
         if issubclass(model, Choice) and key == model.BY:
-            kind = allowed({"enum": [leaf.title() for leaf in model.__subclasses__()]})
+            kind = allowed({"enum": [leaf.title() for leaf in model.kinds()]})
         rows.append(f"| `{key}` | {kind} | {default} | {field.description} |")
     return "\n".join(rows) + "\n"
+
+
+def _properties(model: type[Entry]) -> dict[str, Any]:
+    """The JSON schemas of the keys; a base class has its own keys, though as a schema it is a choice."""
+    schemas = [kind.model_json_schema()["properties"] for kind in leaves(model)]
+    return {key: part for properties in reversed(schemas) for key, part in properties.items()}
 
 
 def _shown(default: Any) -> str:

@@ -4,10 +4,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from lamina.config.entry import ByKey, Filled, Place, Spelt, option
+from lamina.config.entry import Choice, Filled, Place, Spelt, option
 
 
-class Donor(ByKey):
+class Donor(Choice):
     """A sibling: a model of the same shape, tokenizer and positions, or several merged into the model."""
 
 

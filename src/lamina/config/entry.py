@@ -1,29 +1,38 @@
-"""What all entries of the configuration have in common: strict reading, refusals in words, and the options of a job.
+"""What all entries of the configuration have in common: strict pydantic models, and the options of a job.
 
-An entry is a pydantic model. Its fields are the keys, with default, bounds and help; nothing else repeats them.
+The fields of an entry are its keys, with default, bounds and help; nothing else repeats them. `explain.refusal` turns
+pydantic's errors into sentences.
 """
 
+import importlib
 import os
+import pkgutil
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self, TypeVar, Union
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
     ValidationError,
-    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
     field_validator,
     model_validator,
 )
+from pydantic_core import CoreSchema
 
 from lamina.config import explain
-from lamina.config.explain import listed, nearest, shown, wrong
+from lamina.config.explain import wrong
 
 RESERVED = ("base", "none")
 
@@ -38,7 +47,7 @@ def option(
     """A key of an entry; without a default it is needed.
 
     `allowed` describes the allowed values if the type describes them badly; `shown_default` describes a default that is
-    set later.
+    set later. `examples` are values to write where a needed key is missing.
     """
     words = {"x-allowed": allowed, "x-default": shown_default}
     if given := {key: text for key, text in words.items() if text is not None}:
@@ -71,8 +80,24 @@ def replicates_option() -> Any:
     )
 
 
+def read_text(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """The value if it is valid, else what its text spells, if that is.
+
+    YAML reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` hands over every nested value as text.
+    """
+    try:
+        return handler(value)
+    except ValidationError:
+        for reading in explain.readings(value):
+            try:
+                return handler(reading)
+            except ValidationError:
+                continue
+        raise
+
+
 class Entry(BaseModel):
-    """A part of the configuration with fixed keys; those in `ASIDE` are not among the options of a job."""
+    """A part of the configuration with fixed keys. `ASIDE` are keys that are not among the options of a job."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
@@ -83,8 +108,7 @@ class Entry(BaseModel):
 
         So a new option with its default changes no job. Nor does another default: delete what was made by the old one.
         """
-        values, fields = self.model_dump(mode="json", exclude=set(self.ASIDE)), type(self).model_fields
-        return {key: value for key, value in values.items() if value != fields[key].default}
+        return self.model_dump(mode="json", exclude=set(self.ASIDE), exclude_defaults=True)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -93,166 +117,114 @@ class Entry(BaseModel):
         Raises
         ------
         LaminaError
-            If a key or a value is not allowed.
+            If a key or a value is not allowed; the message names it and the remedy.
         """
         try:
-            return cls.model_validate(options)
+            return cls.model_validate(dict(options))
         except ValidationError as error:
-            raise explain.refusal(error) from None
-
-    @classmethod
-    def unknown(cls, key: str, value: Any) -> str:
-        """The message about a key that the entry does not have."""
-        return f"there is no such key. {nearest(key, cls.model_fields)}"
-
-    @classmethod
-    def missing(cls, key: str) -> str:
-        """The message about a needed key that is missing."""
-        return f"is missing. Add `{key}: ...` ({(cls.model_fields[key].description or '').rstrip('.')})."
+            raise explain.refusal(cls, error, options) from None
 
     @model_validator(mode="before")
     @classmethod
-    def _check_keys(cls, value: Any) -> Any:
-        if isinstance(value, cls):
-            return value
-        keys = mapping(value)
-        for key in keys:
-            if key not in cls.model_fields:
-                raise wrong(cls.unknown(key, keys[key]), str(key))
-        for key, field in cls.model_fields.items():
-            if field.is_required() and keys.get(key) is None:
-                raise wrong(cls.missing(key), key)
-        return keys
+    def _fill(cls, value: Any) -> Any:
+        """A key without a value below it is an entry with its defaults."""
+        return {} if value is None else value
 
-    @field_validator("*", mode="wrap")
-    @classmethod
-    def _read(cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-        try:
-            return read_text(value, handler)
-        except ValidationError as error:
-            if explain.is_worded(error):
-                raise
-            raise explain.not_allowed(cls, str(info.field_name), value, error) from None
+    _read = field_validator("*", mode="wrap")(read_text)
 
 
 class Choice(Entry):
-    """One of several entries: a base class, whose subclasses are what it may be.
+    """One of several entries: a base class; its subclasses are the kinds of entry, a tagged union for pydantic.
 
-    `BY` is the key whose value names the subclass. If `BY` is empty, the keys that are there decide.
+    The value of the key `BY` names the kind, such as `method: ghost`; without the key it is `USUAL`. If `BY` is empty,
+    the keys that are there decide: only one kind has the keys in its `MARKS`. Modules of `PACKAGE` may define kinds.
     """
 
     BY: ClassVar[str] = ""
+    USUAL: ClassVar[str | None] = None
+    MARKS: ClassVar[tuple[str, ...]] = ()
+    PACKAGE: ClassVar[str] = ""
 
     @classmethod
-    def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        """The subclass that is meant."""
-        raise NotImplementedError
+    def kinds(cls) -> list[type[Self]]:
+        """The subclasses of a base class, those of a package by their title; none for a kind itself."""
+        if Choice not in cls.__bases__:
+            return []
+        if not cls.PACKAGE:
+            return cls.__subclasses__()
+        _import_kinds(cls.PACKAGE, cls.__name__)
+        return sorted(cls.__subclasses__(), key=lambda kind: kind.title())
 
     @classmethod
     def title(cls) -> str:
-        """The name of a subclass in messages."""
-        raise NotImplementedError
+        """The name of a kind: what its key `BY` says, or the keys that mark it."""
+        return str(cls.model_fields[cls.BY].default) if cls.BY else " and ".join(f"`{key}`" for key in cls.MARKS)
+
+    @classmethod
+    def marked(cls, value: Mapping[str, Any]) -> list[type[Self]]:
+        """The kinds whose marks are among the keys of an entry; exactly one of them in a valid entry."""
+        return [kind for kind in cls.kinds() if set(kind.MARKS) & set(value)]
+
+    @classmethod
+    def tag(cls, value: Any) -> str | None:
+        """The title of the kind that an entry is meant to be; None if it does not say so."""
+        if isinstance(value, cls):
+            return value.title()
+        given = {} if value is None else value
+        if not isinstance(given, Mapping):
+            return None
+        if cls.BY:
+            name = given.get(cls.BY, cls.USUAL)
+            return name if isinstance(name, str) else None
+        marked = cls.marked(given)
+        return marked[0].title() if len(marked) == 1 else None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """As for any entry; the base class picks the subclass first."""
-        if not cls.__subclasses__():
-            return super().from_options(options)
-        try:
-            picked = cls.pick(options)
-        except ValidationError as error:
-            raise explain.refusal(error) from None
-        return picked.from_options(options)
-
-    @classmethod
-    def unknown(cls, key: str, value: Any) -> str:
-        """As for any entry; the message names the other subclasses that have the key."""
-        siblings = [
-            subclass for base in cls.__bases__ if issubclass(base, Choice) for subclass in base.__subclasses__()
-        ]
-        titles = [subclass.title() for subclass in siblings if key in subclass.model_fields]
-        if not titles:
-            return super().unknown(key, value)
-        mine, theirs = cls.title(), listed(titles)
-        label, remedy = (f"{cls.BY} '{mine}'", f", or write {cls.BY}: {theirs}") if cls.BY else (mine, "")
-        return f"{shown(value)} does not go with {label}, only with {theirs}. Leave `{key}` out{remedy}."
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _pick(cls, value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-        if isinstance(value, cls) or not cls.__subclasses__():
-            return handler(value)
-        forms = "" if cls.BY else f"Give it {listed(subclass.title() for subclass in cls.__subclasses__())}."
-        return cls.pick(mapping(value, forms)).model_validate(value)
-
-
-class ByValue(Choice):
-    """A choice by the value of the key `BY`, such as `method: ghost`; without the key it is `USUAL`."""
-
-    USUAL: ClassVar[str | None] = None
-
-    @classmethod
-    def title(cls) -> str:
-        return str(cls.model_fields[cls.BY].default)
-
-    @classmethod
-    def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        classes = {subclass.title(): subclass for subclass in cls.__subclasses__()}
-        given, names = value.get(cls.BY, cls.USUAL), explain.allowed({"enum": list(classes)})
-        if given is None and cls.USUAL is None:
-            raise wrong(f"is missing. Write {names}.", cls.BY)
-        if not isinstance(given, str) or given not in classes:
-            near = nearest(given, classes)
-            meant = f" {near}" if near.startswith("Did") else ""
-            raise wrong(f"{shown(given)} is not allowed. Write {names}.{meant}", cls.BY)
-        return classes[given]
+        """As for any entry; the options of a base class name the kind, also one that was defined a moment ago."""
+        kind = {kind.title(): kind for kind in cls.kinds()}.get(cls.tag(options) or "")
+        return kind.from_options(options) if kind else super().from_options(options)
 
     def options(self) -> dict[str, Any]:
-        """As for any entry, with the key that names the subclass."""
-        return {self.BY: self.title()} | super().options()
-
-
-class ByKey(Choice):
-    """A choice by the keys that are there: only one subclass has the keys in its `MARKS`."""
-
-    MARKS: ClassVar[tuple[str, ...]] = ()
+        """As for any entry, with the key that names the kind."""
+        return ({self.BY: self.title()} if self.BY else {}) | super().options()
 
     @classmethod
-    def title(cls) -> str:
-        return " and ".join(f"`{key}`" for key in cls.MARKS)
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds = cls.kinds()
+        if not kinds:
+            return handler(source)
+        union: Any = Union[tuple(Annotated[kind, Tag(kind.title())] for kind in kinds)]  # noqa: UP007
+        return handler.generate_schema(Annotated[union, Discriminator(cls.tag)])
 
     @classmethod
-    def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        classes = cls.__subclasses__()
-        meant = [subclass for subclass in classes if set(subclass.MARKS) & set(value)]
-        if len(meant) == 1:
-            return meant[0]
-        if meant:
-            clash = [next(key for key in subclass.MARKS if key in value) for subclass in meant]
-            raise wrong(f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them.")
-        marks = [key for subclass in classes for key in subclass.MARKS]
-        known = {key for subclass in classes for key in subclass.model_fields}
-        for key in value:
-            near = nearest(key, marks)
-            if key not in known and near.startswith("Did"):
-                raise wrong(f"there is no such key. {near}", str(key))
-        raise wrong(f"nothing says what it is. Give it {listed(subclass.title() for subclass in classes)}.")
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        schema = handler(core_schema)
+        kind = handler.resolve_ref_schema(schema)
+        if cls.BY and not cls.kinds() and cls.title() != cls.USUAL:
+            kind["required"] = [cls.BY, *kind.get("required", [])]
+        return schema
 
 
-def mapping(value: Any, remedy: str = "") -> dict[str, Any]:
-    """A copy of a mapping; None (a key without a value) gives an empty mapping."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        remedy = remedy or "Write `key: value` lines below it."
-        raise wrong(f"{shown(value)} is not a mapping of keys to values. {remedy}")
-    return dict(value)
+@cache
+def _import_kinds(package: str, base: str) -> None:
+    """Import those modules of a package that have a subclass of `base` among their classes, as their text says.
+
+    Such a module must not import torch at its top, since the configuration is read without it.
+    """
+    folders = importlib.import_module(package).__path__
+    for module in pkgutil.iter_modules(folders):
+        file = Path(folders[0], f"{module.name}.py")
+        if file.is_file() and re.search(rf"^class \w+\((\w+, )*{base}\)", file.read_text("utf-8"), re.MULTILINE):
+            importlib.import_module(f"{package}.{module.name}")
 
 
-def named(value: Any) -> dict[str, Any]:
+def _named(value: Any) -> Any:
     """A mapping whose keys are names that the user chose."""
-    entries, lower = mapping(value), dict[str, str]()
-    for name in entries:
+    lower = dict[str, str]()
+    if not isinstance(value, Mapping):
+        return {} if value is None else value
+    for name in value:
         if not isinstance(name, str):
             raise wrong(f"YAML reads this name as something other than text. Quote it: '{name}'.", str(name))
         if name in RESERVED:
@@ -268,20 +240,7 @@ def named(value: Any) -> dict[str, Any]:
                 "name. Rename one of the two.",
                 name,
             )
-    return entries
-
-
-def read_text(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
-    """The value if it is valid, else a valid reading of its text."""
-    try:
-        return handler(value)
-    except ValidationError:
-        for reading in explain.readings(value):
-            try:
-                return handler(reading)
-            except ValidationError:
-                continue
-        raise
+    return dict(value)
 
 
 def _document_range(text: str) -> str:
@@ -300,9 +259,11 @@ def document_range(documents: str | None) -> tuple[int, int | None]:
     return int(start or 0), int(stop) if stop else None
 
 
-Named = Annotated[dict[str, T], BeforeValidator(named)]
+Named = Annotated[dict[str, T], BeforeValidator(_named)]
 # Reads the entries of a list as `Entry` reads its keys.
 Spelt = WrapValidator(read_text)
+# Weights by name, such as {corpus: 0.1}.
+Weights = Named[Annotated[float, Spelt, Field(gt=0)]]
 Filled = Annotated[str, Field(min_length=1)]
 # A folder or file of the user; ~ is the home folder.
 Place = Annotated[str, Field(min_length=1), AfterValidator(os.path.expanduser)]

@@ -1,19 +1,24 @@
 """Refusals in words that users know: the key, its value, what is allowed, the nearest key.
 
-Classes of the configuration describe a fault with `wrong`; `refusal` turns an error of pydantic into one message.
+`refusal` turns an error of pydantic into one sentence about one key. Validators of the configuration word what pydantic
+cannot know with `wrong`.
 """
 
 import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from lamina.errors import LaminaError
 
+if TYPE_CHECKING:
+    from lamina.config.entry import Entry
+
 _WORDED = "lamina"  # the type of errors that have such a message already
+_FIRST = ("extra_forbidden", _WORDED)  # what explains more than an error that may follow from it
 _ARTICLES = {
     "integer": "a whole number",
     "number": "a number",
@@ -31,33 +36,37 @@ _BOUNDS = {
 }
 
 
-def wrong(message: str, *place: str | int) -> ValidationError:
-    """An error for validators to raise: `message` about the value at `place`, counted from the validated value."""
+def wrong(message: str, key: str = "") -> PydanticCustomError:
+    """An error for validators to raise: `message` about the validated value, or about a key in it."""
     # pydantic fills braces, and the message may hold braces of its own.
-    error = PydanticCustomError(_WORDED, "{message}", {"message": message})
-    return ValidationError.from_exception_data("", [InitErrorDetails(type=error, loc=place, input=None)])
+    return PydanticCustomError(_WORDED, "{message}", {"message": message, "key": key})
 
 
-def is_worded(error: ValidationError) -> bool:
-    """Whether `wrong` made the error."""
-    return error.errors(include_url=False)[0]["type"] == _WORDED
+def refusal(model: "type[Entry]", error: ValidationError, raw: Any) -> LaminaError:
+    """One of the errors in words, after the dotted place of its key; `raw` is what `model` refused."""
+    errors: list[Any] = list(error.errors(include_url=False))
+    first = min(errors, key=lambda each: _FIRST.index(each["type"]) if each["type"] in _FIRST else len(_FIRST))
+    place, message = _explained(model, first, raw)
+    return LaminaError(f"{place}: {message}" if place else message)
 
 
-def refusal(error: ValidationError, where: str = "") -> LaminaError:
-    """The first of the errors, with its dotted place."""
-    first = error.errors(include_url=False)[0]
-    place = where
-    for step in first["loc"]:
-        place += f"[{step}]" if isinstance(step, int) else f".{step}" if place else step
-    return LaminaError(f"{place}: {first['msg']}" if place else first["msg"])
+def inside(annotation: Any) -> "type[Entry] | None":
+    """The class of entries that a key holds, one or several by name; None for other keys."""
+    if isinstance(annotation, type) and hasattr(annotation, "from_options"):
+        return annotation
+    return next(filter(None, map(inside, get_args(annotation))), None)
+
+
+def by_name(annotation: Any) -> bool:
+    """Whether a key holds entries by name."""
+    return get_origin(annotation) is dict
 
 
 def nearest(word: object, known: Iterable[str]) -> str:
     """'Did you mean' for a misspelt word, else the list of known words; it is a sentence of its own."""
     choices = list(known)
-    close = difflib.get_close_matches(str(word), choices, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean '{close[0]}'?"
+    if close := _close(word, choices):
+        return close.lstrip()
     return f"Known are {', '.join(choices)}." if choices else "None is known."
 
 
@@ -73,10 +82,7 @@ def listed(words: Iterable[str]) -> str:
 
 
 def readings(value: object) -> Iterator[Any]:
-    """Other values that a value may stand for.
-
-    YAML reads `3e-4` as text, and Snakemake's `--config 'a={b: 1}'` hands over every nested value as text.
-    """
+    """Other values that a value may stand for: a whole number with a point, or what a text spells."""
     if isinstance(value, float) and value.is_integer():
         yield int(value)
     if not isinstance(value, str):
@@ -92,23 +98,6 @@ def readings(value: object) -> Iterator[Any]:
             continue
 
 
-def not_allowed(model: type[BaseModel], key: str, value: Any, error: ValidationError) -> ValidationError:
-    """The error, in words, of a key whose value pydantic refused; for a list, of the entry that is wrong."""
-    part: Mapping[str, Any] = model.model_json_schema()["properties"][key]
-    place = error.errors(include_url=False)[0]["loc"][:1]
-    if place and isinstance(place[0], int) and "items" in part:
-        return wrong(_refused(value[place[0]], part["items"]), place[0])
-    return wrong(_refused(value, part))
-
-
-def _refused(value: Any, part: Mapping[str, Any]) -> str:
-    text = "string" in _types(part) and "x-allowed" not in part and not _choices(part)
-    quotes = ", in quotes" if text and isinstance(value, int) else ""
-    close = difflib.get_close_matches(str(value), [str(choice) for choice in _choices(part)], n=1)
-    meant = f" Did you mean '{close[0]}'?" if close else ""
-    return f"{shown(value)} is not allowed. Write {allowed(part)}{quotes}.{meant}"
-
-
 def allowed(part: Mapping[str, Any]) -> str:
     """The allowed values, in words, from the JSON schema of a key."""
     if "x-allowed" in part:
@@ -122,6 +111,111 @@ def allowed(part: Mapping[str, Any]) -> str:
     if part.get("minItems"):
         bounds.append("with at least one entry")
     return " ".join([_ARTICLES[part["type"]], " and ".join(bounds)]).strip()
+
+
+def _explained(model: Any, error: Any, raw: Any) -> tuple[str, str]:
+    """The dotted place of an error, and what is wrong there.
+
+    `loc` of an error names keys, entries by name, and the title of the kind that was meant. Behind a key with a plain
+    value it goes on with the types that were tried, which no user has written.
+    """
+    place, value, steps, base, kind = "", raw, list(error["loc"]), None, model
+    while steps:
+        if kinds := _kinds(kind):
+            base, kind = kind, {each.title(): each for each in kinds}[steps.pop(0)]
+            continue
+        key = str(steps.pop(0))
+        place, value = f"{place}.{key}".lstrip("."), _below(value, key)
+        field = kind.model_fields.get(key)
+        if field is None:
+            return place, _unknown(base, kind, key, value)
+        if field.is_required() and value is None:
+            return place, _missing(kind, key)
+        entry = inside(field.annotation)
+        if entry is None:
+            return _value(kind, key, place, steps, value, error)
+        if by_name(field.annotation) and steps:
+            value, place = _below(value, steps[0]), f"{place}.{steps.pop(0)}"
+        base, kind = None, entry
+    if error["type"] == _WORDED:
+        return _worded(place, error)
+    if not isinstance(value, Mapping):
+        forms = "" if kind is model or not _kinds(kind) or kind.BY else f"Give it {_titles(kind)}."
+        return (
+            place,
+            f"{shown(value)} is not a mapping of keys to values. {forms or 'Write `key: value` lines below it.'}",
+        )
+    return _no_kind(kind, place, value)
+
+
+def _below(value: Any, key: Any) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
+
+
+def _kinds(model: Any) -> list[Any]:
+    return model.kinds() if hasattr(model, "kinds") else []
+
+
+def _titles(base: Any) -> str:
+    return listed(kind.title() for kind in base.kinds())
+
+
+def _worded(place: str, error: Any) -> tuple[str, str]:
+    return f"{place}.{error['ctx']['key']}".strip("."), error["msg"]
+
+
+def _unknown(base: Any, kind: Any, key: str, value: Any) -> str:
+    """About a key that the entry does not have; the other kinds of a choice may have it."""
+    titles = [other.title() for other in _kinds(base) if key in other.model_fields]
+    if not titles:
+        return f"there is no such key. {nearest(key, kind.model_fields)}"
+    mine, theirs = kind.title(), listed(titles)
+    label, remedy = (f"{kind.BY} '{mine}'", f", or write {kind.BY}: {theirs}") if kind.BY else (mine, "")
+    return f"{shown(value)} does not go with {label}, only with {theirs}. Leave `{key}` out{remedy}."
+
+
+def _missing(kind: Any, key: str) -> str:
+    field = kind.model_fields[key]
+    if field.examples:
+        return f"is missing, and {kind.BY} '{kind.title()}' needs it. Write {key}: {listed(field.examples)}."
+    return f"is missing. Add `{key}: ...` ({(field.description or '').rstrip('.')})."
+
+
+def _no_kind(base: Any, place: str, value: Mapping[str, Any]) -> tuple[str, str]:
+    """About an entry whose keys do not say which kind of a choice it is."""
+    titles = [kind.title() for kind in base.kinds()]
+    if base.BY:
+        names, place = allowed({"enum": titles}), f"{place}.{base.BY}".lstrip(".")
+        if value.get(base.BY, base.USUAL) is None and base.USUAL is None:
+            return place, f"is missing. Write {names}."
+        return place, f"{shown(value[base.BY])} is not allowed. Write {names}.{_close(value[base.BY], titles)}"
+    if marked := base.marked(value):
+        clash = [next(key for key in kind.MARKS if key in value) for kind in marked]
+        return place, f"has both '{clash[0]}' and '{clash[1]}', which exclude each other. Keep one of them."
+    known = {key for kind in base.kinds() for key in kind.model_fields}
+    for key in value:
+        near = _close(key, [mark for kind in base.kinds() for mark in kind.MARKS])
+        if key not in known and near:
+            return f"{place}.{key}".lstrip("."), f"there is no such key.{near}"
+    return place, f"nothing says what it is. Give it {listed(titles)}."
+
+
+def _value(kind: Any, key: str, place: str, steps: list[Any], value: Any, error: Any) -> tuple[str, str]:
+    """About a value that is not allowed; for a list, about the entry that is wrong."""
+    if error["type"] == _WORDED:
+        return _worded(place, error)
+    part: Mapping[str, Any] = kind.model_json_schema()["properties"][key]
+    if steps and isinstance(steps[0], int) and "items" in part:
+        place, value, part = f"{place}[{steps[0]}]", value[steps[0]], part["items"]
+    plain = "string" in _types(part) and "x-allowed" not in part and not _choices(part)
+    quotes = ", in quotes" if plain and isinstance(value, int) else ""
+    near = _close(value, map(str, _choices(part)))
+    return place, f"{shown(value)} is not allowed. Write {allowed(part)}{quotes}.{near}"
+
+
+def _close(word: object, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def _choices(part: Mapping[str, Any]) -> list[Any]:

@@ -1,10 +1,10 @@
-"""Section `healings`: the short fine-tunes after pruning. A class here has the name and the options of a method."""
+"""Section `healings`: what all short fine-tunes after pruning share; options of a method stand in its module."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from lamina.config.entry import ByValue, Entry, Filled, Named, Spelt, option, seed_option
+from lamina.config.entry import Choice, Entry, Filled, Weights, option, seed_option
 from lamina.config.repairs import OWN
 
 # The name of `data: own` in jobs, from the time when there was no other choice.
@@ -16,10 +16,11 @@ def _plain(data: dict[str, float] | str) -> dict[str, float] | str:
     return _OWN_ALONE if set(weights) <= {OWN, _OWN_ALONE} else weights
 
 
-class Healing(ByValue):
+class Healing(Choice):
     """A short fine-tune of the pruned model. `none`, no training, always exists."""
 
-    BY: ClassVar[str] = "method"
+    BY = "method"
+    PACKAGE = "lamina.healing"
 
     method: str = option("The fine-tuning method.")
 
@@ -42,9 +43,7 @@ class Trained(Entry):
     warmup_steps: int = option("Steps over which the learning rate rises; it falls as a cosine afterwards.", 100, ge=0)
     max_steps: int | None = option("Optimiser steps at most; `null` trains for all epochs.", None, ge=1)
     seed: int = seed_option()
-    data: Annotated[
-        Annotated[Named[Annotated[float, Spelt, Field(gt=0)]], Field(min_length=1)] | Filled, AfterValidator(_plain)
-    ] = option(
+    data: Annotated[Annotated[Weights, Field(min_length=1)] | Filled, AfterValidator(_plain)] = option(
         "What it trains on: `own`, the variant's own calibration (or `calibration`), the name of another one, or names "
         "with the weight of a scored token of each, such as `{own: 1, corpus: 0.1}`. A pass has every sample of the "
         "greatest weight once, and of the others their share, drawn anew.",
@@ -68,42 +67,3 @@ class Trained(Entry):
             name = own if name == OWN else name
             weights[name] = weights.get(name, 0.0) + weight
         return weights
-
-
-class Lora(Trained, Healing):
-    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
-    repair.
-    """
-
-    method: Literal["lora"] = "lora"
-    rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
-    alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
-    dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
-    train: Literal["lora", "patch", "both"] = option(
-        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.", "lora"
-    )
-    targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
-    quantise: Literal["none", "4bit"] = option(
-        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
-        "none",
-    )
-
-    @property
-    def patches(self) -> bool:
-        return self.train != "lora"
-
-
-class Full(Trained, Healing):
-    """All weights of the pruned model, its embeddings and its head included: depth pruning with distillation, after
-    Minitron (arXiv 2408.11796), or the same small model trained from nothing, to compare with.
-    """
-
-    method: Literal["full"] = "full"
-    start: Literal["pruned", "random"] = option(
-        "What training starts from: the weights that pruning left, or random ones, as transformers draws them for a "
-        "model of this shape.",
-        "pruned",
-    )
-
-
-read = Healing.from_options

@@ -72,6 +72,3 @@ class Model(Entry):
                 "checkpoints",
             )
         return self
-
-
-read = Model.from_options

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from lamina.config.entry import ByKey, Spelt, option
+from lamina.config.entry import Choice, Spelt, option
 from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
-from lamina.config.strategy import Units, check_halves, units_option
+from lamina.config.selectors import Units, check_halves, units_option
 from lamina.errors import LaminaError
 
 
@@ -39,7 +39,7 @@ def removed_count(entry: int | str, n_layers: int | None) -> int:
     return max(1, int(n_layers * Fraction(entry.rstrip("%")) / 100))
 
 
-class Study(ByKey):
+class Study(Choice):
     """Every model of the list on every calibration. A study of maps lists `metrics`, a study of pruning `selectors` and
     `removed`; one that lists `diagnoses` alone removes nothing.
     """
@@ -49,9 +49,10 @@ class Study(ByKey):
     diagnoses: Names = option("Names of diagnoses of the unpruned models.", [])
 
     @classmethod
-    def pick(cls, value: Mapping[str, Any]) -> type[Self]:
-        marked = any(key in value for subclass in cls.__subclasses__() for key in subclass.MARKS)
-        return super().pick(value if marked or "diagnoses" not in value else {**value, "metrics": []})
+    def tag(cls, value: Any) -> str | None:
+        """As for any choice; diagnoses alone make a study of maps."""
+        looks = isinstance(value, Mapping) and "diagnoses" in value and not cls.marked(value)
+        return Maps.title() if looks else super().tag(value)
 
 
 class Maps(Study):

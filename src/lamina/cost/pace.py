@@ -88,8 +88,6 @@ def rates(
     model: "PreTrainedModel", tokenizer: Any, manifest: dict[str, Any], samples: "Sequence[Sample]"
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
-    from lamina.config.healings import Lora
-    from lamina.config.repairs import Ghost
     from lamina.cost import work
     from lamina.cost.counting import counted
     from lamina.engine import sweep as engine
@@ -98,9 +96,11 @@ def rates(
     from lamina.engine.capture import capture
     from lamina.evaluation.tasks import VariantLM
     from lamina.healing import lora, training
+    from lamina.healing.lora import Lora
     from lamina.models.units import all_units
     from lamina.repair import check
     from lamina.repair.methods import ghost
+    from lamina.repair.methods.ghost import Ghost
     from lamina.repair.protocol import Source
 
     tokens, depth = counted(samples), manifest["n_layers"]

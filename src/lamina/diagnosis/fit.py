@@ -5,26 +5,42 @@ makes up for a small one. Moments add up: one pass gives those of all nested cal
 of each serves every ridge.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-import torch
-from transformers import PreTrainedModel
-
-from lamina.config.diagnoses import Fit
-from lamina.config.repairs import Ghost
-from lamina.data.calibrations import Sample
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import option
 from lamina.data.splitting import parts
-from lamina.engine import moments, taps
-from lamina.engine.moments import Moments
-from lamina.engine.sources import HELDOUT_SHARE
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary
-from lamina.models.structure import layers_of, text_config
-from lamina.repair.methods.ghost import GRID, Regression
+from lamina.repair.methods.ghost import GRID, Ghost, Regression
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from lamina.data.calibrations import Sample
+    from lamina.engine import taps
+    from lamina.engine.moments import Moments
+    from lamina.models.boundary import Boundary
+
+
+class Fit(Diagnosis):
+    """How well one linear map stands in for each run of layers, against the number of samples and the ridge.
+
+    Every run of `span` layers gets the map of repair `ghost`, fitted on 8, 16, 32 … samples and on all that are not
+    held out, with every ridge of the grid. Each draw holds out another fifth and adds the samples in another order.
+    """
+
+    kind: Literal["fit"] = "fit"
+    span: int = option("Layers of a run.", 1, ge=1)
+    draws: int = option(
+        "Draws of the held-out samples and of the order of the others; two or more give intervals.", 5, ge=1, le=10
+    )
+
 
 SMALLEST = 8
 MEMORY = 8 << 30
@@ -58,6 +74,8 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
     LaminaError
         If a run is longer than the model, or there are fewer than three documents.
     """
+    from lamina.models.structure import layers_of
+
     depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     if options.span > depth:
         raise LaminaError(
@@ -74,6 +92,10 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
 
 def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], list[int]]:
     """The group of every sample, and the numbers of documents up to groups 2, 3 …; groups 0 and 1 are held out."""
+    import numpy as np
+
+    from lamina.engine.sources import HELDOUT_SHARE
+
     sizes: list[int] = []
 
     def drawn(count: int) -> list[int]:
@@ -97,6 +119,11 @@ def _collect(
     model: PreTrainedModel, sequences: Sequence[Sequence[int]], span: int, groups: Sequence[int], tokens: int
 ) -> Iterator[tuple[Boundary, list[Moments]]]:
     """Moments of every group at every run; one pass takes as many runs as fit into `MEMORY` bytes."""
+    import torch
+
+    from lamina.engine import moments, taps
+    from lamina.models.structure import layers_of, text_config
+
     channels, number = int(text_config(model).hidden_size), torch.tensor(groups, device=model.device)
     runs = [(start, start + span) for start in range(len(layers_of(model)) - span + 1)]
     per_pass = max(1, MEMORY // (2 * 8 * channels**2 * (max(groups) + 1)))
@@ -117,6 +144,10 @@ def _collect(
 
 def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
     """Errors of one run at every size, from the moments of both held-out halves and of what each size adds."""
+    import numpy as np
+
+    from lamina.engine.moments import Moments
+
     halves = sums[:2]
     unseen = halves[0].plus(halves[1])
     norm, before = unseen.output_norm(), float(unseen.dd.sqrt())
@@ -133,6 +164,8 @@ def _errors(sums: Sequence[Moments], sizes: Sequence[int]) -> Iterator[_Error]:
 
 
 def _row(layer: int, errors: Sequence[_Error]) -> dict[str, Any]:
+    import numpy as np
+
     values = np.array([error.error for error in errors])
     first, mean = errors[0], float(values.mean())
     row = {"layer": layer, "measure": first.measure, "point": first.ridge, "n_samples": first.size, "value": mean}

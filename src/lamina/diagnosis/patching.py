@@ -5,26 +5,39 @@ foil. The stream of the clean run replaces that of the corrupt run at a boundary
 is (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt). The reverse puts the corrupt stream into the clean run.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from lamina.config.diagnoses import Patching
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import Place, option
 from lamina.data import diagnosed
 from lamina.data.splitting import documents
-from lamina.data.text import encode
-from lamina.diagnosis.intervals import ratios
-from lamina.engine import taps
-from lamina.engine.batches import padded
 from lamina.errors import LaminaError
-from lamina.models.structure import layers_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class Patching(Diagnosis):
+    """Where in the stream the difference between two prompts sits that makes the model answer them differently.
+
+    One line of the file is a pair of prompts with equally many tokens:
+    `{"clean": "zaro lives in", "corrupt": "baro lives in", "right": "maple", "foil": "pine"}`.
+    """
+
+    FILED = True
+
+    kind: Literal["patching"] = "patching"
+    file: Place = option("A .jsonl file of your own with `clean`, `corrupt`, `right` and `foil` in each line.")
+    least: float = option("Pairs that the model tells apart by fewer nats are left out.", 1.0, gt=0)
+
 
 PLACES = ("changed", "between", "last")
 
@@ -52,6 +65,8 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> l
 
 
 def _pair(at: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) -> Pair:
+    from lamina.data.text import encode
+
     clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
     if len(clean) != len(corrupt):
         raise LaminaError(
@@ -80,6 +95,11 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
     LaminaError
         If no pair is usable.
     """
+    import numpy as np
+
+    from lamina.diagnosis.intervals import ratios
+    from lamina.models.structure import layers_of
+
     depth = len(layers_of(model))
     shares = np.zeros((2, len(PLACES), len(given), depth))
     controls = np.full((len(PLACES), len(given), depth), np.nan)
@@ -134,8 +154,13 @@ class _Measured:
     other: list[torch.Tensor]
 
 
-@torch.no_grad()
 def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
+    import torch
+
+    from lamina.engine import taps
+    from lamina.engine.batches import padded
+    from lamina.models.structure import layers_of
+
     clean, real = padded([pair.clean for pair in pairs], model.device)
     corrupt, _ = padded([pair.corrupt for pair in pairs], model.device)
     answers = torch.tensor([(pair.right, pair.foil) for pair in pairs], device=model.device)
@@ -170,16 +195,20 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
 
 def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
     """Masks (pairs, T) of `PLACES`."""
-    changed = clean != corrupt
-    last = torch.zeros_like(changed)
-    last[:, -1] = True
-    after = changed.cumsum(1) > 0
-    return [changed & ~last, after & ~changed & ~last, last]
+    import torch
+
+    with torch.no_grad():
+        changed = clean != corrupt
+        last = torch.zeros_like(changed)
+        last[:, -1] = True
+        after = changed.cumsum(1) > 0
+        return [changed & ~last, after & ~changed & ~last, last]
 
 
 @contextmanager
 def _replaced(layer: nn.Module, stream: torch.Tensor, where: torch.Tensor) -> Iterator[None]:
     """While open, `stream` (pairs, T, C) enters the layer at the positions `where` (pairs, T)."""
+    import torch
 
     def hook(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -4,30 +4,41 @@ A label that the last token alone shows is read at boundary 0; one that layers m
 A probe of many channels also reads labels that mean nothing, so the same probe on shuffled labels stands beside it.
 """
 
+from __future__ import annotations
+
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import PredefinedSplit, cross_val_predict
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-from lamina.config.diagnoses import Probe
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import Place, option, seed_option
 from lamina.data import diagnosed
 from lamina.data.splitting import documents, parts
-from lamina.data.text import encode
-from lamina.diagnosis.intervals import ends
-from lamina.engine import taps
-from lamina.models.structure import layers_of
-from lamina.relevance.statistics import document_weights, wilson_interval
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from lamina.engine import taps
+
+
+class Probe(Diagnosis):
+    """From which depth a label of the input can be read off the stream, by logistic regression on the last token.
+
+    One line of the file is one input: `{"text": "3 4 + 1 2 =", "label": "even"}`.
+    """
+
+    FILED = True
+
+    kind: Literal["probe"] = "probe"
+    file: Place = option("A .jsonl file of your own with `text` and `label` in each line.")
+    folds: int = option("Folds of the cross-validation, each with the labels in equal shares.", 5, ge=2, le=20)
+    strength: float = option("Inverse strength of the probe's ridge, on standardised channels.", 0.1, gt=0)
+    seed: int = seed_option()
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,8 @@ class Labelled:
 
 def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> Labelled:
     """Labelled inputs from a file of JSON lines. `lamina.data.diagnosed.labelled` says which files are refused."""
+    from lamina.data.text import encode
+
     texts, labels = zip(*diagnosed.labelled(path, "diagnosis probe, file", options.folds), strict=True)
     return Labelled(tuple(tuple(encode(tokenizer, text)) for text in texts), labels)
 
@@ -53,6 +66,14 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     `depth_90` : first boundary whose accuracy (lower end of its interval) is at least nine tenths of the way from the
         share of the most frequent label to the best boundary; null if there is none. Layer null.
     """
+    import numpy as np
+    import torch
+
+    from lamina.diagnosis.intervals import ends
+    from lamina.engine import taps
+    from lamina.models.structure import layers_of
+    from lamina.relevance.statistics import document_weights, wilson_interval
+
     depth, labels = len(layers_of(model)), np.array(given.labels)
     last: dict[int, list[Any]] = {}
 
@@ -86,6 +107,8 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
 
 def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Probe) -> np.ndarray:
     """The fold of every input, drawn by document, with each label in equal shares."""
+    import numpy as np
+
     places = [np.flatnonzero(labels == label).tolist() for label in sorted(set(labels.tolist()))]
     purpose = f"diagnosis probe has {options.folds} `folds`, each with documents of every label"
 
@@ -100,6 +123,13 @@ def _folds(sequences: Sequence[Sequence[int]], labels: np.ndarray, options: Prob
 
 def _right(stream: np.ndarray, labels: np.ndarray, folds: np.ndarray, options: Probe) -> np.ndarray:
     """1.0 for every input whose label a probe fitted on other folds reads off its stream (inputs, C)."""
+    import numpy as np
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import PredefinedSplit, cross_val_predict
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     probe = make_pipeline(StandardScaler(), LogisticRegression(C=options.strength, max_iter=300))
     with warnings.catch_warnings():
         # A perfectly readable label has no best weights, but the predictions stay the same.

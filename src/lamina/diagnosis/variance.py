@@ -4,20 +4,32 @@ Under Pre-LN every layer reads a normalised stream and adds to the plain one, so
 grow linearly, v0 + l. Where it grows exponentially, deep layers change little of their input.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from transformers import PreTrainedModel
-
-from lamina.config.diagnoses import Variance
-from lamina.data.calibrations import Sample
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import option
 from lamina.data.splitting import documents
-from lamina.diagnosis.intervals import ends
-from lamina.engine import taps
-from lamina.models.structure import layers_of, text_config
-from lamina.relevance.statistics import document_weights
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+    from lamina.data.calibrations import Sample
+    from lamina.engine import taps
+
+
+class Variance(Diagnosis):
+    """The variance of the residual stream after each layer, over all tokens and again without the first ones.
+
+    Massive activations live on the first tokens; the second set of rows shows the stream without them.
+    """
+
+    kind: Literal["variance"] = "variance"
+    skip_first: int = option("Tokens at the start of a sample that the second set of rows leaves out.", 1, ge=1)
 
 
 def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Variance, tokens: int) -> list[dict[str, Any]]:
@@ -32,6 +44,9 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Varianc
         grows by exp(slope) a layer.
     `power_slope`, `power_r2` : of log Var against log l, likewise; slope 1 is linear growth.
     """
+    from lamina.engine import taps
+    from lamina.models.structure import layers_of, text_config
+
     depth, sequences = len(layers_of(model)), [sample.sequence() for sample in samples]
     sums = _Sums(len(sequences), depth, int(text_config(model).hidden_size), options.skip_first)
     taps.run(model, sequences, range(depth + 1), sums.add, tokens)
@@ -47,6 +62,8 @@ class _Sums:
     """
 
     def __init__(self, samples: int, depth: int, channels: int, skip_first: int) -> None:
+        import numpy as np
+
         self.skip_first, self.channels = skip_first, channels
         self.numbers = np.zeros((2, samples))
         self.total, self.squares = np.zeros((2, samples, depth + 1)), np.zeros((2, samples, depth + 1))
@@ -54,6 +71,8 @@ class _Sums:
 
     def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
         """Add a batch, one line and boundary at a time, because float64 streams are large. It waits for a GPU twice."""
+        import torch
+
         lengths, line_sums = batch.real.sum(-1).tolist(), []
         for line, length in enumerate(lengths):
             before: Any = None
@@ -73,6 +92,11 @@ class _Sums:
 
 
 def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:
+    import numpy as np
+
+    from lamina.diagnosis.intervals import ends
+    from lamina.relevance.statistics import document_weights
+
     kept = sums.numbers[part] > 0
     samples = int(kept.sum())
     if not samples:
@@ -100,6 +124,8 @@ def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[di
 
 def _line(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Slope and R² of least-squares lines through the points (x, y of a row of `y`); R² is 1 where y is constant."""
+    import numpy as np
+
     x, y = x - x.mean(), y - y.mean(axis=1, keepdims=True)
     slope = y @ x / max(float(x @ x), np.finfo(float).tiny)
     left, whole = ((y - slope[:, None] * x) ** 2).sum(axis=1), (y**2).sum(axis=1)

@@ -5,19 +5,32 @@ Let n_l be the norm of the stream that leaves layer l, and Δ_l = n_l - n_(l-1).
 void layer can go.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import torch
-from transformers import PreTrainedModel
-
-from lamina.config.diagnoses import Void
-from lamina.data.calibrations import Sample
+from lamina.config.diagnoses import Diagnosis
+from lamina.config.entry import option
 from lamina.data.splitting import documents
-from lamina.diagnosis.intervals import ratios
-from lamina.engine import taps
-from lamina.models.structure import layers_of
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from lamina.data.calibrations import Sample
+    from lamina.engine import taps
+
+
+class Void(Diagnosis):
+    """For which share of tokens the norm of the stream grows little at a layer, next to what it grew before it.
+
+    The tokens of questions and of their answers are counted apart too.
+    """
+
+    kind: Literal["void"] = "void"
+    alpha: float = option("Share of the range of the earlier layers' growth that a layer must reach.", 0.8, gt=0, le=1)
+
 
 PARTS = ("void", "void_prompt", "void_response")
 
@@ -32,6 +45,13 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
     The control is the same share after each token's Δ were shuffled over the layers: what the threshold alone calls
     void, wherever a layer stands.
     """
+    import numpy as np
+    import torch
+
+    from lamina.diagnosis.intervals import ratios
+    from lamina.engine import taps
+    from lamina.models.structure import layers_of
+
     depth = len(layers_of(model))
     numbers = np.zeros((len(PARTS), len(samples)))
     counts = np.zeros((2, len(PARTS), len(samples), depth - 1))

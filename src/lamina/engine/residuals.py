@@ -13,7 +13,6 @@ from typing import Any, Self
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Ghost
 from lamina.data.calibrations import Sample
 from lamina.engine import taps
 from lamina.engine.candidates import Candidate
@@ -21,6 +20,7 @@ from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import layers_of
 from lamina.models.surgery import removed_layers, runs
+from lamina.repair.methods.ghost import Ghost
 from lamina.selection import looped
 from lamina.selection.looped import Repairs
 

@@ -5,24 +5,39 @@ random weights, it trains a model of the same shape on the same batches in the s
 trained as copies in float32. The validated and saved variant has its own dtype, rounded from the copies.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-from torch import nn
-from transformers import PreTrainedModel
-
+from lamina.config.entry import option
+from lamina.config.healings import Healing, Trained
 from lamina.errors import LaminaError
-from lamina.healing import lora, training
-from lamina.healing.objectives import Objective
-from lamina.healing.training import Source
-from lamina.models.boundary import Boundary, Repairing, own_all
-from lamina.models.export.modeling_lamina import describe
-from lamina.models.load import auto_class
-from lamina.models.materialise import EVERYTHING, materialise
-from lamina.store.unfinished import Progress
+from lamina.healing import lora
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from lamina.healing.training import Source
+    from lamina.models.boundary import Boundary, Repairing
+    from lamina.store.unfinished import Progress
+
+
+class Full(Trained, Healing):
+    """All weights of the pruned model, its embeddings and its head included: depth pruning with distillation, after
+    Minitron (arXiv 2408.11796), or the same small model trained from nothing, to compare with.
+    """
+
+    method: Literal["full"] = "full"
+    start: Literal["pruned", "random"] = option(
+        "What training starts from: the weights that pruning left, or random ones, as transformers draws them for a "
+        "model of this shape.",
+        "pruned",
+    )
+
 
 save_empty = lora.save_empty
 
@@ -44,6 +59,15 @@ def heal(
     LaminaError
         If random weights are wanted for a variant that is not a plain model of its class, or as in `training.train`.
     """
+    import torch
+
+    from lamina.healing import training
+    from lamina.healing.objectives import Objective
+    from lamina.models.boundary import own_all
+    from lamina.models.export.modeling_lamina import describe
+    from lamina.models.load import auto_class
+    from lamina.models.materialise import materialise
+
     variant = materialise(base, plan, patches)
     torch.manual_seed(options.seed)
     weights = own_all(variant)
@@ -68,5 +92,7 @@ def heal(
 
 def save(weights: Mapping[str, nn.Parameter], folder: str | Path) -> None:
     """Write all weights to the folder of an adapter, under the names of the variant's parameters."""
+    from lamina.models.materialise import EVERYTHING
+
     state = {f"base_model.model.{name}": weight.detach().cpu().contiguous() for name, weight in weights.items()}
     lora.write(Path(folder), state, lora.NO_ADAPTER, EVERYTHING)

@@ -4,6 +4,8 @@ Settings follow arXiv 2605.14075, appendix E.7, except that the epoch is chosen 
 benchmarks use the same model: the update is merged into the weights, in their dtype.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import logging
@@ -11,26 +13,45 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-import torch
-from peft import LoraConfig, get_peft_model
-from peft.tuners.lora import LoraLayer
-from torch import nn
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
-
-from lamina.config.healings import Lora
+from lamina.config.entry import option
+from lamina.config.healings import Healing, Trained
 from lamina.errors import LaminaError
-from lamina.healing import training
-from lamina.healing.objectives import Objective
-from lamina.healing.training import Source
-from lamina.models.adaptable import adaptable, adapted_weight, names_as_they_are, own_adapted
-from lamina.models.boundary import Boundary, Repairing
-from lamina.models.export.modeling_lamina import Patched
-from lamina.models.materialise import ADAPTED, SETTINGS, materialise
-from lamina.store import parquet as store
-from lamina.store.unfinished import Progress
+
+if TYPE_CHECKING:
+    import torch
+    from peft import LoraConfig
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from lamina.healing.training import Source
+    from lamina.models.boundary import Boundary, Repairing
+    from lamina.store.unfinished import Progress
+
+
+class Lora(Trained, Healing):
+    """Low-rank updates of the projections that are left, after arXiv 2605.14075, appendix E.7, and the patches of the
+    repair.
+    """
+
+    method: Literal["lora"] = "lora"
+    rank: int = option("Rank of the update of each weight matrix.", 2, ge=1)
+    alpha: float = option("Scale of the update, divided by the rank.", 2.0, gt=0)
+    dropout: float = option("Dropout on the update's input.", 0.05, ge=0, lt=1)
+    train: Literal["lora", "patch", "both"] = option(
+        "What is trained: low-rank updates, the patches of the repair (from their closed form on), or both.", "lora"
+    )
+    targets: Literal["mlp", "attention", "all"] = option("Whose projections get a low-rank update.", "mlp")
+    quantise: Literal["none", "4bit"] = option(
+        "Train beside weights in 4 bits, to save memory (QLoRA, by bitsandbytes). The result is not quantised.",
+        "none",
+    )
+
+    @property
+    def patches(self) -> bool:
+        return self.train != "lora"
+
 
 _logger = logging.getLogger(__name__)
 
@@ -75,6 +96,12 @@ def heal(
         If the variant has no patch to train or no known projections, if there are too few documents for a validation
         split, or if the loss is not a number.
     """
+    import torch
+
+    from lamina.healing import training
+    from lamina.healing.objectives import Objective
+    from lamina.models.materialise import materialise
+
     variant = materialise(base, plan, patches)
     # Training asks for a gradient of what it trains only, but those flags are shared with the base model.
     flags = [(parameter, parameter.requires_grad) for parameter in variant.parameters()]
@@ -94,6 +121,11 @@ def heal(
 
 def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
     """The variant prepared for training: only trained weights have a gradient."""
+    from peft import get_peft_model
+
+    from lamina.models.adaptable import names_as_they_are
+    from lamina.models.export.modeling_lamina import Patched
+
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
     config = None if options.train == "patch" else lora_config(variant, options)
@@ -117,6 +149,9 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
 
 def _make_parameters(module: Any) -> None:
     """Turn a module's patch into float32 parameters for the optimiser; the module rounds them to the stream's dtype."""
+    import torch
+    from torch import nn
+
     for name in ("patch_operator", "patch_bias"):
         value = getattr(module, name)
         if value is not None:
@@ -130,6 +165,11 @@ def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
     An update of stacked experts is added to their weights and never sees their inputs, so it cannot have dropout. PEFT
     has one dropout for all updates.
     """
+    from peft import LoraConfig
+    from transformers.pytorch_utils import Conv1D
+
+    from lamina.models.adaptable import adaptable
+
     targets = adaptable(model, options.targets)
     if targets.parameters and options.dropout:
         _logger.warning(
@@ -173,6 +213,9 @@ def save_empty(folder: str | Path) -> None:
 
 def write(folder: Path, state: Mapping[str, torch.Tensor], config: Mapping[str, Any], targets: str) -> None:
     """Write the two files of an adapter; `targets` names the modules that its weights belong to."""
+    from lamina.models.materialise import ADAPTED, SETTINGS
+    from lamina.store import parquet as store
+
     text = json.dumps(config, indent=2, sort_keys=True, default=str) + "\n"
     store.write_text(folder / "adapter_config.json", text)
     # PEFT knows its own keys only, so what seals the settings stands beside the weights.
@@ -187,6 +230,11 @@ def merged(model: nn.Module) -> Iterator[None]:
     Only one weight is copied at a time, again in every pass. So the weights shared with the base model do not change,
     and memory is bounded.
     """
+    from peft.tuners.lora import LoraLayer
+    from torch import nn
+
+    from lamina.models.adaptable import adapted_weight, own_adapted
+
     weights: dict[nn.Module, nn.Parameter] = {}
 
     def merge(module: Any, args: Any) -> None:

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from lamina.config.healings import Lora
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import held_out
 from lamina.engine.batches import by_length
@@ -23,6 +22,7 @@ from lamina.engine.footprint import Shape, stepped, trained
 from lamina.engine.halving import fitting, halved, in_two
 from lamina.engine.memory import room
 from lamina.errors import LaminaError
+from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective, tokens
 from lamina.runtime.timeleft import TimeLeft
 from lamina.store.unfinished import Progress

@@ -1,7 +1,7 @@
 """What every repair is: a module `lamina.repair.methods.{method}` with four functions or six, found by its name.
 
-The name and the options of a method stand in `lamina.config.repairs`; nothing outside the module knows them. Adding
-a repair is one module and one class of options.
+The name and the options of a method are a class at the top of its module, a subclass of `lamina.config.repairs`'
+`Repair`; nothing outside the module knows them. Adding a repair is one module, which imports torch inside functions.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Collector(Protocol):
 
 
 class Repair(Protocol):
-    """The functions of a method's module. `options` is an instance of its class in `lamina.config.repairs`.
+    """The functions of a method's module. `options` is an instance of its class of options.
 
     A module does not declare whether an export of the repaired variant needs code: this follows from the modules that
     `apply` leaves in the model.

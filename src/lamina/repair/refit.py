@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Ghost
 from lamina.engine import moments, taps
 from lamina.engine.moments import Moments, Statistics
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch
 from lamina.models.materialise import materialise
 from lamina.repair.methods import ghost
+from lamina.repair.methods.ghost import Ghost
 from lamina.repair.protocol import Fit
 
 

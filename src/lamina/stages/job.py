@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer, PrivateAttr
 
 from lamina import modules
 from lamina.config.configuration import Configuration
@@ -41,7 +41,7 @@ else:
 
         def __class_getitem__(cls, entry: type[Entry]) -> Any:
             return Annotated[
-                entry, PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_of, entry))
+                InstanceOf[entry], PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_of, entry))
             ]
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
-from lamina.config.glossary import glossary
 from lamina.config.report import Report
 from lamina.registry import declared
 from lamina.report import queries as sql
+from lamina.reporting.glossary import glossary
 from lamina.stages.job import READ, Job, Told
 from lamina.study import paths
 

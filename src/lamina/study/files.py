@@ -6,12 +6,14 @@ from typing import Any
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
 from lamina.config.configuration import Configuration
-from lamina.config.diagnoses import Diagnosis, Patching, Probe
+from lamina.config.diagnoses import Diagnosis
 from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.data import diagnosed, task_files
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
+from lamina.diagnosis.patching import Patching
+from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import gguf
 from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights

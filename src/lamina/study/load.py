@@ -41,7 +41,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     try:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
-        raise refusal(error) from None
+        raise refusal(Configuration, error, raw) from None
     checkpoints.expand(config)
     _add_donors(config)
     _complete(config, root)

@@ -5,17 +5,51 @@
 samples that the fit did not see.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-import torch
-from transformers import PreTrainedModel
+from pydantic import Field, model_validator
 
-from lamina.config.repairs import Ghost
-from lamina.engine import moments
-from lamina.engine.moments import Moments, Statistics
-from lamina.engine.sources import Source
-from lamina.models.boundary import Boundary, Patch, Place
-from lamina.repair.protocol import Fit, Tensors
+from lamina.config.entry import option
+from lamina.config.explain import wrong
+from lamina.config.repairs import AUTO, Repair, ridge_option
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from lamina.engine import moments
+    from lamina.engine.moments import Moments, Statistics
+    from lamina.engine.sources import Source
+    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.repair.protocol import Fit, Tensors
+
+
+class Ghost(Repair):
+    """One linear map of the residual stream where a run of layers went, by ridge regression."""
+
+    method: Literal["ghost"] = "ghost"
+    ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
+    bias: bool = option("Whether the operator has a bias (is affine).", False)
+    rank: int | None = option("Rank of the operator; `null` leaves it full.", None, ge=1)
+    refit: bool = option(
+        "Whether each run after the first is fitted on the stream of the model as pruned and patched before it, and "
+        "not on the unpruned one's.",
+        False,
+    )
+
+    @property
+    def one_pass(self) -> bool:
+        return not self.refit
+
+    @model_validator(mode="after")
+    def _check_refit(self) -> Self:
+        if self.refit and AUTO in self.data.values():
+            raise wrong(f"goes through a plan run by run, and '{AUTO}' fits all at once. Write a weight.", "refit")
+        return self
+
 
 # A few massive activations dominate the trace, so the useful values lie far below 1.
 GRID: tuple[float, ...] = (0.0, *(10.0**power for power in range(-12, 1)))
@@ -29,6 +63,8 @@ def collect(
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
     """Moments of the unpruned stream, separate for fit and held-out samples."""
+    from lamina.engine import moments
+
     return moments.collect(model, sources, boundaries, seed)
 
 
@@ -39,6 +75,8 @@ def collected(options: Ghost) -> str:
 
 def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: Ghost) -> moments.Collector:
     """What collects its moments in a pass that several repairs share."""
+    from lamina.engine import moments
+
     return moments.Collector(model, boundaries)
 
 
@@ -48,6 +86,8 @@ def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
     λ is chosen on the held-out samples, for operators fitted on the others. The patch is then fitted on all samples
     with this λ. The reported errors are those of the operator that has not seen the held-out samples.
     """
+    from lamina.repair.protocol import Fit
+
     grid = GRID if options.ridge == "validated" else (float(options.ridge),)
     seen, unseen = statistics.fit, statistics.heldout
     regression, best = Regression(seen, options), 0
@@ -77,6 +117,8 @@ def errors(
     seen: Moments, unseen: Moments, operator: torch.Tensor, bias: torch.Tensor | None = None
 ) -> dict[str, float]:
     """The relative errors of table `patches` for an operator (C, C) and a bias (C,)."""
+    import torch
+
     nothing = torch.zeros_like(operator)
     return {
         "fit_error_before": _relative(seen.residual_norm(nothing), seen),
@@ -93,6 +135,8 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 def as_patch(tensors: Tensors) -> Patch:
     """The operator itself."""
+    from lamina.models.boundary import Patch
+
     return Patch(tensors["operator"], tensors.get("bias"))
 
 
@@ -107,6 +151,8 @@ class Regression:
     """
 
     def __init__(self, sums: Moments, options: Ghost) -> None:
+        import torch
+
         self.options = options
         self.mean_x, self.mean_d = sums.x / sums.weight, sums.d / sums.weight
         centred = sums.centred(self.mean_x, self.mean_d) if options.bias else sums
@@ -141,6 +187,8 @@ class Regression:
 
     def _inverse(self, ridge: float) -> torch.Tensor:
         """1 / (v + λ), (C,)."""
+        import torch
+
         inverse = 1 / (self.values + ridge * self.values.mean())
         if ridge == 0:
             # Below this, an eigenvalue is rounding: with no ridge the solution is the one of minimal norm.
@@ -154,6 +202,8 @@ def _reduce(operator: torch.Tensor, cross: torch.Tensor, rank: int) -> torch.Ten
 
     Their Gram matrix is Mᵀ(XᵀX + λI)M = Mᵀ Xᵀ(Y - X), so neither X nor λ is needed here.
     """
+    import torch
+
     if rank >= len(operator):
         return operator
     prediction = operator.T @ cross

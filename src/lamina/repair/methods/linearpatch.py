@@ -4,21 +4,40 @@
 boundary (arXiv 2505.24680). The scale is measured after the rotation. Without a rotation, Q = I.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
-from transformers import PreTrainedModel
+from lamina.config.entry import option
+from lamina.config.repairs import Repair
 
-from lamina.config.repairs import LinearPatch
-from lamina.engine import sources as over
-from lamina.engine import taps
-from lamina.engine.moments import Statistics
-from lamina.engine.sources import Source
-from lamina.models.boundary import Boundary, Patch, Place
-from lamina.models.structure import text_config
-from lamina.repair.protocol import Fit, Tensors
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from lamina.engine import taps
+    from lamina.engine.moments import Statistics
+    from lamina.engine.sources import Source
+    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.repair.protocol import Fit, Tensors
+
+
+class LinearPatch(Repair):
+    """One scale per channel of the residual stream where a run of layers went, after arXiv 2505.24680."""
+
+    MATRICES = False
+
+    method: Literal["linearpatch"] = "linearpatch"
+    form: Literal["diag", "rotated"] = option(
+        "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
+    )
+
+    @property
+    def one_pass(self) -> bool:
+        return True
 
 
 @dataclass
@@ -39,7 +58,7 @@ class Channels:
     samples: float = 0.0
     tokens: int = 0
 
-    def plus(self, other: "Channels") -> "Channels":
+    def plus(self, other: Channels) -> Channels:
         """Sums over both splits."""
         return Channels(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
 
@@ -57,6 +76,8 @@ class Collector:
     """Collects the sums of boundaries while a pass goes over the samples, see `lamina.engine.moments.Collector`."""
 
     def __init__(self, model: PreTrainedModel, boundaries: Sequence[Boundary], form: str) -> None:
+        from lamina.models.structure import text_config
+
         channels = int(text_config(model).hidden_size)
         self.places = [place for boundary in boundaries for place in boundary]
         self.outputs: list[nn.Module] = []
@@ -83,6 +104,8 @@ class Collector:
 
     def taken(self, boundary: Boundary, samples: int) -> Statistics[Channels]:
         """The sums of one boundary after a pass over so many samples."""
+        from lamina.engine.moments import Statistics
+
         return Statistics(*self._sums.pop(boundary), samples)
 
 
@@ -104,6 +127,8 @@ def collect(
     seed: int,
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
+    from lamina.engine import sources as over
+
     wanted = sorted(set(boundaries))
     sums, samples = collector(model, wanted, options), over.counted(sources)
     over.run(model, sources, sums.places, sums.add, seed)
@@ -113,6 +138,8 @@ def collect(
 
 def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:
     """The mean ratio of every channel. There is nothing to choose, so the held-out samples only measure errors."""
+    from lamina.repair.protocol import Fit
+
     seen, unseen = statistics.fit, statistics.heldout
     scale = seen.mean_ratios()
     return Fit(
@@ -139,6 +166,8 @@ def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
 
 def as_patch(tensors: Tensors) -> Patch:
     """h + h (Q diag(d) Qᵀ - I)."""
+    from lamina.models.boundary import Patch
+
     return Patch(tensors["operator"])
 
 
@@ -147,6 +176,8 @@ def hadamard(channels: int) -> torch.Tensor:
 
     Its copies along the diagonal are the rotation Q (C, C).
     """
+    import torch
+
     matrix = torch.ones(1, 1, dtype=torch.float64)
     while channels % (2 * len(matrix)) == 0:
         matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
@@ -159,11 +190,15 @@ def rotate(stream: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
 
 
 def _empty(channels: int, on: torch.device) -> Channels:
+    import torch
+
     return Channels(*torch.zeros(4, channels, dtype=torch.float64, device=on))
 
 
 def _sums(x: torch.Tensor, y: torch.Tensor, weight: float, tokens: int) -> Channels:
     """Sums of samples x, y (lines, T, C), zero where padded. The number of tokens cancels in the ratio of means."""
+    import torch
+
     before, after = x.abs().sum(1), y.abs().sum(1)
     # A channel that is always zero can have any scale.
     ratios = torch.where(before > 0, after / before, 1.0).sum(0)
@@ -172,6 +207,8 @@ def _sums(x: torch.Tensor, y: torch.Tensor, weight: float, tokens: int) -> Chann
 
 
 def _tensors(scale: torch.Tensor, options: LinearPatch) -> dict[str, torch.Tensor]:
+    import torch
+
     block = hadamard(len(scale) if options.form == "rotated" else 1).to(scale.device)
     rotation = rotate(torch.eye(len(scale), dtype=scale.dtype, device=scale.device), block)
     return {"operator": ((rotation * (scale - 1)) @ rotation.T).float()}

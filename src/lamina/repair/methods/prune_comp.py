@@ -8,20 +8,38 @@ scaled, because it is the output projection as well or a norm follows it. The nu
 is added to the model.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from transformers import PreTrainedModel
-
-from lamina.config.repairs import LinearPatch, PruneComp
-from lamina.engine.moments import Statistics
-from lamina.engine.sources import Source
-from lamina.models.boundary import Boundary, Patch, Place, own
-from lamina.models.export.writing import writers
-from lamina.models.structure import layers_of
+from lamina.config.repairs import Repair
 from lamina.repair.methods import linearpatch
-from lamina.repair.methods.linearpatch import Channels
-from lamina.repair.protocol import Fit, Tensors
+from lamina.repair.methods.linearpatch import Channels, LinearPatch
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from lamina.engine.moments import Statistics
+    from lamina.engine.sources import Source
+    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.repair.protocol import Fit, Tensors
+
+
+class PruneComp(Repair):
+    """One number that makes the stream as large as it was, folded into all weights before a run, after
+    arXiv 2507.18212.
+    """
+
+    FOLDED = True
+    MATRICES = False
+
+    method: Literal["prune_comp"] = "prune_comp"
+
+    @property
+    def one_pass(self) -> bool:
+        return True
 
 
 def collect(
@@ -38,6 +56,9 @@ def collect(
     LaminaError
         If the family has no weights into which the number could be folded.
     """
+    from lamina.models.export.writing import writers
+    from lamina.models.structure import layers_of
+
     writers(model, range(len(layers_of(model))))
     return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
 
@@ -49,12 +70,17 @@ def collected(options: PruneComp) -> str:
 
 def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: PruneComp) -> linearpatch.Collector:
     """What collects its sums in a pass that several repairs share; it raises what `collect` raises."""
+    from lamina.models.export.writing import writers
+    from lamina.models.structure import layers_of
+
     writers(model, range(len(layers_of(model))))
     return linearpatch.Collector(model, boundaries, "diag")
 
 
 def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
     """The mean ratio over samples and channels."""
+    from lamina.repair.protocol import Fit
+
     seen, unseen = statistics.fit, statistics.heldout
     scale = float(seen.mean_ratios().mean())
     return Fit(
@@ -64,18 +90,28 @@ def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:
     )
 
 
-@torch.no_grad()
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """Divide the weights of all modules that add to the stream behind the boundary."""
-    scale = float(tensors["scale"][0])
-    for module in writers(variant, range(place.position, len(layers_of(variant)))):
-        for name in ("weight", "bias"):
-            if getattr(module, name, None) is not None:
-                own(module, name).div_(scale)
+    import torch
+
+    from lamina.models.boundary import own
+    from lamina.models.export.writing import writers
+    from lamina.models.structure import layers_of
+
+    with torch.no_grad():
+        scale = float(tensors["scale"][0])
+        for module in writers(variant, range(place.position, len(layers_of(variant)))):
+            for name in ("weight", "bias"):
+                if getattr(module, name, None) is not None:
+                    own(module, name).div_(scale)
 
 
 def as_patch(tensors: Tensors) -> Patch:
     """A multiple of the stream. It is equal to the folded factor except for the epsilon of the norms."""
+    import torch
+
+    from lamina.models.boundary import Patch
+
     return Patch(torch.diag(tensors["scale"] - 1))
 
 

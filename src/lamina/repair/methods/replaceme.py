@@ -8,27 +8,49 @@ step per batch of forward passes. A batch of few tokens, or of a source with a s
 Nothing is added to the model.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import torch
-from torch import nn
-from torch.nn.functional import cosine_similarity
-from transformers import PreTrainedModel
-from transformers.pytorch_utils import Conv1D
+from pydantic import Field
 
-from lamina.config.repairs import Ghost, ReplaceMe
-from lamina.engine import moments, taps
-from lamina.engine import sources as over
-from lamina.engine.batches import TOKENS
-from lamina.engine.moments import Moments, Statistics
-from lamina.engine.sources import Source
+from lamina.config.entry import option
+from lamina.config.repairs import Repair, ridge_option
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Patch, Place, own
-from lamina.models.export.writing import down_projection
-from lamina.models.structure import text_config
 from lamina.repair.methods import ghost
-from lamina.repair.protocol import Fit, Tensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from lamina.engine import moments, taps
+    from lamina.engine.moments import Moments, Statistics
+    from lamina.engine.sources import Source
+    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.repair.protocol import Fit, Tensors
+
+
+class ReplaceMe(Repair):
+    """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
+
+    LINEAR = False
+    FOLDED = True
+
+    method: Literal["replaceme"] = "replaceme"
+    objective: Literal["least_squares", "cosine"] = option(
+        "`least_squares` has a closed form; `cosine` minimises the cosine distance per token with Adam.",
+        "least_squares",
+    )
+    ridge: Literal["validated"] | Annotated[float, Field(ge=0)] = ridge_option()
+    epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
+    learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
+
+    @property
+    def one_pass(self) -> bool:
+        return self.objective == "least_squares"
 
 
 def refused(boundary: Boundary) -> str | None:
@@ -49,7 +71,7 @@ def collect(
     boundaries: Sequence[Boundary],
     options: ReplaceMe,
     seed: int,
-) -> Iterator[tuple[Boundary, Statistics[Moments]]]:
+) -> Iterator[tuple[Boundary, Statistics[Moments] | Trained]]:
     """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
 
     Raises
@@ -57,12 +79,14 @@ def collect(
     LaminaError
         If a run is refused, or the family changes the MLP output before it adds it to the stream.
     """
+    from lamina.engine import moments
+
     before = _projections(model, boundaries)
     statistics = moments.collect(model, sources, boundaries, seed, regressors=before)
     if options.objective == "least_squares":
         return statistics
     trained = _train(model, sources, boundaries, before, options, seed)
-    return ((boundary, Trained(**vars(sums), operators=trained[boundary])) for boundary, sums in statistics)
+    return ((boundary, Trained(sums, trained[boundary])) for boundary, sums in statistics)
 
 
 def collected(options: ReplaceMe) -> str:
@@ -72,31 +96,38 @@ def collected(options: ReplaceMe) -> str:
 
 def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: ReplaceMe) -> moments.Collector:
     """What collects its moments in a pass that several repairs share; it raises what `collect` raises."""
+    from lamina.engine import moments
+
     return moments.Collector(model, boundaries, _projections(model, boundaries))
 
 
 def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[int, nn.Module]:
     """The module into which the map of each start is folded."""
+    from lamina.models.export.writing import down_projection
+
     if reason := next(filter(None, map(refused, boundaries)), None):
         raise LaminaError(reason)
     return {start: down_projection(model, start - 1) for start, _ in boundaries}
 
 
 @dataclass
-class Trained(Statistics[Moments]):
-    """Moments, and the trained T - I, (C, C) each: on the fit samples, and on all samples."""
+class Trained:
+    """Moments (`sums`), and the trained T - I, (C, C) each: on the fit samples, and on all samples."""
 
+    sums: Statistics[Moments]
     operators: tuple[torch.Tensor, torch.Tensor]
 
 
-def fit(statistics: Statistics[Moments], options: ReplaceMe) -> Fit:
+def fit(statistics: Statistics[Moments] | Trained, options: ReplaceMe) -> Fit:
     """Fit T - I by the regression of `ghost` on other inputs; if T - I was trained, only measure its errors."""
+    from lamina.repair.protocol import Fit
+
     if not isinstance(statistics, Trained):
-        regression = ghost.fit(statistics, Ghost(ridge=options.ridge))
+        regression = ghost.fit(statistics, ghost.Ghost(ridge=options.ridge))
         return replace(regression, facts={**regression.facts, "parameters": 0})
-    validated, final = statistics.operators
-    errors = ghost.errors(statistics.fit, statistics.heldout, validated.double())
-    facts = {**errors, "rank": len(final), "parameters": 0, **statistics.counts()}
+    sums, (validated, final) = statistics.sums, statistics.operators
+    errors = ghost.errors(sums.fit, sums.heldout, validated.double())
+    facts = {**errors, "rank": len(final), "parameters": 0, **sums.counts()}
     return Fit({"operator": final}, {"operator": validated}, facts)
 
 
@@ -109,6 +140,14 @@ def _train(
     seed: int,
 ) -> dict[Boundary, tuple[torch.Tensor, torch.Tensor]]:
     """T - I of every boundary, trained in common passes, once without the held-out samples and once with them."""
+    import torch
+    from torch import nn
+    from torch.nn.functional import cosine_similarity
+
+    from lamina.engine import sources as over
+    from lamina.engine.batches import TOKENS
+    from lamina.models.structure import text_config
+
     channels, starts = int(text_config(model).hidden_size), sorted(before)
     pairs = {boundary: torch.zeros(2, channels, channels, device=model.device) for boundary in boundaries}
     # Adam works entry by entry, so that one optimiser serves all, but for those that a batch has no token for.
@@ -136,19 +175,25 @@ def _train(
     return {boundary: (pair[0].detach(), pair[1].detach()) for boundary, pair in parameters.items()}
 
 
-@torch.no_grad()
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """W <- W T (W as rows in, columns out) and b <- b T in the projection before the boundary."""
-    module = down_projection(variant, place.position - 1)
-    weight = own(module, "weight")
-    operator = tensors["operator"].to(weight.device)
-    if isinstance(module, Conv1D):
-        weight.add_((weight.float() @ operator).to(weight.dtype))
-    else:
-        weight.add_((operator.T @ weight.float()).to(weight.dtype))
-    if getattr(module, "bias", None) is not None:
-        bias = own(module, "bias")
-        bias.add_((bias.float() @ operator).to(bias.dtype))
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    from lamina.models.boundary import own
+    from lamina.models.export.writing import down_projection
+
+    with torch.no_grad():
+        module = down_projection(variant, place.position - 1)
+        weight = own(module, "weight")
+        operator = tensors["operator"].to(weight.device)
+        if isinstance(module, Conv1D):
+            weight.add_((weight.float() @ operator).to(weight.dtype))
+        else:
+            weight.add_((operator.T @ weight.float()).to(weight.dtype))
+        if getattr(module, "bias", None) is not None:
+            bias = own(module, "bias")
+            bias.add_((bias.float() @ operator).to(bias.dtype))
 
 
 def as_patch(tensors: Tensors) -> Patch | None:

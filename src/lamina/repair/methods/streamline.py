@@ -8,25 +8,41 @@ trained layer is layer s - 1, and the model is that of the plan. The state with 
 can be the state before the first step.
 """
 
+from __future__ import annotations
+
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel
-
-from lamina.config.repairs import Streamline
-from lamina.engine import taps
-from lamina.engine.sources import Source, split
+from lamina.config.entry import option
+from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
-from lamina.models.boundary import Boundary, Patch, Place, own, share
-from lamina.models.devices import alone
-from lamina.models.structure import layers_of, text_config
-from lamina.models.surgery import remove
-from lamina.repair.protocol import Fit, Tensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from lamina.engine import taps
+    from lamina.engine.sources import Source
+    from lamina.models.boundary import Boundary, Patch, Place
+    from lamina.repair.protocol import Fit, Tensors
+
+
+class Streamline(Repair):
+    """The layer before a run, trained to do the work of the run as well, after arXiv 2403.19135: the number of layers
+    is that of any other repair.
+    """
+
+    LINEAR = False
+
+    method: Literal["streamline"] = "streamline"
+    epochs: int = option("Passes over the data; the best state by held-out error is kept.", 10, ge=0)
+    learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
+    batch: int = option("Samples of a step.", 16, ge=1)
+
 
 TOKENS = 16384  # of a pass; a step of more is taken in several
 HELD = 1 << 30  # bytes of streams that are kept between epochs
@@ -64,6 +80,10 @@ def collect(
     LaminaError
         If a run is refused, or the model's weights are quantised.
     """
+    from lamina.engine import taps
+    from lamina.engine.sources import split
+    from lamina.models.structure import text_config
+
     if reason := next(filter(None, map(refused, boundaries)), None):
         raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
@@ -88,6 +108,14 @@ def _recalling(
 
     A model without the layers before the first boundary runs to show how that layer is called in a batch.
     """
+    import torch
+    from torch.nn.utils.rnn import pad_sequence
+
+    from lamina.engine import taps
+    from lamina.models.boundary import share
+    from lamina.models.structure import text_config
+    from lamina.models.surgery import remove
+
     places = sorted({place for start, end in boundaries for place in (start - 1, start, end)})
     width = int(text_config(model).hidden_size) * torch.empty((), dtype=model.dtype).element_size()
     if sum(map(len, sequences)) * width * len(places) > HELD:
@@ -132,6 +160,9 @@ def fit(statistics: Fit, options: Streamline) -> Fit:
 
 def apply(variant: PreTrainedModel, place: Place, tensors: Tensors) -> None:
     """Give the layer before the boundary the trained weights."""
+    from lamina.models.boundary import own
+    from lamina.models.structure import layers_of
+
     layer = layers_of(variant)[place.position - 1]
     for name, tensor in tensors.items():
         path, _, leaf = name.rpartition(".")
@@ -153,6 +184,12 @@ def _train(
     seed: int,
 ) -> Fit:
     """The layer before one run, trained on the samples `seen`, in its state after the best epoch."""
+    import torch
+
+    from lamina.models.devices import alone
+    from lamina.models.structure import layers_of
+    from lamina.repair.protocol import Fit
+
     layer = alone(layers_of(model)[boundary[0] - 1], model.device).float().requires_grad_(True)
     optimiser, order = torch.optim.Adam(layer.parameters(), lr=options.learning_rate), list(seen)
     errors: dict[str, float] = {}
@@ -192,6 +229,10 @@ def _run(
     model: PreTrainedModel, run: taps.Run, weighed: Weighed, boundary: Boundary, layer: nn.Module, train: bool
 ) -> torch.Tensor:
     """Weighted sums of ‖Y - Ŷ‖², ‖Y - h_s‖² and ‖Y‖² in float64; with `train` also the gradient of the mean error."""
+    import torch
+
+    from lamina.models.structure import text_config
+
     sums = torch.zeros(3, dtype=torch.float64, device=model.device)
     entries = int(text_config(model).hidden_size) * sum(weight * len(sequence) for sequence, weight in weighed)
     places = (boundary[0] - 1, *boundary)
@@ -210,6 +251,8 @@ def _add(
     streams: Mapping[int, torch.Tensor],
 ) -> None:
     """Add a batch to the sums; with a `scale`, also add its share to the gradient of the layer."""
+    import torch
+
     before, start, end = places
     given, cut, wanted = (streams[place] for place in (before, start, end))
     weight = torch.tensor([weights[number] for number in batch.samples], device=given.device)[:, None] * batch.real

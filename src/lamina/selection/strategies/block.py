@@ -1,8 +1,50 @@
 """The contiguous run of layers with the smallest distance between its two ends [arXiv 2403.17887, eq. 7]."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from lamina.selection.plans import Plan, Request, Step
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import model_validator
+
+from lamina.config.explain import listed, wrong
+from lamina.config.metrics import METRICS, MetricName
+from lamina.config.selectors import Selector, metric_option
+
+if TYPE_CHECKING:
+    from lamina.selection.plans import Plan, Request, Step
+
+
+RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
+
+
+class Block(Selector):
+    """Removes the run of layers with the smallest distance between its ends."""
+
+    LIMIT = ", and they go as one run"
+
+    strategy: Literal["block"] = "block"
+    metric: MetricName = metric_option(RUNS, allowed=listed(RUNS))
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> Self:
+        if not METRICS[self.metric].runs:
+            raise wrong(
+                f"'{self.metric}' has no value for a run of layers, which strategy 'block' compares. Write metric: "
+                f"{listed(RUNS)}, or strategy: iterative.",
+                "metric",
+            )
+        if self.units != "layer":
+            raise wrong(
+                f"'{self.units}' does not go with strategy 'block', which removes a run of whole layers. Write units: "
+                "layer, or strategy: iterative.",
+                "units",
+            )
+        return self
+
+    def largest_removal(self, n_layers: int) -> int:
+        runs = "".join("x" if is_free else " " for is_free in self.free(n_layers)).split()
+        return min(max(map(len, runs), default=0), n_layers - 1)
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:

@@ -1,8 +1,25 @@
 """The deepest layers but the last [arXiv 2403.17887, section 4.4]."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from lamina.selection.plans import Plan, Request, Step
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from lamina.config.selectors import Selector
+
+if TYPE_CHECKING:
+    from lamina.selection.plans import Plan, Request, Step
+
+
+class Deepest(Selector):
+    """Removes the layers before the last one; measures nothing."""
+
+    LIMIT = ", and the last layer stays"
+
+    strategy: Literal["deepest"] = "deepest"
+
+    def largest_removal(self, n_layers: int) -> int:
+        return sum(self.free(n_layers)[:-1])
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:

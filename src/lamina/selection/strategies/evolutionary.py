@@ -5,14 +5,63 @@ compares fewer children on more tokens. Every stage draws new tokens, the same f
 in the last stage only. With donors, half of the mutations replace a present layer by a donor's layer, or undo this.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-import numpy as np
+from pydantic import Field, model_validator
 
+from lamina.config.entry import Filled, option, seed_option
+from lamina.config.explain import wrong
+from lamina.config.metrics import MetricName
+from lamina.config.selectors import Selector, donors_option, held_back_option, metric_option, repair_option
 from lamina.engine.candidates import Candidate
-from lamina.selection.trials import Search
 from lamina.study.variant import DONOR
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from lamina.selection.trials import Search
+
+
+class Evolutionary(Selector):
+    """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
+
+    A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
+    of them on more tokens; the parent competes in the last stage. It compares sets on a seeded part of the samples and judges the winner on the rest.
+    """
+
+    SEARCHES = True
+
+    strategy: Literal["evolutionary"] = "evolutionary"
+    metric: MetricName = metric_option(("accuracy", "output_kl"))
+    offspring: int = option("Children of a generation; the first parent is the best of as many drawn sets.", 32, ge=1)
+    generations: int | None = option(
+        "Generations; `null` takes k (L - k) / 1.5 of them to remove k of L units.", None, ge=1
+    )
+    stages: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2, max_length=2)]] = option(
+        "How many children each stage keeps, and on how many tokens they are compared.",
+        [[2, 2048], [1, 32768]],
+        allowed="pairs [kept, tokens] such as [[2, 2048], [1, 32768]], the last keeping 1",
+        min_length=1,
+    )
+    held_back: float = held_back_option()
+    seed: int = seed_option()
+    repair: Filled | None = repair_option()
+    donors: list[Filled] = donors_option()
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        kept = [keep for keep, _ in self.stages]
+        if kept[-1] != 1 or kept != sorted(kept, reverse=True):
+            raise wrong(
+                f"{self.stages} keeps {', '.join(map(str, kept))}: stages keep fewer and fewer children, the last "
+                "one 1. Write such as [[2, 2048], [1, 32768]].",
+                "stages",
+            )
+        return self
+
 
 # Draws for each child that is wanted, after which the neighbourhood counts as used up.
 TRIES = 10
@@ -33,6 +82,8 @@ def generations(options: Any, size: int, units: int) -> int:
 
 
 def _evolved(search: Search, units: Sequence[str], size: int, options: Any) -> Candidate:
+    import numpy as np
+
     generator = np.random.default_rng([options.seed, size])
     parent: Candidate | None = None
     for generation in range(generations(options, size, len(units)) + 1):

@@ -1,8 +1,26 @@
 """Rank once, remove the lowest."""
 
-from dataclasses import replace
+from __future__ import annotations
 
-from lamina.selection.plans import Plan, Request, Step
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from lamina.config.entry import Filled, Weights
+from lamina.config.metrics import MetricName
+from lamina.config.selectors import Combine, Selector, also_option, combine_option, metric_option, repair_option
+
+if TYPE_CHECKING:
+    from lamina.selection.plans import Plan, Request, Step
+
+
+class OneShot(Selector):
+    """Scores every unit of the unpruned model once and removes the lowest ones together."""
+
+    strategy: Literal["one_shot"] = "one_shot"
+    metric: MetricName = metric_option()
+    repair: Filled | None = repair_option()
+    also: Weights = also_option()
+    combine: Combine = combine_option()
 
 
 def choose(request: Request, step: Step, previous: Plan) -> Plan:

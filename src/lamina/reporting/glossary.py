@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
-from lamina.config.entry import ByValue
+from lamina.config.entry import Choice
 from lamina.config.metrics import METRICS
 from lamina.config.repairs import OWN
 from lamina.config.studies import Prune
@@ -33,10 +33,10 @@ def glossary(config: Configuration) -> dict[str, dict[str, str]]:
     }
 
 
-def words(entry: ByValue) -> str:
+def words(entry: Choice) -> str:
     """The first sentence of its class, then its options that differ from the defaults."""
     sentences = [_first_sentence(type(entry))]
-    given = {key: value for key, value in entry.options().items() if value != _default(entry, key)}
+    given = entry.options()
     if metric := getattr(entry, "metric", None):
         sentences.append(f"Units are compared by {metric}: {METRICS[metric].help}.")
     if repair := given.get("repair"):
@@ -57,11 +57,6 @@ def _first_sentence(model: type) -> str:
     text = " ".join((inspect.getdoc(model) or "").split("\n\n")[0].split())
     match = re.match(r".*?\.(?=\s|$)", text)
     return match[0] if match else text
-
-
-def _default(entry: ByValue, key: str) -> Any:
-    field = type(entry).model_fields[key]
-    return ... if field.is_required() else field.get_default()
 
 
 def _weighed(weights: Mapping[str, Any]) -> str:
