@@ -83,7 +83,7 @@ test-faults: .venv/installed
 test-families: .venv/installed
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=30 tests/families tests/unit/test_families.py
 
-# Prints a report for whoever has a GPU: what docs/devices.md says that no test can show without one.
+# Prints a report for whoever has a GPU: what docs/models.md says that no test can show without one.
 check-gpu: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/check_gpu.py
 

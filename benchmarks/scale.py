@@ -3,7 +3,7 @@
     python benchmarks/scale.py --preset 0.3B [--json] [--stages capture moments] [--repeats 1] [--pretended 16]
 
 A stage runs in a process of its own, so that memory an earlier one has left behind is not counted as free. With
-`--pretended` it runs on a GPU that is not there, of so many GiB (docs/devices.md): memory is counted, and no time.
+`--pretended` it runs on a GPU that is not there, of so many GiB (docs/models.md): memory is counted, and no time.
 """
 
 import argparse

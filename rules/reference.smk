@@ -1,7 +1,7 @@
 # Needs: config/reference.yaml. Gives: results/reference/, the embedded reference model trained anew: weights,
 # tokenizer, configuration, training record, data/ with the microworld's documents, and the model at six steps of its
 # training in checkpoints/. These are no output, because Snakemake would delete those of an interrupted training;
-# docs/studies.md makes a study of them. No rule and no target asks for the model: it is trained on demand only. To
+# docs/start.md makes a study of them. No rule and no target asks for the model: it is trained on demand only. To
 # adopt it, copy these files over resources/reference/ and renew the tables of its README.md.
 # An interrupted training resumes from results/reference/checkpoint/, which only fits the settings it began with.
 

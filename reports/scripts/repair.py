@@ -3,7 +3,7 @@
     export PYTHONPATH=src:benchmarks
     python reports/scripts/repair.py --output FOLDER                              the embedded model and its tasks
     python reports/scripts/repair.py --output FOLDER --model MODEL --text FILE    a model on disk and its kind of text
-    python reports/scripts/repair.py --output FOLDER --recoveries streamline      repairs that train, where asked for
+    python reports/scripts/repair.py --output FOLDER --repairs streamline      repairs that train, where asked for
     python reports/scripts/repair.py --output FOLDER --costs                      what the variants there cost to run
     python reports/scripts/repair.py --output FOLDER --summary                    tables in markdown of what is there
 
@@ -36,7 +36,7 @@ from lamina.streams.capture import capture
 from lamina.sweep import engine
 from lamina.sweep.candidates import CURRENT, Candidate
 from repair_cases import TASKS, Case, embedded, on_disk
-from repair_variants import CLOSED, RECOVERIES, REPAIRS, TOKENS, Variants, on_general_text
+from repair_variants import CLOSED, REPAIRS, TOKENS, Variants, on_general_text
 
 from lamina.config import metrics
 from lamina.config.metrics import METRICS
@@ -55,8 +55,8 @@ SELECTORS: dict[str, dict[str, str]] = {
     "cosine": {"metric": "cosine"},
     "angular": {"metric": "angular"},
     "residual": {"metric": "residual"},
-    "looped": {"recovery": "ghost"},
-    "looped_general": {"recovery": "ghost_general"},
+    "looped": {"repair": "ghost"},
+    "looped_general": {"repair": "ghost_general"},
 }
 
 
@@ -78,7 +78,7 @@ class Selection:
                 units = self._run(removed)
             else:
                 before = self.plan(selector, removed - 1) if removed > 1 else []
-                units = [*before, self._next(before, metric, self._folds(SELECTORS[selector].get("recovery")))]
+                units = [*before, self._next(before, metric, self._folds(SELECTORS[selector].get("repair")))]
             self.plans[selector, removed] = units
         return self.plans[selector, removed]
 
@@ -92,13 +92,13 @@ class Selection:
         empty = Plan("", "", "", removed, "angular", "block", "layer")
         return block.choose(request, Step(angles=self._angles), empty).units
 
-    def _folds(self, recovery: str | None) -> Repairs | None:
+    def _folds(self, repair: str | None) -> Repairs | None:
         """The two folds' patches of every run there can be, in one go: each step of a loop needs some of them."""
-        if recovery and recovery not in self._repairs:
-            options, case = Repair.from_options(REPAIRS[recovery]), self.case
+        if repair and repair not in self._repairs:
+            options, case = Repair.from_options(REPAIRS[repair]), self.case
             alone = [Candidate(frozenset(map(str, range(*boundary)))) for boundary in self.every_run]
-            self._repairs[recovery] = looped.fitted(case.model, case.sources(options), alone, options, case.seed)
-        return self._repairs[recovery] if recovery else None
+            self._repairs[repair] = looped.fitted(case.model, case.sources(options), alone, options, case.seed)
+        return self._repairs[repair] if repair else None
 
     def _next(self, removed: Sequence[str], metric: str, repairs: Repairs | None) -> str:
         """The unit that an iterative selector removes next."""
@@ -143,22 +143,22 @@ class Study:
     def measure(self, removed: int, selectors: Sequence[str], wanted: Sequence[str]) -> None:
         """Add what is missing of one size."""
         case, began = self.case, time.monotonic()
-        there = {name for name in RECOVERIES if case.general or not on_general_text(name)}
+        there = {name for name in REPAIRS if case.general or not on_general_text(name)}
         chosen = [
             name
             for name in selectors
             if SELECTORS[name].get("metric", case.metric) in METRICS
-            and SELECTORS[name].get("recovery", "none") in there
+            and SELECTORS[name].get("repair", "none") in there
         ]
         keys = itertools.product(chosen, [name for name in wanted if name in there]) if removed else [("base", "none")]
-        done = {(row["selector"], row["recovery"]) for row in self.rows if row["removed"] == removed}
+        done = {(row["selector"], row["repair"]) for row in self.rows if row["removed"] == removed}
         todo = [key for key in keys if key not in done]
         units = {name: self.selection.plan(name, removed) if removed else [] for name, _ in todo}
         chosen_after = time.monotonic() - began
-        self.variants.measure((units[name], recovery) for name, recovery in todo)
-        for name, recovery in todo:
-            key = {"case": case.name, "seed": case.seed, "selector": name, "recovery": recovery, "removed": removed}
-            self.rows.append({**key, "units": units[name], **self.variants.row(units[name], recovery)})
+        self.variants.measure((units[name], repair) for name, repair in todo)
+        for name, repair in todo:
+            key = {"case": case.name, "seed": case.seed, "selector": name, "repair": repair, "removed": removed}
+            self.rows.append({**key, "units": units[name], **self.variants.row(units[name], repair)})
         if todo:
             store.write(self.path, pa.Table.from_pylist(self.rows, schema=repair_tables.SCHEMA))
             spent = {"selection": round(chosen_after), "all": round(time.monotonic() - began)}
@@ -176,13 +176,13 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--sizes", nargs="+", type=int, default=list(range(7)), help="0 is the unpruned model")
     parser.add_argument("--selectors", nargs="+", default=list(SELECTORS), choices=SELECTORS)
-    parser.add_argument("--recoveries", nargs="+", choices=RECOVERIES, help="by default those that need no training")
+    parser.add_argument("--repairs", nargs="+", choices=REPAIRS, help="by default those that need no training")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.set_num_threads(args.threads)
     if args.summary:
-        print(repair_tables.summary(args.output, args.selectors, args.recoveries or RECOVERIES, args.seeds))
+        print(repair_tables.summary(args.output, args.selectors, args.repairs or REPAIRS, args.seeds))
     else:
         cases = on_disk(args.model, args.text, args.seeds) if args.model else embedded(args.tasks, args.seeds)
         if args.costs:
@@ -191,4 +191,4 @@ if __name__ == "__main__":
         for _, of_seed in itertools.groupby(cases, key=lambda case: case.seed):
             studies = [Study(case, max(args.sizes), args.output) for case in of_seed]
             for removed, study in itertools.product(args.sizes, studies):
-                study.measure(removed, args.selectors, args.recoveries or CLOSED)
+                study.measure(removed, args.selectors, args.repairs or CLOSED)

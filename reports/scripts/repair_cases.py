@@ -14,7 +14,7 @@ from lamina.streams.sources import Source
 from lamina.sweep import engine
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.config import recoveries
+from lamina.config import repairs
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import corpus_file, read_documents
@@ -58,8 +58,8 @@ class Case:
         """What a name in the `data` of a repair stands for."""
         return {"own": self.calibration, "corpus": self.general}[name]
 
-    def sources(self, options: recoveries.Recovery) -> list[Source]:
-        """What a recovery is fitted on."""
+    def sources(self, options: repairs.Repair) -> list[Source]:
+        """What a repair is fitted on."""
         return [
             Source([sample.sequence() for sample in self.samples(name)], weight)
             for name, weight in options.weights("own", IN_LOOP).items()

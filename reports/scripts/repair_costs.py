@@ -1,7 +1,7 @@
 """What a repaired model costs to run, counted: parameters and the arithmetic of a prompt and of one more token.
 
 Counts are exact and the same on every machine, as times of a small model are not. What a variant costs follows from its
-recovery and the numbers of removed layers and of their runs, so one variant of each is built, on a few samples.
+repair and the numbers of removed layers and of their runs, so one variant of each is built, on a few samples.
 """
 
 import json
@@ -31,10 +31,10 @@ def count(case: Case, folder: Path) -> None:
     small = replace(case, calibration=case.calibration[:SAMPLES], general=case.general[:SAMPLES])
     variants, base = Variants(small, sorted(every_run)), counted(materialise(case.model, None))
     found = []
-    for (recovery, removed, n_runs), units in sorted(plans.items()):
-        model = variants.model(units, recovery) if units else case.model
+    for (repair, removed, n_runs), units in sorted(plans.items()):
+        model = variants.model(units, repair) if units else case.model
         ratios = {name: value / base[name] for name, value in counted(model).items()}
-        found.append({"recovery": recovery, "removed": removed, "runs": n_runs, **ratios})
+        found.append({"repair": repair, "removed": removed, "runs": n_runs, **ratios})
     (folder / repair_tables.COSTS).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ SCHEMA = pa.schema(
         ("case", pa.string()),
         ("seed", pa.int64()),
         ("selector", pa.string()),
-        ("recovery", pa.string()),
+        ("repair", pa.string()),
         ("removed", pa.int64()),
         ("units", pa.list_(pa.string())),
         ("refused", pa.string()),
@@ -77,7 +77,7 @@ COSTS = "costs.json"
 COUNTED = ("parameters", "prefill", "decode")
 
 Cost = tuple[str, int, int]
-"""Recovery without its healing, which is merged; layers removed; runs of them: what a cost follows from."""
+"""Repair without its healing, which is merged; layers removed; runs of them: what a cost follows from."""
 Pair = tuple[str, str]
 Cells = Mapping[tuple[str, int], np.ndarray]
 """What a variant did on each document, (documents,), by case and seed."""
@@ -125,21 +125,21 @@ def over_tasks(means: np.ndarray) -> tuple[float, float]:
 
 
 class Results:
-    """Rows of all files in a folder, of the selectors, recoveries and seeds asked for."""
+    """Rows of all files in a folder, of the selectors, repairs and seeds asked for."""
 
-    def __init__(self, folder: Path, selectors: Sequence[str], recoveries: Sequence[str], seeds: Sequence[int]) -> None:
+    def __init__(self, folder: Path, selectors: Sequence[str], repairs: Sequence[str], seeds: Sequence[int]) -> None:
         every = (row for path in sorted(folder.glob("*.parquet")) for row in store.read(path).to_pylist())
         rows = [row for row in every if row["seed"] in seeds]
-        there = {(row["selector"], row["recovery"]) for row in rows if row["removed"]}
+        there = {(row["selector"], row["repair"]) for row in rows if row["removed"]}
         self.rows = [row for row in rows if row["refused"] is None]
         self.sizes = sorted({row["removed"] for row in rows} - {0})
         self.selectors = [name for name in selectors if name in {selector for selector, _ in there}]
-        self.pairs = [(one, other) for one in self.selectors for other in recoveries if (one, other) in there]
+        self.pairs = [(one, other) for one in self.selectors for other in repairs if (one, other) in there]
 
     def of(self, removed: int, pair: Pair) -> list[dict[str, Any]]:
-        """Rows of a size and a pair of selector and recovery."""
+        """Rows of a size and a pair of selector and repair."""
         known = [row for row in self.rows if row["removed"] == removed]
-        return [row for row in known if (row["selector"], row["recovery"]) == pair]
+        return [row for row in known if (row["selector"], row["repair"]) == pair]
 
     def most(self, removed: int) -> int:
         """The largest number of cells of any pair."""
@@ -165,9 +165,9 @@ class Results:
         return np.array([row["perplexity"] for row in self.of(removed, pair)])
 
 
-def summary(folder: Path, selectors: Sequence[str], recoveries: Sequence[str], seeds: Sequence[int]) -> str:
+def summary(folder: Path, selectors: Sequence[str], repairs: Sequence[str], seeds: Sequence[int]) -> str:
     """All tables in markdown."""
-    results = Results(folder, selectors, recoveries, seeds)
+    results = Results(folder, selectors, repairs, seeds)
     base = results.of(0, ("base", "none"))
     cases = sorted({row["case"] for row in results.rows})
     cells = ", ".join(f"{results.most(size)} with {size} removed" for size in results.sizes)
@@ -273,14 +273,14 @@ def _verdict(results: Results, size: int) -> str:
 def cost_key(row: Mapping[str, Any]) -> Cost:
     """What the cost of a row's variant follows from."""
     # No layer number is that large, so a run at the end of the model needs no other rule.
-    return row["recovery"].partition("+")[0], row["removed"], len(runs(removed_layers(row["units"]), 10**6))
+    return row["repair"].partition("+")[0], row["removed"], len(runs(removed_layers(row["units"]), 10**6))
 
 
 def costs_of(folder: Path) -> dict[Cost, dict[str, float]]:
     """What `repair_costs.py` counted, as shares of the unpruned model's; nothing where it was not run."""
     path = folder / COSTS
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    return {(row["recovery"], row["removed"], row["runs"]): {name: row[name] for name in COUNTED} for row in found}
+    return {(row["repair"], row["removed"], row["runs"]): {name: row[name] for name in COUNTED} for row in found}
 
 
 def _costs(costs: Mapping[Cost, Mapping[str, float]], sizes: Sequence[int]) -> str:
@@ -303,9 +303,9 @@ def _bare(costs: Mapping[Cost, Any], size: int) -> list[Cost]:
     return [key for key in costs if key[:2] == ("none", size)][:1]
 
 
-def _training(recovery: str) -> int:
+def _training(repair: str) -> int:
     """Place in TRAINING."""
-    return 2 if "+" in recovery else int(recovery.startswith("streamline"))
+    return 2 if "+" in repair else int(repair.startswith("streamline"))
 
 
 def _told(found: Difference) -> str:

@@ -5,14 +5,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from lamina.recovery import protocol, refit
-from lamina.recovery.protocol import Fitted
 from lamina.sweep import engine
 from lamina.sweep.candidates import Candidate
 from repair_cases import Case
 from transformers import PreTrainedModel
 
-from lamina.config import healings, recoveries
+from lamina.config import healings
 from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 from lamina.healing import lora
@@ -21,6 +19,8 @@ from lamina.models.boundary import Boundary, Patch, Repairing, share
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.models.surgery import kept_layers, removed_layers, runs
+from lamina.repair import protocol, refit
+from lamina.repair.protocol import Fitted
 
 GENERAL = {"data": {"own": 1, "corpus": 0.1}}
 REPAIRS: dict[str, dict[str, Any]] = {
@@ -54,13 +54,13 @@ HEALINGS: dict[str, dict[str, Any]] = {
 }
 CLOSED = tuple(name for name in REPAIRS if not name.startswith("streamline"))
 HEALED = ("none", "ghost", "ghost_general", "streamline_general")
-RECOVERIES = (*REPAIRS, *(f"{repair}+{healing}" for healing in HEALINGS for repair in HEALED))
+REPAIRS = (*REPAIRS, *(f"{repair}+{healing}" for healing in HEALINGS for repair in HEALED))
 TOKENS = 16384
 
 
-def on_general_text(recovery: str) -> bool:
-    """Whether a recovery needs general text beside the own."""
-    repair, _, healing = recovery.partition("+")
+def on_general_text(repair: str) -> bool:
+    """Whether a repair needs general text beside the own."""
+    repair, _, healing = repair.partition("+")
     return "data" in REPAIRS[repair] or bool(healing)
 
 
@@ -74,31 +74,31 @@ class Variants:
         self._patches: dict[tuple[Any, ...], Patch | None] = {}
 
     def measure(self, wanted: Iterable[tuple[Sequence[str], str]]) -> None:
-        """Measure variants (units, recovery): linear repairs in common passes, others as models of their own."""
+        """Measure variants (units, repair): linear repairs in common passes, others as models of their own."""
         candidates: dict[tuple[frozenset[str], str], Candidate] = {}
-        for units, recovery in wanted:
-            key = (frozenset(units), recovery)
+        for units, repair in wanted:
+            key = (frozenset(units), repair)
             if key in self._found or key in candidates:
                 continue
-            repairs = self.repairs(units, recovery)
+            repairs = self.repairs(units, repair)
             if isinstance(repairs, str):
                 self._found[key] = {"refused": repairs}
                 continue
             # What is fitted behind other patches of the plan belongs to the plan, all else to the run.
-            name = (recovery, *sorted(units)) if "refit" in REPAIRS.get(recovery, {}) else (recovery,)
+            name = (repair, *sorted(units)) if "refit" in REPAIRS.get(repair, {}) else (repair,)
             patches = {run: self._patch((*name, run), repair) for run, repair in repairs.items()}
             linear = {run: patch for run, patch in patches.items() if patch}
-            if "+" in recovery or len(linear) < len(repairs):
-                weights = self._uncut(self.model(units, recovery, only_weights=True), units)
+            if "+" in repair or len(linear) < len(repairs):
+                weights = self._uncut(self.model(units, repair, only_weights=True), units)
                 self._found |= self._scored(weights, {key: Candidate(key[0], linear)})
             else:
                 candidates[key] = Candidate(key[0], linear)
         if candidates:
             self._found |= self._scored(self.case.model, candidates)
 
-    def repairs(self, units: Sequence[str], recovery: str) -> dict[Boundary, Fitted] | str:
+    def repairs(self, units: Sequence[str], repair: str) -> dict[Boundary, Fitted] | str:
         """A repair for each run of removed layers, or why there is none."""
-        name = recovery.partition("+")[0]
+        name = repair.partition("+")[0]
         needed = runs(removed_layers(sorted(units)), self.case.depth)
         if not units or name == "none":
             return {}
@@ -114,14 +114,14 @@ class Variants:
             return "a run begins at layer 0, and what is repaired stands before it"
         return {run: fitted[run] for run in needed}
 
-    def model(self, units: Sequence[str], recovery: str, only_weights: bool = False) -> PreTrainedModel:
-        """The variant, trained where its recovery says so; `only_weights` without its linear maps."""
+    def model(self, units: Sequence[str], repair: str, only_weights: bool = False) -> PreTrainedModel:
+        """The variant, trained where its repair says so; `only_weights` without its linear maps."""
         case, plan = self.case, {"units": list(units)}
-        repairs = self.repairs(units, recovery)
+        repairs = self.repairs(units, repair)
         assert not isinstance(repairs, str)
         patches: dict[Boundary, Repairing] = dict(repairs)
         left = {run: repair for run, repair in repairs.items() if not (only_weights and repair.as_patch())}
-        healing = recovery.partition("+")[2]
+        healing = repair.partition("+")[2]
         if not healing:
             return materialise(case.model, plan, dict(left) if left else None)
         options = healings.Healing.from_options(HEALINGS[healing])
@@ -139,7 +139,7 @@ class Variants:
         return whole
 
     def _fitted(
-        self, name: str, options: recoveries.Recovery, wanted: Iterable[Boundary]
+        self, name: str, options: repairs.Repair, wanted: Iterable[Boundary]
     ) -> dict[Boundary, Fitted] | str:
         """A repair by run, fitted in one pass where it can be; or why there is none."""
         known = self._fits.setdefault(name, {})
@@ -157,9 +157,9 @@ class Variants:
                 self._fits[name] = str(refusal)
         return self._fits[name]
 
-    def row(self, units: Sequence[str], recovery: str) -> dict[str, Any]:
+    def row(self, units: Sequence[str], repair: str) -> dict[str, Any]:
         """What was measured."""
-        return self._found[frozenset(units), recovery]
+        return self._found[frozenset(units), repair]
 
     def _patch(self, name: tuple[Any, ...], repair: Fitted) -> Patch | None:
         """One object per fit, so that streams of several candidates stay one."""

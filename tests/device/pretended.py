@@ -4,7 +4,7 @@ A `Placed` tensor holds a CPU tensor. C++ believes that it is a meta tensor, Pyt
 operation comes to `_Machine.__torch_dispatch__`, which refuses operands of different places, runs the CPU's kernel on
 what they hold, counts the bytes of the result against the memory of its device, and counts where the host must wait.
 
-What this cannot show is written in docs/devices.md: kernels, speed, fragmentation, random numbers of a device.
+What this cannot show is written in docs/models.md: kernels, speed, fragmentation, random numbers of a device.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""How often the host waits for its device in a stage: the table of docs/devices.md, kept by counting."""
+"""How often the host waits for its device in a stage: the table of docs/models.md, kept by counting."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 
 from tests.device.conftest import OnDevices
 
-PAGE = Path(__file__).parents[2] / "docs/devices.md"
+PAGE = Path(__file__).parents[2] / "docs/models.md"
 ROWS = re.findall(r"^\| `([a-z_]+(?:\[[a-z]+\])?)` \| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
 
 

@@ -1,4 +1,4 @@
-"""Every kind of study of docs/studies.md in a real run, and the papers' configurations in dry ones."""
+"""Every kind of study of docs/start.md in a real run, and the papers' configurations in dry ones."""
 
 import os
 import shutil

@@ -199,7 +199,7 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypa
 
 
 def test_the_examples_of_the_guide_are_calibrations() -> None:
-    guide = (ROOT / "docs/calibrations.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
     entries = [entry for example in examples for entry in example["calibrations"].values()]
     assert len(entries) == 11

@@ -166,7 +166,7 @@ def test_columns_are_ordered_by_depth() -> None:
 
 
 def test_every_metric_has_a_column_and_a_line_in_the_docs() -> None:
-    told = (REPOSITORY / "docs/metrics.md").read_text(encoding="utf-8")
+    told = (REPOSITORY / "docs/choose.md").read_text(encoding="utf-8")
     views = (REPOSITORY / "sql/layers.sql").read_text(encoding="utf-8")
     wide = views[views.index("VIEW relevance_wide") : views.index("COMMENT ON VIEW relevance_wide")]
     for name in METRICS:

@@ -130,7 +130,7 @@ def test_the_page_holds_every_question_with_its_answer(connection: duckdb.DuckDB
 
 
 def test_the_documented_page_has_every_question_and_no_other() -> None:
-    titles = [line.removeprefix("## ") for line in (REPOSITORY / "docs/queries.md").read_text().splitlines()]
+    titles = [line.removeprefix("## ") for line in (REPOSITORY / "docs/results.md").read_text().splitlines()]
     asked = [file.read_text().splitlines()[0].removeprefix("-- ") for file in sorted(QUERIES.glob("*.sql"))]
     assert [title for title in titles if title in asked] == asked
 

@@ -42,7 +42,7 @@ def split_option() -> Any:
 
 def limit_option() -> Any:
     """The key `limit`."""
-    about = "Number of samples drawn; `null` takes all. How many a metric needs: docs/metrics.md."
+    about = "Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md."
     return option(about, None, ge=1)
 
 
@@ -75,7 +75,7 @@ def trust_code_option() -> Any:
 
 class Calibration(Choice):
     """Which key is there says what the samples are: `task`, `tasks`, `text`, `hub`, `mixture` or `choices`. What each
-    is good for: docs/calibrations.md.
+    is good for: docs/data.md.
     """
 
     ASIDE = ("score", "group", "replicates")

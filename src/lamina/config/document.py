@@ -63,7 +63,7 @@ written from `src/lamina/config` by `python -m lamina.config.document`; editors 
 _METRICS = """\
 Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
 passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
-docs/metrics.md has every metric's formula and source.
+docs/choose.md has every metric's formula and source.
 
 | metric | pass | relevance of a unit |
 |---|---|---|

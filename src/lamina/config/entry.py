@@ -182,8 +182,13 @@ class Choice(Entry):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """As for any entry; the options of a base class name the kind, also one that was defined a moment ago."""
-        kind = {kind.title(): kind for kind in cls.kinds()}.get(cls.tag(options) or "")
+        kind = cls.kind(cls.tag(options) or "")
         return kind.from_options(options) if kind else super().from_options(options)
+
+    @classmethod
+    def kind(cls, title: str) -> type[Self] | None:
+        """The kind of a base class with this title; None if there is none."""
+        return next((kind for kind in cls.kinds() if kind.title() == title), None)
 
     def options(self) -> dict[str, Any]:
         """As for any entry, with the key that names the kind."""

@@ -30,7 +30,7 @@ class Repair(Choice):
     """A repair that is fitted on the calibration, run by run. `none`, no repair, always exists."""
 
     BY = "method"
-    PACKAGE = "lamina.repair"
+    PACKAGE = "lamina.repair.methods"
     # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
     LINEAR: ClassVar[bool] = True
     # Whether it is folded into weights and leaves no patch that could be trained.

@@ -107,7 +107,7 @@ class Selector(Choice):
 
     BY = "strategy"
     USUAL = "iterative"
-    PACKAGE = "lamina.selection"
+    PACKAGE = "lamina.selection.strategies"
     ASIDE = ("group", "replicates")
     # For a message: what else limits a removal.
     LIMIT: ClassVar[str] = ""

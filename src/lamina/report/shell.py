@@ -1,7 +1,7 @@
 """Questions to a run: `make query Q=NAME` answers a file of `sql/queries`, `make sql` opens a shell on the database.
 
 The shell is the duckdb command if it is installed. `python -m lamina.report.shell --page results` prints
-docs/queries.md, all questions with their answers in a run.
+docs/results.md, all questions with their answers in a run.
 """
 
 import argparse

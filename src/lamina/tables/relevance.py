@@ -11,7 +11,7 @@ COLUMNS: Columns = SWEPT | {
     "metric": (
         STRING,
         "Metric: accuracy (1 = all above chance lost, 0 = none, negative = better without), or another one of "
-        "docs/metrics.md.",
+        "docs/choose.md.",
     ),
     "unit": (STRING, "Unit: 12, 12.attention or 12.mlp."),
     "layer": (INT, "Layer of the unit, 0 to L - 1, numbered in the base model."),

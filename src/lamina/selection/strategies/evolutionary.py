@@ -29,7 +29,8 @@ class Evolutionary(Selector):
     """Mutates one set of each size and keeps the best child, after EvoPress (arXiv 2410.14649).
 
     A child swaps one to three units that are gone with as many that are there. Children are selected in stages, fewer
-    of them on more tokens; the parent competes in the last stage. It compares sets on a seeded part of the samples and judges the winner on the rest.
+    of them on more tokens; the parent competes in the last stage. It compares sets on a seeded part of the samples and
+    judges the winner on the rest.
     """
 
     SEARCHES = True

@@ -70,14 +70,9 @@ class Iterative(Selector):
     def _check_budget(self) -> Self:
         metric = METRICS[self.metric]
         if self.budget != "full" and not metric.losing:
-            why = (
-                "compares all units at once"
-                if metric.pooled
-                else "is not measured by removing one unit after the other"
-            )
             raise wrong(
-                f"'{self.budget}' saves nothing with metric '{self.metric}', which {why}. Write budget: full, or "
-                "metric: accuracy.",
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which is not measured by removing one "
+                "unit after the other. Write budget: full, or metric: accuracy.",
                 "budget",
             )
         if self.budget == "exact" and metric.signed:
