@@ -182,11 +182,11 @@ class Choice(Entry):
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """As for any entry; the options of a base class name the kind, also one that was defined a moment ago."""
-        kind = cls.kind(cls.tag(options) or "")
+        kind = cls.kind_of(cls.tag(options) or "")
         return kind.from_options(options) if kind else super().from_options(options)
 
     @classmethod
-    def kind(cls, title: str) -> type[Self] | None:
+    def kind_of(cls, title: str) -> type[Self] | None:
         """The kind of a base class with this title; None if there is none."""
         return next((kind for kind in cls.kinds() if kind.title() == title), None)
 

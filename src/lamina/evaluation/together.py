@@ -50,7 +50,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     for boundary, fitted in (parts.patches or {}).items():
         repair = fitted.as_patch()
         # What is folded into weights is a map of the stream but for the epsilon of the norms: it is measured as it is.
-        kind = Repair.kind(fitted.method)
+        kind = Repair.kind_of(fitted.method)
         if repair is None or (kind and kind.FOLDED):
             return None
         bias = None if repair.bias is None else repair.bias.to(*to)
