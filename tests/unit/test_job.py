@@ -22,9 +22,9 @@ from lamina.config import repairs
 from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
+from lamina.selection.options import Loop
 from lamina.stages import described as describing
 from lamina.stages.capture_activations import CaptureActivations
-from lamina.stages.changes import Loop
 from lamina.stages.fit_patch import FitPatch
 from lamina.stages.job import Job, Part
 from lamina.stages.sweep_units import SweepUnits

@@ -4,30 +4,12 @@ from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
-from lamina.stages.job import Part, Told
+from lamina.selection.options import Donors, Loop
 from lamina.study import paths
 from lamina.study import requests as studies
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
 IN_LOOP = 0.1
-
-
-class Loop(Part):
-    """The repair in place, and the calibrations that it is fitted on.
-
-    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
-    `protect` are not scored.
-    """
-
-    repair: Told[Repair]
-    weights: list[tuple[str, float]]
-    protect: list[int]
-    seed: int
-
-    @property
-    def module(self) -> str:
-        """The module of its method."""
-        return f"lamina.repair.methods.{self.repair.method}"
 
 
 def loop(config: Configuration, w: Any) -> Loop | None:
@@ -54,19 +36,6 @@ def added(config: Configuration, w: Any, repair: str) -> dict[str, str]:
         return {}
     read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], repair)
     return {name: paths.calibration(w.model, name) for name in sorted(read) if name != w.calibration}
-
-
-class Donors(Part):
-    """The models whose layers may replace the model's own: manifests of siblings, and entries of merged donors."""
-
-    names: list[str]
-    protect: list[int]
-    records: dict[str, Any]
-
-    @property
-    def manifests(self) -> list[str]:
-        """The files of the siblings."""
-        return [record for record in self.records.values() if isinstance(record, str)]
 
 
 def donors(config: Configuration, w: Any) -> Donors | None:

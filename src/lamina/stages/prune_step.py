@@ -5,20 +5,12 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
-from lamina.stages.changes import Donors, donors
-from lamina.stages.job import READ, Job, Part, Told, entries
+from lamina.selection.options import Beside, Donors
+from lamina.stages.changes import donors
+from lamina.stages.job import READ, Job, Told, entries
 from lamina.stages.sweep_units import keys
 from lamina.study import paths
 from lamina.study import requests as studies
-
-
-class Beside(Part):
-    """Another calibration that a step is scored on: its samples, its sweep, and how much its scores count."""
-
-    calibration: str
-    sweep: str
-    weight: float
-    score: Literal["acc", "acc_norm"]
 
 
 class PruneStep(Job):
@@ -77,6 +69,14 @@ class PruneStep(Job):
         also = [file for beside in self.also.values() for file in (beside.calibration, beside.sweep)]
         manifests = self.donors.manifests if self.donors else []
         return super().inputs | {name: files for name, files in {"also": also, "donors": manifests}.items() if files}
+
+    @property
+    def scored(self) -> dict[str, Beside]:
+        """The sweeps that the step reads, by calibration, the variant's own first; none for a step without a sweep."""
+        if not self.sweep:
+            return {}
+        own = Beside(calibration=self.calibration, sweep=self.sweep, weight=1.0, score=self.score)
+        return {self.keys["calibration"]: own} | self.also
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
-from lamina.stages.changes import Donors, Loop, added, donors, loop
+from lamina.selection.options import Donors, Loop
+from lamina.stages.changes import added, donors, loop
 from lamina.stages.job import READ, OnModel, Told, entries, family, minutes
 from lamina.study import paths
 from lamina.study import requests as studies

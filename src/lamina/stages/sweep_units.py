@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
-from lamina.stages.changes import Donors, Loop, added, donors, loop
+from lamina.selection.options import Donors, Loop
+from lamina.stages.changes import added, donors, loop
 from lamina.stages.job import READ, OnModel, entries, family
 from lamina.study import paths
 from lamina.study import requests as studies

@@ -1,0 +1,64 @@
+"""Options of a sweep, a step or a search beside the selector's own: a repair in place, donors, more calibrations."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer
+
+from lamina.config.repairs import Repair
+
+# An entry of the configuration, written by those of its options that have another value than their default.
+RepairOptions = Annotated[
+    InstanceOf[Repair],
+    PlainSerializer(lambda entry: entry.options()),
+    BeforeValidator(lambda value: Repair.from_options(value) if isinstance(value, Mapping) else value),
+]
+
+
+class _Options(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Loop(_Options):
+    """The repair in place, and the calibrations that it is fitted on.
+
+    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
+    `protect` are not scored.
+    """
+
+    repair: RepairOptions
+    weights: list[tuple[str, float]]
+    protect: list[int]
+    seed: int
+
+    @property
+    def module(self) -> str:
+        """The module of its method."""
+        return f"lamina.repair.methods.{self.repair.method}"
+
+
+class Donors(_Options):
+    """The models whose layers may replace the model's own.
+
+    `records` has the manifest file of a sibling, or the entry of a merged donor, by name.
+    """
+
+    names: list[str]
+    protect: list[int]
+    records: dict[str, Any]
+
+    @property
+    def manifests(self) -> list[str]:
+        """The files of the siblings."""
+        return [record for record in self.records.values() if isinstance(record, str)]
+
+
+class Beside(_Options):
+    """A calibration that a step is scored on: the files of its samples and its sweep, how much its scores count, and
+    which score of multiple choice it takes.
+    """
+
+    calibration: str
+    sweep: str
+    weight: float
+    score: Literal["acc", "acc_norm"]
