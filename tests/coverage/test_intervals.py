@@ -16,7 +16,8 @@ from lamina.evaluation.efficiency import _mean_ratio
 from lamina.evaluation.paired_tests import ratio_interval
 from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
 from lamina.relevance.metric_agreement import compare
-from lamina.relevance.metrics import accuracy, agreement
+from lamina.relevance.metrics.answers import Accuracy
+from lamina.relevance.metrics.outputs import Agreement
 from lamina.relevance.statistics import bootstrap_weights, studentised
 from lamina.relevance.true_scores import true_correlation, true_variance_ratio
 
@@ -78,7 +79,7 @@ def test_accuracy_relevance(n: int, lost: float, won: float) -> None:
     for study in range(200):
         columns = answered(rng, n, base, lost, won)
         few = Columns(columns.units[:5], {k: v[:6] for k, v in columns.values.items()}, columns.seen[:6])
-        low, high = accuracy.interval(few, Context(chance, "acc", seed=study))
+        low, high = Accuracy().interval(few, Context(chance, "acc", seed=study), few.seen, few.seen)
         held.append(share(low, high, truth))
     assert enough(float(np.mean(held)), 400, most=1.0)
 
@@ -91,7 +92,7 @@ def test_share_of_changed_tokens(n: int, p: float) -> None:
     truth = np.clip(p * rng.uniform(0.8, 1.2, 4000), 0, 1)
     flips = np.vstack([np.zeros(n), rng.random((4000, n)) < truth[:, None]])
     columns = Columns(tuple(map(str, range(4000))), {"output_flips": flips}, np.full(4001, n))
-    low, high = agreement.interval(columns, Context())
+    low, high = Agreement().proportion(columns)
     assert enough(share(low, high, truth), 4000, most=1.0)
 
 
@@ -103,7 +104,7 @@ def test_share_of_changed_tokens_of_long_answers(n: int, p: float) -> None:
     hit = rng.random((1000, n)) < 2 * p
     flips = np.where(hit, rng.binomial(6, 0.5, (1000, n)) / 6, 0.0)
     columns = Columns(tuple(map(str, range(1000))), {"output_flips": np.vstack([np.zeros(n), flips])}, np.full(1001, n))
-    own = agreement.interval(columns, Context())
+    own = Agreement().proportion(columns)
     weights = bootstrap_weights(n, 0)
     other = studentised(ratio(weights, flips), ratio_errors(weights, flips), np.full(1000, n))
     low, high = (np.where(np.isnan(mine), theirs, mine) for mine, theirs in zip(own, other, strict=True))

@@ -41,9 +41,8 @@ from lamina.models.units import all_units
 from lamina.repair import check, fit_rows, patch, protocol, refit, shared, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import exact, looped, race
-from lamina.selection.evaluator import Evaluator
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.growing import Growing
-from lamina.selection.losses import loss_of
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World

@@ -21,7 +21,7 @@ CONFIGURED = {
 EDITED = {
     "view": ("sql/views.sql", VIEW),
     "column": ("src/lamina/tables/efficiency.py", COLUMN),
-    "metric": ("src/lamina/relevance/metrics/perplexity.py", "\nEDITED = True\n"),
+    "metric": ("src/lamina/relevance/metrics/outputs.py", "\nEDITED = True\n"),
 }
 
 

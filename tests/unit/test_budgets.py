@@ -22,8 +22,7 @@ from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
 from lamina.selection import exact, race
 from lamina.selection.betting import log_evidence
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import random_samples
@@ -140,9 +139,9 @@ class Planted:
         self.seen[asked] = True
         return self.wrong[asked].astype(float)
 
-    def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
-        assert candidates == [Candidate()]
-        return [{"gold_margin_norm": margin, "nll": 0.0} for margin in self.margins]
+    def values(self, candidate: Candidate) -> dict[str, np.ndarray]:
+        assert candidate == Candidate()
+        return {"gold_margin_norm": self.margins[None], "nll": np.zeros((1, self.count))}
 
 
 def test_planted_near_ties_never_deceive_exact_and_rarely_race() -> None:
@@ -247,10 +246,12 @@ class Replay:
         self.seen[np.ix_(places, numbers)] = True
         return np.array([1.0 - self.full.correct(places, number, True) for number in numbers]).T
 
-    def rows(self, candidates: list[Candidate]) -> list[dict[str, Any]]:
+    def values(self, candidate: Candidate) -> dict[str, np.ndarray]:
         """What the model before the removal did; it lacks no unit that the sweep measured."""
-        assert not any(candidate.removed & self.full.index.keys() for candidate in candidates)
-        return self.full.rows([CURRENT])
+        assert not candidate.removed & self.full.index.keys()
+        columns = ("gold_margin_norm", "nll")
+        read = [[self.full.column(name, [CURRENT], number)[0] for number in range(self.count)] for name in columns]
+        return dict(zip(columns, np.array(read)[:, None], strict=True))
 
     def unit(self, candidate: Candidate) -> str:
         """The last unit that the candidate lacks, of those that the sweep measured."""

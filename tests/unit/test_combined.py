@@ -139,7 +139,7 @@ def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(config
     wide = plan(config, "wide", 3)
     assert wide.modules == (
         "lamina.selection.strategies.iterative",
-        "lamina.relevance.metrics.accuracy",
+        "lamina.relevance.metrics.answers",
         "lamina.selection.combined",
     )
     assert (wide.also["corpus"].weight, wide.also["corpus"].score) == (0.5, "acc_norm")

@@ -23,8 +23,7 @@ from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units
 from lamina.repair import weighing
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.trials import Trials, run
 from lamina.store import parquet as store
 from tests.unit import tiny

@@ -4,10 +4,12 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
+from lamina.relevance import protocol
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -34,8 +36,12 @@ def test_the_lists_of_rules_are_those_of_the_library() -> None:
 
 
 def test_every_metric_declares_its_entry_and_the_configuration_imports_none() -> None:
-    entries = declared("lamina.relevance.metrics", "METRIC")
-    assert {"accuracy", "output_kl", "random"} <= entries.keys() == METRICS.keys()
+    for name, entry in METRICS.items():
+        own = protocol.metric(name)
+        for field in fields(entry):
+            assert field.name == "module" or getattr(own, field.name) == getattr(entry, field.name)
+    assert {"accuracy", "output_kl", "random"} <= METRICS.keys()
+    assert len(METRICS) == len(protocol.Metric.__subclasses__())
     assert METRICS["output_js"].bound == math.log(2) and METRICS["accuracy"].bound == 1
     code = "import sys, lamina.config.configuration; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)

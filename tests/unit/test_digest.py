@@ -267,13 +267,15 @@ def test_an_entry_changes_with_its_values_and_not_with_new_fields_or_its_help() 
     )
 
 
-@pytest.mark.parametrize(("module", "counts"), [("relevance/lead", False), ("alone", True)])
+@pytest.mark.parametrize(("module", "counts"), [("relevance/metrics/lead", False), ("alone", True)])
 def test_the_entry_of_a_metric_counts_by_its_digest_alone(tree: Path, module: str, counts: bool) -> None:
     roots = []
-    for entry in ('METRIC = {"help": "one"}\n', 'METRIC = {"help": "two"}\n'):
+    for entry in ("one", "two"):
         root = edited(tree, "lamina/dotted.py", "import", "import")
-        (root / f"lamina/{module}.py").parent.mkdir(exist_ok=True)
-        (root / f"lamina/{module}.py").write_text(f"{entry}\n\ndef terms():\n    return 1\n")
+        (root / f"lamina/{module}.py").parent.mkdir(exist_ok=True, parents=True)
+        (root / f"lamina/{module}.py").write_text(
+            f'class Own(Metric):\n    help = "{entry}"\n\n    def terms(self):\n        return 1\n'
+        )
         roots.append(root)
     one, two = (code_digest(f"lamina.{module.replace('/', '.')}", root=root) for root in roots)
     assert (one != two) is counts

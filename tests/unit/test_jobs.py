@@ -109,7 +109,7 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
     assert told["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
         "lamina.selection.strategies.evolutionary",
-        "lamina.relevance.metrics.accuracy",
+        "lamina.relevance.metrics.answers",
         "lamina.selection.looped",
         "lamina.selection.growing",
         "lamina.repair.methods.ghost",
@@ -148,12 +148,12 @@ def test_scores_are_of_every_metric_that_the_pass_measures(config: Configuration
     assert ScoreRelevance.of(config, wildcards("base/gradient/layer")).metrics == ["magnitude", "random", "taylor"]
     stream = ScoreRelevance.of(config, wildcards("base/stream/layer"))
     assert stream.metrics == ["angular", "cosine"]
-    assert stream.modules == ("lamina.relevance.metrics.angular", "lamina.relevance.metrics.cosine")
+    assert stream.modules == ("lamina.relevance.metrics.streams",)
 
 
 def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configuration) -> None:
     job = PruneStep.of(config, wildcards("cosine", 1))
-    assert job.modules == ("lamina.selection.strategies.iterative", "lamina.relevance.metrics.cosine")
+    assert job.modules == ("lamina.selection.strategies.iterative", "lamina.relevance.metrics.streams")
     assert PruneStep.of(config, wildcards("random", 1)).modules == ("lamina.selection.strategies.random",)
     told = plain(job)
     assert told["selector"] == {"strategy": "iterative", "metric": "cosine", "protect": [0, -1]}

@@ -24,9 +24,8 @@ from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.repair.protocol import Fitted
 from lamina.selection import exact, looped, race
-from lamina.selection.evaluator import Evaluator
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.looped import Looped, Repairs
-from lamina.selection.losses import loss_of
 from tests.unit import tiny
 from tests.unit.test_budgets import first_to_go
 from tests.unit.test_sweep import DISTANCES, distances, naive, random_samples

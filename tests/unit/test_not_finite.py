@@ -20,8 +20,7 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking, relevance
 from lamina.selection import exact, race
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_sweep import naive, random_samples

@@ -5,7 +5,7 @@ import pytest
 
 from lamina.engine.candidates import Candidate
 from lamina.selection import race
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import loss_of
 
 SEEDS, SAMPLES, TOLERANCE, CONFIDENCE = 300, 400, 0.01, 0.9
 # Shares of wrong answers of twelve removals: one is best, the others nearly so, but beyond the tolerance.

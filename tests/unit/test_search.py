@@ -16,10 +16,9 @@ from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.report import database
 from lamina.selection import looped
-from lamina.selection.evaluator import Evaluator
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.growing import Growing
 from lamina.selection.looped import Looped
-from lamina.selection.losses import loss_of
 from lamina.selection.strategies import evolutionary
 from lamina.selection.trials import Result, Search, Trials, split
 from lamina.selection.trials import run as run_search

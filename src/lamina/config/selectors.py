@@ -164,10 +164,10 @@ class Selector(Choice):
                 " Write units: layer, or leave `repair` out.",
                 "repair",
             )
-        if self.metric and not METRICS[self.metric].losing:
+        if self.metric and not METRICS[self.metric].removes:
             raise wrong(
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `repair` out.",
+                f"that. Write metric: {those(lambda metric: metric.removes)}, or leave `repair` out.",
                 "repair",
             )
         return self
@@ -198,10 +198,10 @@ class Selector(Choice):
                 "`donors` out.",
                 "donors",
             )
-        if self.metric and not METRICS[self.metric].losing:
+        if self.metric and not METRICS[self.metric].removes:
             raise wrong(
                 f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                f"{those(lambda metric: metric.losing)}, or leave `donors` out.",
+                f"{those(lambda metric: metric.removes)}, or leave `donors` out.",
                 "metric",
             )
         if self.budget != "full":

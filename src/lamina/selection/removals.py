@@ -16,8 +16,7 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Donors, Loop
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
@@ -111,7 +110,7 @@ def _evaluated(
         records = load("lamina.selection.strategies.replacements").read(donors.records)
         library.check(model, manifest, records)
         layers = library.donated(model, [*removed, *there], records)
-    outputs = options is None or METRICS[options["metric"]].column.startswith("output_")
+    outputs = options is None or METRICS[options["metric"]].outputs
     repairs = looped = None
     if loop:
         looped = load("lamina.selection.looped")

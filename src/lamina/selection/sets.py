@@ -18,16 +18,13 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from lamina.modules import load
+from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.options import Donors, Loop
 from lamina.selection.plans import Plan, protected_layers
 from lamina.selection.trials import Trials, run, split, without
 from lamina.store import parquet as store
-
-# Columns of table `sweeps` for which outputs need not be compared with the unpruned model's.
-OWN = ("correct", "nll", "gold_margin")
 
 
 def searched(
@@ -77,9 +74,9 @@ def searched(
         records = steps.read(donors.records)
         library.check(model, manifest or {}, records)
         layers = library.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
-    outputs = METRICS[metric].column not in OWN
+    own = protocol.metric(metric)
     budget = room.tokens(tokens, model, samples, depth + 2)
-    with engine.opened(model, samples, budget, outputs, layers) as session:
+    with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
         if refused := _refusal(metric, score, keys, calibration, session):
             return [Plan(**described, removed=size, refused=refused) for size in sizes], []
         measuring: Any = session
@@ -118,7 +115,7 @@ def searched(
     for size, end in result.sets.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
         between: list[float | None] = [None] * (len(gone) - 1)
-        before, after = (1 - result.losses[at] if metric == "accuracy" else None for at in (0, size))
+        before, after = (own.accuracy(result.losses[at]) for at in (0, size))
         chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
         plan = Plan(**described, removed=size, **chosen, **around)
@@ -132,7 +129,7 @@ def _refusal(
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
     rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **keys)
-    undefined = getattr(load(f"lamina.relevance.metrics.{metric}"), "undefined", lambda *_: None)
-    reason = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], score))
+    context = Context(calibration.facts["chance_accuracy"], score)
+    reason = protocol.metric(metric).undefined(from_table(rows), context)
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
     return f"{reason[0]}. {remedy}" if reason else None

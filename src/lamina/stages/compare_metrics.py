@@ -30,7 +30,7 @@ class CompareMetrics(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.relevance.metrics.{metric}" for metric in METRICS)
+        return tuple(sorted({metric.module for metric in METRICS.values()}))
 
     @property
     def described_by(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report import queries as sql
 from lamina.stages.job import READ, Job
@@ -36,4 +37,4 @@ class PlotFigure(Job):
         scored = declared("lamina.report.figures", "METRICS").get(
             self.figure, ()
         )  # scores that the figure computes anew
-        return (f"lamina.report.figures.{self.figure}", *(f"lamina.relevance.metrics.{metric}" for metric in scored))
+        return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))

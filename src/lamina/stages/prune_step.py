@@ -80,7 +80,7 @@ class PruneStep(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        metric = [f"lamina.relevance.metrics.{self.selector.metric}"] if self.sweep else []
+        metric = [METRICS[self.selector.metric or ""].module] if self.sweep else []
         combined = ["lamina.selection.combined"] if self.also else []
         strategy = "replacements" if self.donors else self.selector.strategy
         return (f"lamina.selection.strategies.{strategy}", *metric, *combined)

@@ -46,4 +46,4 @@ class ScoreRelevance(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.relevance.metrics.{metric}" for metric in self.metrics)
+        return tuple(sorted({METRICS[metric].module for metric in self.metrics}))

@@ -58,7 +58,7 @@ class SearchPlans(OnModel):
     def modules(self) -> tuple[str, ...]:
         names = [
             f"lamina.selection.strategies.{self.selector.strategy}",
-            f"lamina.relevance.metrics.{self.selector.metric}",
+            METRICS[self.selector.metric or ""].module,
         ]
         names += ["lamina.selection.looped", "lamina.selection.growing", self.loop.module] if self.loop else []
         return (*names, *(["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []))
