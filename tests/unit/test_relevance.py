@@ -8,6 +8,7 @@ from lamina.config.metrics import METRICS
 from lamina.relevance import score
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.statistics import bootstrap_weights, wilson_interval
+from lamina.report import queries
 from lamina.store import parquet as store
 from tests.unit.configurations import REPOSITORY
 
@@ -167,10 +168,10 @@ def test_columns_are_ordered_by_depth() -> None:
 
 def test_every_metric_has_a_column_and_a_line_in_the_docs() -> None:
     told = (REPOSITORY / "docs/choose.md").read_text(encoding="utf-8")
-    views = (REPOSITORY / "sql/layers.sql").read_text(encoding="utf-8")
-    wide = views[views.index("VIEW relevance_wide") : views.index("COMMENT ON VIEW relevance_wide")]
+    views = queries.views_text(REPOSITORY / "sql/views.sql")
+    wide = views[views.index("FOR metric IN (") : views.index("COMMENT ON VIEW relevance_wide")].split(")")[0]
     for name in METRICS:
-        assert f"FILTER (metric = '{name}') AS {name}" in wide, name
+        assert f"'{name}'" in wide, name
         assert any(line.startswith("| ") and f"`{name}`" in line.split("|")[1] for line in told.splitlines()), name
 
 

@@ -113,6 +113,13 @@ class Selector(Choice):
     LIMIT: ClassVar[str] = ""
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
+    # Whether plans are made from a sweep, or from the captured activations.
+    SWEEPS: ClassVar[bool] = False
+    CAPTURES: ClassVar[bool] = False
+    # Whether each plan goes on from the one with a unit less.
+    GOES_ON: ClassVar[bool] = False
+    # How units went, for the card of an export.
+    CHOICE: ClassVar[str] = "units went by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()

@@ -37,7 +37,7 @@ class PruneStep(Job):
     def of(cls, config: Configuration, w: Any) -> Self:
         selector = config.selectors[w.selector]
         evidence: dict[str, Any] = {}
-        if selector.strategy == "block":
+        if selector.CAPTURES:
             evidence["activations"] = paths.activations(w.model, w.calibration)
         elif studies.step_pass(config, w.selector):
             evidence["sweep"] = _sweep(config, w, w.calibration)
@@ -88,7 +88,7 @@ class PruneStep(Job):
 
 def _gone(config: Configuration, w: Any) -> int:
     """The number of units that are gone before a step."""
-    return int(w.removed) - 1 if config.selectors[w.selector].strategy == "iterative" else 0
+    return int(w.removed) - 1 if config.selectors[w.selector].GOES_ON else 0
 
 
 def _sweep(config: Configuration, w: Any, calibration: str) -> str:

@@ -15,7 +15,6 @@ from lamina.config.studies import Maps, Prune, removed_count
 from lamina.relevance.passes import CARRIED, metric_pass, passes
 from lamina.study.variant import Variant
 
-_SWEEPING = ("iterative", "one_shot")
 # How much more may be computed so that jobs of a sweep run side by side. Each job more costs 2 / (L + 1) of a sweep: it
 # carries the model before the removals through L layers, and a sweep in one job runs L (L + 1) / 2 layers.
 SHARING = 0.1
@@ -131,7 +130,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         shared = starts_shared(config, selector)
         if shared:
             base.add((model, calibration, entry.units, pass_))
-        last = removed if entry.strategy == "iterative" else 1
+        last = removed if entry.GOES_ON else 1
         steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
         for other in beside(config, calibration, selector) if carried else ():
             base |= {(model, other, entry.units, pass_)} if shared else set()
@@ -199,10 +198,10 @@ def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
 def step_pass(config: Configuration, selector: str) -> str | None:
     """The pass whose sweep a step of a selector reads; None where no sweep is read.
 
-    `block` reads the captured activations instead, `deepest` and `random` read no measurement.
+    A strategy may read the captured activations instead, or no measurement.
     """
     entry = config.selectors[selector]
-    return metric_pass(entry.metric) if entry.metric and entry.strategy in _SWEEPING else None
+    return metric_pass(entry.metric) if entry.metric and entry.SWEEPS else None
 
 
 def captures(config: Configuration) -> list[tuple[str, str]]:

@@ -45,6 +45,10 @@ class Iterative(Selector):
     takes its place if the model is better with it.
     """
 
+    SWEEPS = True
+    GOES_ON = True
+    CHOICE = "the unit with the lowest score went, then the rest was measured again"
+
     strategy: Literal["iterative"] = "iterative"
     metric: MetricName = metric_option()
     budget: Literal["full", "exact", "race"] = option(
