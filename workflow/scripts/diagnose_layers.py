@@ -4,16 +4,16 @@ from pathlib import Path
 
 from lamina.data import calibrations
 from lamina.engine import memory as room
-from lamina.errors import explained
 from lamina.models.load import load_model, load_tokenizer
 from lamina.modules import load
-from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.runtime.script import running
+from lamina.stages.capture import DiagnoseLayers
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = DiagnoseLayers.read()
+    with running(snakemake):
+        job = DiagnoseLayers.read(snakemake)
         method, filed = load(f"lamina.diagnosis.{job.diagnosis.kind}"), job.diagnosis.FILED
         manifest = seal.read_json(job.manifest)
         if filed:

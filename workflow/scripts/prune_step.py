@@ -1,13 +1,13 @@
 """Choose the units that one selector removes at one size."""
 
-from lamina.errors import explained
+from lamina.runtime.script import running
 from lamina.selection import choosing, plans
-from lamina.stages.prune_step import PruneStep
+from lamina.stages.prune import PruneStep
 from lamina.store import checksum as seal
 
 if __name__ == "__main__":
-    with explained():
-        job = PruneStep.read()
+    with running(snakemake):
+        job = PruneStep.read(snakemake)
         n_layers = seal.read_json(job.manifest)["n_layers"]
         previous = plans.read(job.previous) if job.previous else choosing.empty(job)
         refused, step = choosing.evidence(job, previous)

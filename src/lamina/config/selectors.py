@@ -113,6 +113,10 @@ class Selector(Choice):
     LIMIT: ClassVar[str] = ""
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
+    # Whether it reads a sweep; whether it goes on from the plan with one unit less; whether it reads the activations.
+    SWEEPS: ClassVar[bool] = False
+    STEPS: ClassVar[bool] = False
+    CAPTURED: ClassVar[bool] = False
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()

@@ -63,7 +63,7 @@ def render(
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.report.recommendation`)
-    names: the meanings of names of the configuration, by section (`lamina.reporting.glossary`)
+    names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
     counted_from: where the share `keep` starts, at zero or at chance
     """
     environment = jinja2.Environment(

@@ -1,11 +1,11 @@
 """Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
-from lamina.stages.job import Part, Told
-from lamina.study import paths
+from lamina.stages.job import Options, Part
 from lamina.study import requests as studies
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
@@ -19,7 +19,7 @@ class Loop(Part):
     `protect` are not scored.
     """
 
-    repair: Told[Repair]
+    repair: Options[Repair]
     weights: list[tuple[str, float]]
     protect: list[int]
     seed: int
@@ -48,25 +48,16 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     return [(own, weights.pop(own)), *sorted(weights.items())]
 
 
-def added(config: Configuration, w: Any, repair: str) -> dict[str, str]:
-    """The calibrations that a repair is fitted on beside the job's own, by name."""
-    if repair == "none":
-        return {}
-    read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], repair)
-    return {name: paths.calibration(w.model, name) for name in sorted(read) if name != w.calibration}
-
-
 class Donors(Part):
-    """The models whose layers may replace the model's own: manifests of siblings, and entries of merged donors."""
+    """The models whose layers may replace the model's own, by name; `merged` are entries of donors made of several."""
 
     names: list[str]
     protect: list[int]
-    records: dict[str, Any]
+    merged: dict[str, Any] = {}
 
-    @property
-    def manifests(self) -> list[str]:
-        """The files of the siblings."""
-        return [record for record in self.records.values() if isinstance(record, str)]
+    def records(self, siblings: Mapping[str, str]) -> dict[str, Any]:
+        """The manifest of each sibling and the entry of each merged donor, by name."""
+        return {**siblings, **self.merged}
 
 
 def donors(config: Configuration, w: Any) -> Donors | None:
@@ -74,8 +65,12 @@ def donors(config: Configuration, w: Any) -> Donors | None:
     listed = studies.donors(config, w.selector)
     if not listed:
         return None
-    siblings = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
-    records: dict[str, Any] = {name: paths.manifest(name) for name in sorted(siblings)}
-    records |= {name: config.donors[name].model_dump() for name in listed if name not in siblings}
+    siblings = studies.siblings(config, w.selector)
+    merged = {name: config.donors[name].model_dump() for name in listed if name not in siblings}
     selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
-    return Donors(names=list(listed), protect=list(selector.protect), records=records)
+    return Donors(names=list(listed), protect=list(selector.protect), merged=merged)
+
+
+def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
+    """The modules of the repairs in models: the measured models run their `apply`."""
+    return sorted({f"lamina.repair.methods.{config.repairs[name].method}" for name in names if name != "none"})

@@ -23,6 +23,8 @@ class Block(Selector):
 
     LIMIT = ", and they go as one run"
 
+    CAPTURED = True
+
     strategy: Literal["block"] = "block"
     metric: MetricName = metric_option(RUNS, allowed=listed(RUNS))
 

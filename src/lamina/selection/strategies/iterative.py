@@ -45,6 +45,9 @@ class Iterative(Selector):
     takes its place if the model is better with it.
     """
 
+    SWEEPS = True
+    STEPS = True
+
     strategy: Literal["iterative"] = "iterative"
     metric: MetricName = metric_option()
     budget: Literal["full", "exact", "race"] = option(

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class OneShot(Selector):
     """Scores every unit of the unpruned model once and removes the lowest ones together."""
 
+    SWEEPS = True
+
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()
     repair: Filled | None = repair_option()
