@@ -17,9 +17,9 @@ if __name__ == "__main__":
         method, filed = load(f"lamina.diagnosis.{job.diagnosis.kind}"), job.diagnosis.FILED
         manifest = seal.read_json(job.manifest)
         if filed:
-            given = method.read(Path(job.given), load_tokenizer(manifest), job.diagnosis)
+            given = method.read(Path(job.samples), load_tokenizer(manifest), job.diagnosis)
         else:
-            given = calibrations.read(job.given).samples
+            given = calibrations.read(job.samples).samples
         model = load_model(manifest, check=job.check)
         rows = method.diagnose(model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given))
         store.write(job.output, store.from_rows("diagnoses", rows, **job.keys), job.provenance)

@@ -11,5 +11,5 @@ from lamina.store import parquet as store
 if __name__ == "__main__":
     with running(snakemake):
         job = PrepareModel.read(snakemake)
-        folder = Path.cwd() / job.folder if job.folder else find_model(job.model, job.entry, Path.cwd())
+        folder = Path.cwd() / job.checkpoint if job.checkpoint else find_model(job.model, job.entry, Path.cwd())
         store.write_json(job.output, describe(job.model, job.entry, folder))
