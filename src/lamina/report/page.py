@@ -22,7 +22,7 @@ from lamina.tables.answers import answer, rows
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
-CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
+CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 
 # How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
 LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
