@@ -34,11 +34,9 @@ export $(WRITTEN)
 # Counted when a recipe runs, which is after the environment is made.
 GPUS = $(shell PYTHONPATH=src $(BIN)/python -m lamina.runtime.devices --count 2>/dev/null)
 
-# Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
-# C library gives large buffers back at every step; these two settings keep them.
-SNAKEMAKE = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores "$$CORES" --keep-going \
-	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
-	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile "$$CONFIG")
+# profiles/default has the settings that hold for every run.
+SNAKEMAKE = $(BIN)/snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
+	$(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
 ifneq ($(words $(CONFIG)),1)

@@ -1,21 +1,41 @@
-# Needs: plans, patches and adapters of the variants, and the check that their calibration holds no test document. Gives:
-# results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on all variants of a calibration, one model
-# load; calibration `none` is the unpruned model), results/generation/... of the same form for their answers, and
-# results/efficiency/{model}.parquet (all variants of a model, in turn with it).
-from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
-from lamina.stages.benchmark_generation import BenchmarkGeneration
-from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
-from lamina.stages.benchmark_task import BenchmarkTask
+# Needs: plans, patches and adapters of the variants, and the checks that no calibration that made them holds a test
+# document. Gives: results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on a share of a calibration's
+# variants, one model load; calibration `none` is the unpruned model), results/generation/ of the same form for answers that
+# are written, and results/efficiency/{model}.parquet (all variants of a model, in turn with it).
+from lamina.stages import benchmark
 
-task_measured = described(BenchmarkTask, CONFIG)
+
+def files_of_variants(variants):
+    """Plans, patches and adapters of variants. The training curve stands for an adapter: it is written last."""
+    made = [paths.variant_files(variant) for variant in variants]
+    adapters = {paths.training(each.adapter) for each in made if each.adapter}
+    return sorted({file for each in made for file in (each.plan, each.patch) if file} | adapters)
+
+
+def files_of_block(w):
+    """What the variants of {block} are made of."""
+    return files_of_variants(studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block)))
+
+
+def overlap_checks(w):
+    """The checks of all calibrations that the variants of {block} were made from against the documents of {task}."""
+    if w.calibration == "none":
+        return f"results/tasks/{w.task}.parquet"
+    variants = studies.block_variants(CONFIG, w.model, w.calibration, w.task, int(w.block))
+    names = {w.calibration}.union(*(studies.read_by(CONFIG, variant) for variant in variants))
+    return [f"results/overlap/{w.model}/{name}/{w.task}.json" for name in sorted(names)]
 
 
 rule benchmark_task:
     input:
-        unpack(task_measured.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        made_of=files_of_block,
+        overlap=overlap_checks,
+        files=task_files,
     output:
-        table=BenchmarkTask.OUTPUTS["output"],
-        samples=BenchmarkTask.OUTPUTS["samples"],
+        output="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
+        samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
     log:
         "logs/benchmark_task/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
@@ -23,27 +43,30 @@ rule benchmark_task:
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.tasks),
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=task_measured.memory,
-        runtime=task_measured.minutes,
+        mem_mb=memory(benchmark.BenchmarkTask),
+        runtime=minutes(benchmark.BenchmarkTask),
     params:
-        job=task_measured.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-generation_measured = described(BenchmarkGeneration, CONFIG)
+        options=options(benchmark.BenchmarkTask),
+        code=code(benchmark.BenchmarkTask),
+        content=content(task_files),
+    script:
+        "../workflow/scripts/benchmark_task.py"
 
 
 rule benchmark_generation:
     input:
-        unpack(generation_measured.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        made_of=files_of_block,
+        overlap=overlap_checks,
+        files=task_files,
     output:
-        table=BenchmarkGeneration.OUTPUTS["output"],
-        samples=BenchmarkGeneration.OUTPUTS["samples"],
+        output="results/generation/{model}/{calibration}/{task}/block={block}.parquet",
+        samples="results/generation/{model}/{calibration}/{task}/block={block}.samples.parquet",
     log:
         "logs/benchmark_generation/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
@@ -51,27 +74,30 @@ rule benchmark_generation:
     wildcard_constraints:
         task=any_of(name for name, task in CONFIG.benchmarks.tasks.items() if task.generate),
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=generation_measured.memory,
-        runtime=generation_measured.minutes,
+        mem_mb=memory(benchmark.BenchmarkGeneration),
+        runtime=minutes(benchmark.BenchmarkGeneration),
     params:
-        job=generation_measured.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-perplexity_measured = described(BenchmarkPerplexity, CONFIG)
+        options=options(benchmark.BenchmarkGeneration),
+        code=code(benchmark.BenchmarkGeneration),
+        content=content(task_files),
+    script:
+        "../workflow/scripts/benchmark_generation.py"
 
 
 rule benchmark_perplexity:
     input:
-        unpack(perplexity_measured.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        made_of=files_of_block,
+        overlap=overlap_checks,
+        files=task_files,
     output:
-        table=BenchmarkPerplexity.OUTPUTS["output"],
-        samples=BenchmarkPerplexity.OUTPUTS["samples"],
+        output="results/benchmarks/{model}/{calibration}/{task}/block={block}.parquet",
+        samples="results/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet",
     log:
         "logs/benchmark_perplexity/{model}/{calibration}/{task}/block={block}.log",
     benchmark:
@@ -79,38 +105,40 @@ rule benchmark_perplexity:
     wildcard_constraints:
         task=any_of(CONFIG.benchmarks.perplexity),
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=perplexity_measured.memory,
-        runtime=perplexity_measured.minutes,
+        mem_mb=memory(benchmark.BenchmarkPerplexity),
+        runtime=minutes(benchmark.BenchmarkPerplexity),
     params:
-        job=perplexity_measured.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-efficiency_measured = described(BenchmarkEfficiency, CONFIG)
+        options=options(benchmark.BenchmarkPerplexity),
+        code=code(benchmark.BenchmarkPerplexity),
+        content=content(task_files),
+    script:
+        "../workflow/scripts/benchmark_perplexity.py"
 
 
 rule benchmark_efficiency:
     input:
-        unpack(efficiency_measured.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        made_of=lambda w: files_of_variants(studies.efficiency_variants(CONFIG, w.model)),
     output:
-        BenchmarkEfficiency.OUTPUTS["output"],
+        output="results/efficiency/{model}.parquet",
     log:
         "logs/benchmark_efficiency/{model}.log",
     benchmark:
         "results/jobs/benchmark_efficiency/{model}.jsonl"
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores(), alone=True)
     resources:
         gpu=gpus,
-        mem_mb=efficiency_measured.memory,
-        runtime=efficiency_measured.minutes,
+        mem_mb=memory(benchmark.BenchmarkEfficiency),
+        runtime=minutes(benchmark.BenchmarkEfficiency),
     params:
-        job=efficiency_measured.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(benchmark.BenchmarkEfficiency),
+        code=code(benchmark.BenchmarkEfficiency),
+    script:
+        "../workflow/scripts/benchmark_efficiency.py"

@@ -1,28 +1,68 @@
-# Needs: a model and a calibration. Gives: results/activations/{model}/{calibration}.parquet, the similarity of every
-# pair of layer boundaries.
-from lamina.stages.capture_activations import CaptureActivations
+# Needs: a model, and a calibration or a file of one's own. Gives: what layers of the unpruned model do:
+# results/activations/{model}/{calibration}.parquet, the similarity of every pair of layer boundaries, and
+# results/diagnoses/{model}/{calibration}/{diagnosis}.parquet, the diagnoses that studies list.
+from lamina.stages import capture
 
-capture = described(CaptureActivations, CONFIG)
+
+def samples_of_diagnosis(w):
+    """The user's file that a diagnosis names, or the calibration."""
+    file = getattr(CONFIG.diagnoses[w.diagnosis], "file", None)
+    return file or f"results/calibrations/{w.model}/{w.calibration}.parquet"
+
+
+def file_of_diagnosis(w):
+    """The user's file that a diagnosis names, if it names one."""
+    file = getattr(CONFIG.diagnoses[w.diagnosis], "file", None)
+    return [file] if file else []
 
 
 rule capture_activations:
     input:
-        unpack(capture.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        calibration="results/calibrations/{model}/{calibration}.parquet",
     output:
-        CaptureActivations.OUTPUTS["output"],
+        output="results/activations/{model}/{calibration}.parquet",
     log:
         "logs/capture_activations/{model}/{calibration}.log",
     benchmark:
         "results/jobs/capture_activations/{model}/{calibration}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=capture.memory,
-        runtime=capture.minutes,
+        mem_mb=memory(capture.CaptureActivations),
+        runtime=minutes(capture.CaptureActivations),
     params:
-        job=capture.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(capture.CaptureActivations),
+        code=code(capture.CaptureActivations),
+    script:
+        "../workflow/scripts/capture_activations.py"
+
+
+rule diagnose_layers:
+    input:
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        samples=samples_of_diagnosis,
+    output:
+        output="results/diagnoses/{model}/{calibration}/{diagnosis}.parquet",
+    log:
+        "logs/diagnose_layers/{model}/{calibration}/{diagnosis}.log",
+    benchmark:
+        "results/jobs/diagnose_layers/{model}/{calibration}/{diagnosis}.jsonl"
+    conda:
+        ENVIRONMENT
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=memory(capture.DiagnoseLayers),
+        runtime=minutes(capture.DiagnoseLayers),
+    params:
+        options=options(capture.DiagnoseLayers),
+        code=code(capture.DiagnoseLayers),
+        content=content(file_of_diagnosis),
+    script:
+        "../workflow/scripts/diagnose_layers.py"

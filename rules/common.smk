@@ -1,12 +1,11 @@
-# What all rules share. Needs: the config. Gives: CONFIG (checked), wildcard constraints, digests that decide what is
-# stale, and how commands run. What a job reads, is told and asks of the machine is one object of lamina.stages.
+# What all rules share. Needs: the configuration. Gives: CONFIG (checked), the constraints of wildcards, and functions for
+# params and resources: what a job is told stands in lamina.stages, in the module of the rules file's name.
+import atexit
 import os
 import shlex
 import sys
 from functools import cache
 from pathlib import Path
-
-from snakemake.settings.types import DeploymentMethod
 
 # The folder of lamina, also if another workflow uses it as a module.
 ROOT = Path(workflow.current_basedir.get_path_or_uri(secret_free=True)).parent
@@ -14,7 +13,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import lamina
 
-# If lamina is installed, Snakemake has imported it already. The library of another folder would have other digests.
+# If lamina is installed, Snakemake has imported it already. The library of another folder would have other fingerprints.
 if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
     sys.exit(
         f"lamina: the workflow is that of {ROOT}, and the library that Python found is in "
@@ -24,58 +23,129 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
     )
 
 from lamina.config import text
-from lamina.study.load import load
-from lamina.stages.described import described
-from lamina.study.variant import Variant
-from lamina.study import paths
-from lamina.store import checksum as seal
-from lamina.runtime import commands, failures, devices as gpu_lock, progress
-from lamina.stages import exports
-from lamina.study import requests as studies
 from lamina.registry import declared
-from lamina.study.paths import KEY, any_of
+from lamina.runtime import contents, failures, progress
+from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
-
-# Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
-CHOOSING, REPAIRING = 20, 10
+from lamina.stages.job import Place
+from lamina.store.checksum import read_json
+from lamina.study import paths, requests as studies
+from lamina.study.load import load
+from lamina.study.paths import any_of
+from lamina.study.variant import Variant
 
 with failures.refused(workflow.configfiles):
     for file in workflow.configfiles:
         text.check(file)
     CONFIG = load(config, Path.cwd())
     STUDY = paths.study(workflow.configfiles)
-    # Rules read the manifests while the graph is built. An error there would name the rule and not the file.
+    # Resources read the manifests while the graph is built. An error there would name the rule and not the file.
     for manifest in map(Path, map(paths.manifest, [*CONFIG.models, *CONFIG.donors])):
         if manifest.exists():
-            seal.read_json(manifest)
+            read_json(manifest)
 
-TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
-FIGURES = declared("lamina.report.figures", "TABLES")  # the tables that each reads
-# All files behind the report; a run makes those anew that were deleted.
-REPORTED = ["results/lamina.duckdb", *map(paths.table, TABLES)]
-REPORTED += [file for figure in FIGURES for file in (paths.figure(figure), paths.figure_data(figure))]
-TITLES = declared("lamina.report.figures", "TITLE")
-ABOUT = declared("lamina.report.figures", "ABOUT")  # their captions in Snakemake's own report
-BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp)"
-BESIDE_SWEEP = f"for/(?:{any_of(CONFIG.calibrations)})/(?:{any_of(CONFIG.selectors)})"
+# How jobs find the library, and what libraries write. Only the rules of prepare.smk may use the network
+# (lamina.runtime.online).
+os.environ.setdefault("LAMINA_OFFLINE", os.environ.get("HF_HUB_OFFLINE", ""))
+os.environ["PYTHONPATH"] = str(ROOT / "src")
+os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_DISABLE_TELEMETRY="1", HF_DATASETS_DISABLE_PROGRESS_BARS="1")
+os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
+# Training loops slow down where the C library gives large buffers back at every step.
+os.environ.update(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="-1")
 
-# An interpreter that Snakemake deploys must come first on PATH, so ours is not put there.
-DEPLOYED = {DeploymentMethod.CONDA, DeploymentMethod.APPTAINER} & set(workflow.deployment_settings.deployment_method)
-shell.prefix(commands.prefix(ROOT, None if DEPLOYED else Path(sys.executable)))
+# The environment of every job, for `--sdm conda`.
+ENVIRONMENT = str(ROOT / "envs/lamina.yaml")
+# Priorities of jobs: benchmarks wait for what these give, and the longest chain of jobs should begin first.
+CHOOSING, REPAIRING = 20, 10
+STARTED = ".snakemake/lamina-started"  # when the run began, for its wall time; on a cluster in the shared folder
 
 
-progress.follow(workflow, Path("results/cost.json"))
+def options(kind, **facts):
+    """The options of a rule's jobs from the configuration; another value makes a job stale."""
+    return cache(lambda w: kind.of(CONFIG, place(w, **facts)).options())
+
+
+def code(kind, **facts):
+    """The fingerprint of the code that a rule's jobs can reach; another one makes a job stale."""
+    return cache(lambda w: kind.of(CONFIG, place(w, **facts)).code())
+
+
+def content(files):
+    """The hashes of the user's files that a rule's jobs read; another content makes a job stale."""
+    return lambda w: contents.digests(files(w))
+
+
+def place(w, **facts):
+    """Wildcards, and facts of the run that stand in no configuration."""
+    return Place({**dict(w.items()), **facts})
+
+
+def memory(kind):
+    """Megabytes that a rule's jobs need, from the size of their model."""
+    return lambda w, input, attempt: kind.of(CONFIG, place(w)).memory(read_json(input.manifest), attempt)
+
+
+def minutes(kind):
+    """The time limit of a rule's jobs, from the size of their model."""
+    return lambda w, input, attempt: kind.of(CONFIG, place(w)).minutes(read_json(input.manifest), attempt)
+
+
+def cores():
+    """Cores of the machine that jobs share with this process; a job of a cluster must not count those of its node."""
+    return workflow.cores if workflow.local_exec and not workflow.remote_exec else None
+
+
+# GPUs here, and the memory of one.
+here_gpus = cache(lambda: len(gpu.devices(os.environ)))
+device_gb = cache(lambda: gpu.memory_gb(os.environ))
+
+
+def gpus_of(w, input):
+    """GPUs of a job: as many as the weights of its model need. Jobs of a cluster get what they ask for."""
+    most = here_gpus() if workflow.local_exec and not workflow.remote_exec else None
+    return devices(CONFIG.models[w.model].devices, input.manifest, device_gb(), most)
+
+
+# A large graph calls the functions of each job, so a value that is the same for all jobs is a number.
+gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpus_of
+
+
+def calibrations_for(w, repair):
+    """The calibrations beside its own that a repair of the plans of {selector} is fitted on."""
+    names = studies.added(CONFIG, w.calibration, w.selector, repair)
+    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
+
+
+def calibrations_in_loop(w):
+    """The calibrations beside its own that the repair in place is fitted on while {selector} scores units."""
+    return calibrations_for(w, studies.looped(CONFIG, w.selector))
+
+
+def sibling_manifests(w):
+    """The manifests of the models whose layers may replace the model's own under {selector}."""
+    return [f"results/models/{name}/manifest.json" for name in studies.siblings(CONFIG, w.selector)]
 
 
 wildcard_constraints:
     model=any_of(CONFIG.models),
     calibration=any_of(CONFIG.calibrations, "none"),
-    selector=any_of(CONFIG.selectors, BASE_SWEEP, BESIDE_SWEEP),
+    selector=any_of(CONFIG.selectors, studies.BASE_SWEEP, studies.beside_sweep(CONFIG)),
     repair=any_of(CONFIG.repairs, "none"),
     healing=any_of(CONFIG.healings),
     diagnosis=any_of(CONFIG.diagnoses),
     task=any_of([*CONFIG.benchmarks.tasks, *CONFIG.benchmarks.perplexity]),
-    table=any_of(TABLES),
-    figure=any_of(FIGURES),
     removed=r"\d+",
     block=r"\d+",
+
+
+progress.follow(workflow, Path("results/cost.json"))
+
+
+onstart:
+    Path(STARTED).touch()
+
+
+onerror:
+    # This is written after all messages of Snakemake. A job of a cluster is no run.
+    if log and not workflow.remote_exec:
+        atexit.register(failures.tell, log[0])

@@ -1,30 +1,48 @@
 # Needs: a plan, its patch (unless the repair is none), the calibration and those that the healing adds to it. Gives:
-# results/adapters/{key}/removed={n}/{repair}/{healing}/ with what was trained and its curve. While a job trains, it
-# has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a killed job goes on
-# from there.
-from lamina.stages.heal_variant import HealVariant
+# results/adapters/{model}/{calibration}/{selector}/removed={n}/{repair}/{healing}/ with what was trained and its curve.
+# While a job trains, it has .progress.safetensors beside the outputs. Snakemake does not know this file and keeps it: a
+# killed job goes on from there.
+from lamina.stages import heal
 
-healing = described(HealVariant, CONFIG)
+
+def patch_of(w):
+    """The patch of a variant; none without a repair."""
+    made = w.repair != "none"
+    return f"results/patches/{w.model}/{w.calibration}/{w.selector}/{w.repair}.safetensors" if made else []
+
+
+def calibrations_of_healing(w):
+    """The calibrations beside its own that a healing trains on."""
+    names = sorted(studies.trained_on(CONFIG, w.calibration, w.healing))
+    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names if name != w.calibration]
 
 
 rule heal_variant:
     input:
-        unpack(healing.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        data=calibrations_of_healing,
+        plan="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+        patch=patch_of,
     output:
-        list(HealVariant.OUTPUTS.values()),
+        adapter="results/adapters/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}/adapter_model.safetensors",
+        settings="results/adapters/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}/adapter_config.json",
+        output="results/adapters/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}/training.parquet",
     log:
         "logs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.log",
     benchmark:
         "results/jobs/heal_variant/{model}/{calibration}/{selector}/removed={removed}/{repair}/{healing}.jsonl"
     priority: REPAIRING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=healing.memory,
-        runtime=healing.minutes,
+        mem_mb=memory(heal.HealVariant),
+        runtime=minutes(heal.HealVariant),
     params:
-        job=healing.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(heal.HealVariant),
+        code=code(heal.HealVariant),
+    script:
+        "../workflow/scripts/heal_variant.py"

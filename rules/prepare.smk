@@ -1,13 +1,8 @@
-# Needs: the config, model folders or files or the hub, task files. Gives: results/models/{model}/manifest.json,
-# results/models/{model}/checkpoint of a model that is a GGUF file,
-# results/calibrations/{model}/{calibration}.parquet, results/tasks/{task}.parquet and the overlap checks.
-# results/models/{model}/check.json: what the check of a model found. Only these rules may use the network.
-from lamina.stages.check_model import CheckModel
-from lamina.stages.check_overlap import CheckOverlap
-from lamina.stages.prepare_calibration import PrepareCalibration
-from lamina.stages.dequantise_model import DequantiseModel
-from lamina.stages.prepare_model import PrepareModel
-from lamina.stages.prepare_task import PrepareTask
+# Needs: the configuration, model folders or files or the hub, task files. Gives, under results/: the manifest and the check
+# of each model, the checkpoint of a GGUF file, tokenised calibrations, hashes of benchmarks' documents, the checks that no
+# calibration holds one of them, and cost.json (what the study will take). Only these rules may use the network.
+from lamina.models.gguf import is_gguf
+from lamina.stages import prepare
 
 
 localrules:
@@ -16,133 +11,161 @@ localrules:
     prepare_calibration,
     prepare_task,
     check_overlap,
+    estimate_cost,
 
 
-dequantised = described(DequantiseModel, CONFIG)
+def checkpoint_of_gguf(w):
+    """The dequantised checkpoint, if the model is a GGUF file."""
+    return f"results/models/{w.model}/checkpoint" if is_gguf(CONFIG.models[w.model].source) else []
+
+
+def calibration_files(w):
+    """The user's files that {calibration} is drawn from."""
+    return prepare.calibration_files(CONFIG, w.calibration)
+
+
+def task_files(w):
+    """The user's files behind {task}."""
+    return prepare.data_files(w.task, prepare.benchmark(CONFIG, w.task))
 
 
 rule dequantise_model:
     input:
-        unpack(dequantised.inputs),
+        file=lambda w: CONFIG.models[w.model].source,
     output:
-        directory(DequantiseModel.OUTPUTS["output"]),
+        output=directory("results/models/{model}/checkpoint"),
     log:
         "logs/dequantise_model/{model}.log",
     benchmark:
         "results/jobs/dequantise_model/{model}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=dequantised.told,
+        options=options(prepare.DequantiseModel),
+        code=code(prepare.DequantiseModel),
     message:
         "models.{wildcards.model}: dequantising {input} into {output}, once."
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-model_described = described(PrepareModel, CONFIG)
+    script:
+        "../workflow/scripts/dequantise_model.py"
 
 
 rule prepare_model:
     input:
-        unpack(model_described.inputs),
+        checkpoint=checkpoint_of_gguf,
+        files=lambda w: prepare.model_files(CONFIG, w.model),
     output:
-        PrepareModel.OUTPUTS["output"],
+        output="results/models/{model}/manifest.json",
     log:
         "logs/prepare_model/{model}.log",
     benchmark:
         "results/jobs/prepare_model/{model}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=model_described.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-model_check = described(CheckModel, CONFIG)
+        options=options(prepare.PrepareModel),
+        code=code(prepare.PrepareModel),
+    script:
+        "../workflow/scripts/prepare_model.py"
 
 
 rule check_model:
     input:
-        unpack(model_check.inputs),
+        manifest="results/models/{model}/manifest.json",
     output:
-        CheckModel.OUTPUTS["output"],
+        output="results/models/{model}/check.json",
     log:
         "logs/check_model/{model}.log",
     benchmark:
         "results/jobs/check_model/{model}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=model_check.memory,
-        runtime=model_check.minutes,
+        mem_mb=memory(prepare.CheckModel),
+        runtime=minutes(prepare.CheckModel),
     params:
-        job=model_check.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-calibration_described = described(PrepareCalibration, CONFIG)
+        options=options(prepare.CheckModel),
+        code=code(prepare.CheckModel),
+    script:
+        "../workflow/scripts/check_model.py"
 
 
 rule prepare_calibration:
     input:
-        unpack(calibration_described.inputs),
+        manifest="results/models/{model}/manifest.json",
+        files=calibration_files,
     output:
-        PrepareCalibration.OUTPUTS["output"],
+        output="results/calibrations/{model}/{calibration}.parquet",
     log:
         "logs/prepare_calibration/{model}/{calibration}.log",
     benchmark:
         "results/jobs/prepare_calibration/{model}/{calibration}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=calibration_described.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-task_described = described(PrepareTask, CONFIG)
+        options=options(prepare.PrepareCalibration),
+        code=code(prepare.PrepareCalibration),
+        content=content(calibration_files),
+    script:
+        "../workflow/scripts/prepare_calibration.py"
 
 
 rule prepare_task:
     input:
-        unpack(task_described.inputs),
+        files=task_files,
     output:
-        PrepareTask.OUTPUTS["output"],
+        output="results/tasks/{task}.parquet",
     log:
         "logs/prepare_task/{task}.log",
     benchmark:
         "results/jobs/prepare_task/{task}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=task_described.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-overlap_described = described(CheckOverlap, CONFIG)
+        options=options(prepare.PrepareTask),
+        code=code(prepare.PrepareTask),
+        content=content(task_files),
+    script:
+        "../workflow/scripts/prepare_task.py"
 
 
 rule check_overlap:
     input:
-        unpack(overlap_described.inputs),
+        samples="results/calibrations/{model}/{calibration}.parquet",
+        documents="results/tasks/{task}.parquet",
     output:
-        CheckOverlap.OUTPUTS["output"],
+        output="results/overlap/{model}/{calibration}/{task}.json",
     log:
         "logs/check_overlap/{model}/{calibration}/{task}.log",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=overlap_described.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(prepare.CheckOverlap),
+        code=code(prepare.CheckOverlap),
+    script:
+        "../workflow/scripts/check_overlap.py"
+
+
+rule estimate_cost:
+    input:
+        manifests=expand("results/models/{model}/manifest.json", model=CONFIG.models),
+        calibrations=[f"results/calibrations/{model}/{name}.parquet" for model, name in studies.calibrations(CONFIG)],
+        tasks=expand("results/tasks/{task}.parquet", task=CONFIG.benchmarks.tasks),
+    output:
+        output="results/cost.json",
+    log:
+        "logs/estimate_cost.log",
+    priority: 100
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(prepare.EstimateCost),
+        code=code(prepare.EstimateCost),
+    script:
+        "../workflow/scripts/estimate_cost.py"

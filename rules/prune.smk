@@ -1,30 +1,118 @@
-# Needs: a sweep, or the captured activations for runs of layers. Gives: results/plans/{key}/removed={n}.json.
-# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this plan leaves. A plan
-# depends on its own metric; gather.smk makes the table of all metrics. `also` are other calibrations and their sweeps.
-from lamina.stages.prune_step import PruneStep
+# Needs: a sweep, the captured activations for runs of layers, or a model to search with. Gives:
+# results/plans/{model}/{calibration}/{selector}/removed={n}.json, the units that a selector removes at size n, and
+# results/searches/{model}/{calibration}/{selector}.parquet, every set of units that a search tried.
+# An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this plan leaves. A search
+# finds the plans of all sizes in one job; a killed one leaves what it measured beside its output and goes on from there.
+from lamina.stages import prune
 
 
 localrules:
     prune_step,
+    pick_plan,
 
 
-prune_described = described(PruneStep, CONFIG)
+def removed_before(w):
+    """The number of units that are gone before a step."""
+    return int(w.removed) - 1 if CONFIG.selectors[w.selector].STEPS else 0
+
+
+def previous_plan(w):
+    """The plan with one unit less, from which an iterative selector goes on."""
+    gone = removed_before(w)
+    return f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={gone}.json" if gone else []
+
+
+def sweep_of(w, calibration):
+    """The sweep of a calibration that a step reads, if it reads one."""
+    if not studies.step_pass(CONFIG, w.selector):
+        return []
+    name = studies.sweep_of_step(CONFIG, w.selector, removed_before(w), w.calibration, calibration)
+    return f"results/sweeps/{w.model}/{calibration}/{name}/removed={removed_before(w)}.parquet"
+
+
+def activations_of(w):
+    """The captured activations, which a selector of runs reads."""
+    reads = CONFIG.selectors[w.selector].CAPTURED
+    return f"results/activations/{w.model}/{w.calibration}.parquet" if reads else []
+
+
+def calibrations_beside(w):
+    """Other calibrations that a selector scores removals on."""
+    reads = studies.step_pass(CONFIG, w.selector)
+    return sorted(studies.beside(CONFIG, w.calibration, w.selector)) if reads else []
 
 
 rule prune_step:
     input:
-        unpack(prune_described.inputs),
+        manifest="results/models/{model}/manifest.json",
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        previous=previous_plan,
+        sweep=lambda w: sweep_of(w, w.calibration),
+        activations=activations_of,
+        beside_samples=lambda w: [f"results/calibrations/{w.model}/{name}.parquet" for name in calibrations_beside(w)],
+        beside_sweeps=lambda w: [sweep_of(w, name) for name in calibrations_beside(w)],
+        siblings=sibling_manifests,
     output:
-        PruneStep.OUTPUTS["output"],
+        output="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
     log:
         "logs/prune_step/{model}/{calibration}/{selector}/removed={removed}.log",
     wildcard_constraints:
-        # The others are searched (search.smk).
         selector=any_of(CONFIG.selectors.keys() - set(studies.searching(CONFIG))),
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=prune_described.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(prune.PruneStep),
+        code=code(prune.PruneStep),
+    script:
+        "../workflow/scripts/prune_step.py"
+
+
+rule search_plans:
+    input:
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        data=calibrations_in_loop,
+        siblings=sibling_manifests,
+    output:
+        plans="results/searches/{model}/{calibration}/{selector}.json",
+        output="results/searches/{model}/{calibration}/{selector}.parquet",
+    log:
+        "logs/search_plans/{model}/{calibration}/{selector}.log",
+    benchmark:
+        "results/jobs/search_plans/{model}/{calibration}/{selector}.jsonl"
+    wildcard_constraints:
+        selector=any_of(studies.searching(CONFIG)),
+    priority: CHOOSING
+    conda:
+        ENVIRONMENT
+    threads: lambda _: threads(cores())
+    resources:
+        gpu=gpus,
+        mem_mb=memory(prune.SearchPlans),
+        runtime=minutes(prune.SearchPlans),
+    params:
+        options=options(prune.SearchPlans),
+        code=code(prune.SearchPlans),
+    script:
+        "../workflow/scripts/search_plans.py"
+
+
+rule pick_plan:
+    input:
+        plans="results/searches/{model}/{calibration}/{selector}.json",
+    output:
+        output="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
+    log:
+        "logs/pick_plan/{model}/{calibration}/{selector}/removed={removed}.log",
+    wildcard_constraints:
+        selector=any_of(studies.searching(CONFIG)),
+    priority: CHOOSING
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(prune.PickPlan),
+        code=code(prune.PickPlan),
+    script:
+        "../workflow/scripts/pick_plan.py"

@@ -1,62 +1,41 @@
 # Needs: all plans of one selector, its calibration and those that the repair adds to it, the unpruned model. Gives:
-# results/patches/{key}/{repair}.safetensors (what was fitted for each run of removed layers and size) and the table of
-# fits. One job fits all sizes: they share its passes. Repairs in closed form also share one pass with each other, in
-# `fit_runs`, whose file results/fits/{key}.safetensors is `ancient`: it makes no patch stale. A job that does not find
-# its fit in there makes it itself, so that another repair reruns the fit of no other.
-from lamina.stages.fit_patch import FitPatch
-from lamina.stages.fit_runs import FitRuns
-
-runs_fit = described(FitRuns, CONFIG)
+# results/patches/{model}/{calibration}/{selector}/{repair}.safetensors (what was fitted for each run of removed layers and
+# size) and the table of fits. One job fits all sizes: they share its passes.
+from lamina.stages import repair
 
 
-rule fit_runs:
-    input:
-        unpack(runs_fit.inputs),
-    output:
-        FitRuns.OUTPUTS["output"],
-    log:
-        "logs/fit_runs/{model}/{calibration}/{selector}.log",
-    benchmark:
-        "results/jobs/fit_runs/{model}/{calibration}/{selector}.jsonl"
-    priority: REPAIRING
-    conda:
-        "../envs/lamina.yaml"
-    threads: lambda _: threads(cores())
-    resources:
-        gpu=gpus,
-        mem_mb=runs_fit.memory,
-        runtime=runs_fit.minutes,
-    params:
-        followed=lambda w: runs_fit.of(w).followed(),
-        # Snakemake does not compare a param that depends on `input` with that of the last run.
-        job=lambda w, input: runs_fit.told(w),
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-fit = described(FitPatch, CONFIG)
+def plans_to_repair(w):
+    """The plans of all sizes that a study repairs so."""
+    sizes = studies.sizes(CONFIG, w.model, w.calibration, w.selector, w.repair)
+    return [f"results/plans/{w.model}/{w.calibration}/{w.selector}/removed={size}.json" for size in sizes]
 
 
 rule fit_patch:
     input:
-        unpack(fit.inputs),
-        fits=ancient(lambda w: fit.of(w).fits or []),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        data=lambda w: calibrations_for(w, w.repair),
+        plans=plans_to_repair,
     output:
-        patch=FitPatch.OUTPUTS["output"],
-        table=FitPatch.OUTPUTS["table"],
+        output="results/patches/{model}/{calibration}/{selector}/{repair}.safetensors",
+        table="results/patches/{model}/{calibration}/{selector}/{repair}.parquet",
     log:
         "logs/fit_patch/{model}/{calibration}/{selector}/{repair}.log",
     benchmark:
         "results/jobs/fit_patch/{model}/{calibration}/{selector}/{repair}.jsonl"
+    wildcard_constraints:
+        repair=any_of(CONFIG.repairs),
     priority: REPAIRING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=fit.memory,
-        runtime=fit.minutes,
+        mem_mb=memory(repair.FitPatch),
+        runtime=minutes(repair.FitPatch),
     params:
-        job=fit.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(repair.FitPatch),
+        code=code(repair.FitPatch),
+    script:
+        "../workflow/scripts/fit_patch.py"

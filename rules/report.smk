@@ -1,75 +1,201 @@
-# Needs: the tables and the database. Gives: results/figures/{figure}.svg and .csv, results/report.html, and
-# results/refusals.txt, which says what was asked for and refused.
-from lamina.stages.check_refusals import CheckRefusals
-from lamina.stages.collect_facts import CollectFacts
-from lamina.stages.plot_figure import PlotFigure
-from lamina.stages.render_report import RenderReport
+# Needs: everything that the studies measured. Gives, under results/: tables/{table}.parquet, lamina.duckdb,
+# figures/{figure}.svg and .csv, report.html, and refusals.txt (what was asked for and refused). Nothing here imports torch
+# or needs a GPU.
+from lamina.report import queries
+from lamina.stages import report as page
+
+TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
+FIGURES = declared("lamina.report.figures", "TABLES")  # the tables that each reads
+ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
+TITLES = declared("lamina.report.figures", "TITLE")
+ABOUT = declared("lamina.report.figures", "ABOUT")  # their captions in Snakemake's own report
+COMPARED = ["agreements", "dissociations", "comparisons"]  # tables that are computed from other tables
+VIEWS = queries.views()
 
 
 localrules:
+    gather_table,
+    gather_jobs,
+    compare_metrics,
+    compare_tasks,
+    compare_selectors,
+    build_database,
     plot_figure,
     collect_facts,
     render_report,
     check_refusals,
 
 
-figure = described(PlotFigure, CONFIG)
+def parts_of_table(w):
+    """The files that {table} is gathered from: exactly those that the configuration asks for."""
+    return studies.parts(CONFIG, w.table)
+
+
+rule gather_table:
+    input:
+        parts=parts_of_table,
+    output:
+        output="results/tables/{table}.parquet",
+    log:
+        "logs/gather_table/{table}.log",
+    wildcard_constraints:
+        table=any_of(TABLES.keys() - {"jobs", *COMPARED}),
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.GatherTable),
+        code=code(page.GatherTable),
+    script:
+        "../workflow/scripts/gather_table.py"
+
+
+# It waits for the other tables, because then all other jobs have left their records.
+rule gather_jobs:
+    input:
+        expand("results/tables/{table}.parquet", table=TABLES.keys() - {"jobs"}),
+    output:
+        output="results/tables/jobs.parquet",
+    log:
+        "logs/gather_jobs.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.GatherJobs),
+        code=code(page.GatherJobs),
+    script:
+        "../workflow/scripts/gather_jobs.py"
+
+
+rule compare_metrics:
+    input:
+        relevance="results/tables/relevance.parquet",
+        sweeps="results/tables/sweeps.parquet",
+        calibrations="results/tables/calibrations.parquet",
+    output:
+        output="results/tables/agreements.parquet",
+    log:
+        "logs/compare_metrics.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.CompareMetrics),
+        code=code(page.CompareMetrics),
+    script:
+        "../workflow/scripts/compare_metrics.py"
+
+
+rule compare_tasks:
+    input:
+        sweeps="results/tables/sweeps.parquet",
+        calibrations="results/tables/calibrations.parquet",
+    output:
+        output="results/tables/dissociations.parquet",
+    log:
+        "logs/compare_tasks.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.CompareTasks),
+        code=code(page.CompareTasks),
+    script:
+        "../workflow/scripts/compare_tasks.py"
+
+
+rule compare_selectors:
+    input:
+        views=VIEWS,
+        tables=expand("results/tables/{table}.parquet", table=["calibrations", "benchmarks", "benchmark_samples"]),
+    output:
+        output="results/tables/comparisons.parquet",
+    log:
+        "logs/compare_selectors.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.CompareSelectors),
+        code=code(page.CompareSelectors),
+    script:
+        "../workflow/scripts/compare_selectors.py"
+
+
+rule build_database:
+    input:
+        views=VIEWS,
+        tables=expand("results/tables/{table}.parquet", table=TABLES),
+    output:
+        output="results/lamina.duckdb",
+    log:
+        "logs/build_database.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(page.BuildDatabase, study=STUDY),
+        code=code(page.BuildDatabase, study=STUDY),
+    script:
+        "../workflow/scripts/build_database.py"
 
 
 rule plot_figure:
     input:
-        unpack(figure.inputs),
+        views=VIEWS,
+        queries=lambda w: [queries.query(name) for name in ASKED[w.figure]],
+        tables=lambda w: expand("results/tables/{table}.parquet", table=FIGURES[w.figure]),
     output:
-        svg=report(
-            PlotFigure.OUTPUTS["output"],
+        output=report(
+            "results/figures/{figure}.svg",
             caption="../workflow/report/figure.rst",
             category="Figures",
             labels=lambda w: {"figure": TITLES[w.figure], "shown as": "picture"},
         ),
         data=report(
-            PlotFigure.OUTPUTS["data"],
+            "results/figures/{figure}.csv",
             caption="../workflow/report/figure.rst",
             category="Figures",
             labels=lambda w: {"figure": TITLES[w.figure], "shown as": "numbers"},
         ),
     log:
         "logs/plot_figure/{figure}.log",
+    wildcard_constraints:
+        figure=any_of(FIGURES),
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=figure.told,
+        options=options(page.PlotFigure),
+        code=code(page.PlotFigure),
         about=lambda w: ABOUT[w.figure],
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-facts = described(CollectFacts, CONFIG, files=" ".join(map(str, workflow.configfiles)), started=STARTED)
+    script:
+        "../workflow/scripts/plot_figure.py"
 
 
 rule collect_facts:
     input:
-        unpack(facts.inputs),
+        "results/tables/jobs.parquet",
     output:
-        CollectFacts.OUTPUTS["output"],
+        output="results/facts.json",
     log:
         "logs/collect_facts.log",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=facts.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-rendered = described(RenderReport, CONFIG)
+        options=options(page.CollectFacts, files=" ".join(map(str, workflow.configfiles)), started=STARTED),
+        code=code(page.CollectFacts, files="", started=STARTED),
+    script:
+        "../workflow/scripts/collect_facts.py"
 
 
 rule render_report:
     input:
-        unpack(rendered.inputs),
+        template=paths.own("workflow/report/report.html.j2"),
+        included=[paths.own(f"workflow/report/{name}") for name in ("report.css", "report.js", "explorer.json")],
+        views=VIEWS,
+        queries=sorted(map(str, Path(paths.own("sql/queries")).glob("*.sql"))),
+        facts="results/facts.json",
+        database="results/lamina.duckdb",
+        tables=expand("results/tables/{table}.parquet", table=TABLES),
+        figures=expand("results/figures/{figure}.svg", figure=FIGURES),
     output:
-        report(
-            RenderReport.OUTPUTS["output"],
+        output=report(
+            "results/report.html",
             caption="../workflow/report/report.rst",
             category="Report",
             labels={"figure": "Everything in one page"},
@@ -77,26 +203,27 @@ rule render_report:
     log:
         "logs/render_report.log",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=rendered.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-refusals = described(CheckRefusals, CONFIG)
+        options=options(page.RenderReport),
+        code=code(page.RenderReport),
+    script:
+        "../workflow/scripts/render_report.py"
 
 
 rule check_refusals:
     input:
-        unpack(refusals.inputs),
+        "results/report.html",
+        plans="results/tables/plans.parquet",
+        patches="results/tables/patches.parquet",
     output:
-        CheckRefusals.OUTPUTS["output"],
+        output="results/refusals.txt",
     log:
         "logs/check_refusals.log",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=refusals.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(page.CheckRefusals),
+        code=code(page.CheckRefusals),
+    script:
+        "../workflow/scripts/check_refusals.py"

@@ -1,55 +1,88 @@
 # Needs: a model, a calibration, the plan that says what is already removed, and what a repair in the loop adds. Gives:
-# results/sweeps/{key}/removed={n}.parquet: every remaining unit's removal, sample by sample.
+# results/sweeps/{model}/{calibration}/{selector}/removed={n}.parquet: every remaining unit's removal, sample by sample, and
+# results/relevance/ of the same form: its score by every metric.
 # Sweeps of the unpruned model have the selector base/{pass}/{units} and are shared by all selectors and maps. A sweep
 # of another calibration than that of the plans has the selector for/{calibration of the plans}/{selector}.
-from lamina.stages.gather_sweep import GatherSweep
-from lamina.stages.sweep_units import SweepUnits
+from lamina.stages import sweep
 
 
 localrules:
     gather_sweep,
+    score_relevance,
 
 
-sweep = described(SweepUnits, CONFIG)
+def plan_before(w):
+    """The plan of the units that are gone before the sweep; none where nothing is."""
+    if w.removed == "0":
+        return []
+    calibration, selector = studies.planned_for(w.calibration, w.selector)
+    return f"results/plans/{w.model}/{calibration}/{selector}/removed={w.removed}.json"
+
+
+def blocks_of_sweep(w):
+    """The jobs that share a sweep."""
+    folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
+    return [f"{folder}/block={block}.parquet" for block in range(studies.sweep_blocks(CONFIG, w.model, w.selector))]
 
 
 rule sweep_units:
     input:
-        unpack(sweep.inputs),
+        manifest="results/models/{model}/manifest.json",
+        check=ancient("results/models/{model}/check.json"),
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+        plan=plan_before,
+        data=calibrations_in_loop,
+        siblings=sibling_manifests,
     output:
-        temp(SweepUnits.OUTPUTS["output"]),
+        output=temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
     log:
         "logs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.log",
     benchmark:
         "results/jobs/sweep_units/{model}/{calibration}/{selector}/removed={removed}/block={block}.jsonl"
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     threads: lambda _: threads(cores())
     resources:
         gpu=gpus,
-        mem_mb=sweep.memory,
-        runtime=sweep.minutes,
+        mem_mb=memory(sweep.SweepUnits),
+        runtime=minutes(sweep.SweepUnits),
     params:
-        job=sweep.told,
-    shell:
-        'on_gpu {resources.gpu} python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
-
-
-sweep_gathered = described(GatherSweep, CONFIG)
+        options=options(sweep.SweepUnits),
+        code=code(sweep.SweepUnits),
+    script:
+        "../workflow/scripts/sweep_units.py"
 
 
 rule gather_sweep:
     input:
-        unpack(sweep_gathered.inputs),
+        blocks=blocks_of_sweep,
     output:
-        GatherSweep.OUTPUTS["output"],
+        output="results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
     log:
         "logs/gather_sweep/{model}/{calibration}/{selector}/removed={removed}.log",
     priority: CHOOSING
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     params:
-        job=sweep_gathered.told,
-    shell:
-        'python "$SCRIPTS/{rule}.py" <<< {params.job:q} 2> {log}'
+        options=options(sweep.GatherSweep),
+        code=code(sweep.GatherSweep),
+    script:
+        "../workflow/scripts/gather_sweep.py"
+
+
+rule score_relevance:
+    input:
+        sweep="results/sweeps/{model}/{calibration}/{selector}/removed={removed}.parquet",
+        calibration="results/calibrations/{model}/{calibration}.parquet",
+    output:
+        output="results/relevance/{model}/{calibration}/{selector}/removed={removed}.parquet",
+    log:
+        "logs/score_relevance/{model}/{calibration}/{selector}/removed={removed}.log",
+    conda:
+        ENVIRONMENT
+    params:
+        options=options(sweep.ScoreRelevance),
+        code=code(sweep.ScoreRelevance),
+    script:
+        "../workflow/scripts/score_relevance.py"

@@ -1,8 +1,7 @@
-# Parts of a run that one may ask for by name, such as `snakemake --cores all relevance`.
+# What one may ask for by name, such as `snakemake --cores all relevance`.
 
 
 localrules:
-    all,
     relevance,
     prune,
     repair,

@@ -20,6 +20,8 @@ import pyarrow.parquet as pq
 
 TABLES_ASIDE = {"jobs", "efficiency"}  # times
 COLUMNS_ASIDE = {"seconds", "source", "weights_sha256", "revision", "path", "layer_tokens"}
+# Columns that only metrics had that were cut.
+COLUMNS_ASIDE |= {"choice_scores", "choice_lengths", "shapley", "shapley_var", "presence", "presence_var"}
 # Table `training`: a healing's loss after thousands of float32 sums; the same on one machine with the same threads.
 DIGITS = 6
 

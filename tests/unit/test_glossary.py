@@ -5,7 +5,7 @@ import yaml
 
 from lamina.config import healings, repairs, selectors
 from lamina.config.entry import Choice
-from lamina.reporting import glossary
+from lamina.report import glossary
 from lamina.study.load import load
 from tests.unit.configurations import REPOSITORY
 

@@ -241,7 +241,7 @@ def test_every_section_names_the_questions_that_it_answers(file):
 
 
 def report_module(name: str) -> Path:
-    return ROOT / f"src/lamina/reporting/{name}.py"
+    return ROOT / f"src/lamina/report/{name}.py"
 
 
 def test_every_number_of_the_recommendation_has_its_count_and_interval(file):

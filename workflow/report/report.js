@@ -18,7 +18,7 @@
     const text = rows.get(variant.id).textContent.toLowerCase();
     if (variant.model !== asked.model || !words.every(word => text.includes(word))) return false;
     if (!variant.removed) return true;
-    return ["calibration", "selector", "repair", "removed"].every(key => !asked[key] || String(variant[key]) === asked[key])
+    return ["calibration", "selector", "repaired_by", "removed"].every(key => !asked[key] || String(variant[key]) === asked[key])
       && least(variant.kept, number(asked.keep)) && most(variant.text, number(asked.text));
   }
 
@@ -41,7 +41,7 @@
       mark(datum.id);
       rows.get(datum.id).scrollIntoView({ block: "nearest" });
     } else if (datum?.selector) {
-      for (const key of ["selector", "repair", "removed"]) form.elements[key].value = datum[key];
+      for (const key of ["selector", "repaired_by", "removed"]) form.elements[key].value = datum[key];
       choose();
       table.scrollIntoView();
     }

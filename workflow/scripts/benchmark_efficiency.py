@@ -1,17 +1,17 @@
 """Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
-from lamina.errors import explained
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
+from lamina.runtime.script import running
 from lamina.runtime.timeleft import tracked
-from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
+from lamina.stages.benchmark import BenchmarkEfficiency
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.variant import Variant
 
 if __name__ == "__main__":
-    with explained():
-        job = BenchmarkEfficiency.read()
+    with running(snakemake):
+        job = BenchmarkEfficiency.read(snakemake)
         listed, rows = [Variant.parse(text) for text in job.variants], []
         if listed:
             base = load_model(seal.read_json(job.manifest), check=job.check)

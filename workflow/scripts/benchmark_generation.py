@@ -6,15 +6,15 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.data.lm_tasks import task_object
-from lamina.errors import explained
 from lamina.evaluation import measuring
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.models.load import load_tokenizer
-from lamina.stages.benchmark_generation import BenchmarkGeneration
+from lamina.runtime.script import running
+from lamina.stages.benchmark import BenchmarkGeneration
 
 if __name__ == "__main__":
-    with explained():
-        job = BenchmarkGeneration.read()
+    with running(snakemake):
+        job = BenchmarkGeneration.read(snakemake)
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
             options = (job.task.num_fewshot, job.task.choices)

@@ -6,16 +6,16 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.data.documents import corpus_file, read_documents
-from lamina.errors import explained
 from lamina.evaluation import measuring, perplexity
 from lamina.evaluation.together import Together
 from lamina.models.load import load_tokenizer
 from lamina.models.structure import text_config
-from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.runtime.script import running
+from lamina.stages.benchmark import BenchmarkPerplexity
 
 if __name__ == "__main__":
-    with explained():
-        job = BenchmarkPerplexity.read()
+    with running(snakemake):
+        job = BenchmarkPerplexity.read(snakemake)
         text = job.text
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:

@@ -6,15 +6,15 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lamina.data.lm_tasks import load_task
-from lamina.errors import explained
 from lamina.evaluation import measuring
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_tokenizer
-from lamina.stages.benchmark_task import BenchmarkTask
+from lamina.runtime.script import running
+from lamina.stages.benchmark import BenchmarkTask
 
 if __name__ == "__main__":
-    with explained():
-        job = BenchmarkTask.read()
+    with running(snakemake):
+        job = BenchmarkTask.read(snakemake)
 
         def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
             options = (job.task.num_fewshot, job.task.choices)

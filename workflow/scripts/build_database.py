@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lamina.errors import explained
 from lamina.report import database
-from lamina.stages.build_database import BuildDatabase
+from lamina.runtime.script import running
+from lamina.stages.report import BuildDatabase
 
 if __name__ == "__main__":
-    with explained():
-        job = BuildDatabase.read()
+    with running(snakemake):
+        job = BuildDatabase.read(snakemake)
         database.build(Path(job.views[0]), [Path(table) for table in job.tables], Path(job.output), job.study)

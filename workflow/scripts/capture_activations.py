@@ -3,15 +3,15 @@
 from lamina.data import calibrations
 from lamina.engine import memory as room
 from lamina.engine.capture import capture
-from lamina.errors import explained
 from lamina.models.load import load_model
-from lamina.stages.capture_activations import CaptureActivations
+from lamina.runtime.script import running
+from lamina.stages.capture import CaptureActivations
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = CaptureActivations.read()
+    with running(snakemake):
+        job = CaptureActivations.read(snakemake)
         model = load_model(seal.read_json(job.manifest), check=job.check)
         calibration = calibrations.read(job.calibration)
         tokens = room.tokens(job.tokens, model, calibration.samples)

@@ -1,16 +1,16 @@
 """Prove once that the engine does to a model what cutting its layers would do, and write what was found."""
 
 from lamina.engine import model_check as check
-from lamina.errors import explained
 from lamina.models import findings
 from lamina.models.load import load_model
-from lamina.stages.check_model import CheckModel
+from lamina.runtime.script import running
+from lamina.stages.prepare import CheckModel
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = CheckModel.read()
+    with running(snakemake):
+        job = CheckModel.read(snakemake)
         manifest = seal.read_json(job.manifest)
         model = load_model(manifest)
         check.check_model(model, job.tokens)

@@ -1,8 +1,9 @@
 """Refuse a calibration that holds documents of a benchmark, and count those that share passages with one."""
 
 from lamina.data import overlap
-from lamina.errors import LaminaError, explained
-from lamina.stages.check_overlap import CheckOverlap
+from lamina.errors import LaminaError
+from lamina.runtime.script import running
+from lamina.stages.prepare import CheckOverlap
 from lamina.store import parquet as store
 
 # The share of a calibration's documents that may be near duplicates of test documents: natural splits hold a few.
@@ -19,8 +20,8 @@ def documents(path: str) -> list[tuple[str, list[int]]]:
 
 
 if __name__ == "__main__":
-    with explained():
-        job = CheckOverlap.read()
+    with running(snakemake):
+        job = CheckOverlap.read(snakemake)
         used, tested = documents(job.samples), documents(job.documents)
         shared = overlap.compare(used, tested)
         counts = f"of its {len(used)} documents with the {len(tested)} test documents of benchmark '{job.task}'"

@@ -1,12 +1,13 @@
 """End a run with an error if a plan or repair that the config asks for was refused; all else is done by then."""
 
-from lamina.errors import LaminaError, explained
-from lamina.stages.check_refusals import CheckRefusals
+from lamina.errors import LaminaError
+from lamina.runtime.script import running
+from lamina.stages.report import CheckRefusals
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = CheckRefusals.read()
+    with running(snakemake):
+        job = CheckRefusals.read(snakemake)
         rows = store.read(job.plans).to_pylist()
         refused = {}
         for row in rows:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from lamina.errors import explained
-from lamina.stages.collect_facts import CollectFacts
+from lamina.runtime.script import running
+from lamina.stages.report import CollectFacts
 from lamina.store import parquet as store
 from lamina.version import VERSION
 
@@ -29,8 +29,8 @@ def commit() -> str:
 
 
 if __name__ == "__main__":
-    with explained():
-        job = CollectFacts.read()
+    with running(snakemake):
+        job = CollectFacts.read(snakemake)
         started = Path(job.started)
         now = time.time()
         began = started.stat().st_mtime if started.exists() else now

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import dataset
 
-from lamina.errors import explained
 from lamina.relevance.metric_agreement import comparisons, reliabilities
-from lamina.stages.compare_metrics import CompareMetrics
+from lamina.runtime.script import running
+from lamina.stages.report import CompareMetrics
 from lamina.store import parquet as store
 
 
@@ -40,7 +40,7 @@ def rows(scores: pa.Table, sweeps: dataset.Dataset, calibrations: pa.Table) -> I
 
 
 if __name__ == "__main__":
-    with explained():
-        job = CompareMetrics.read()
+    with running(snakemake):
+        job = CompareMetrics.read(snakemake)
         agreements = rows(store.read(job.relevance), dataset.dataset(job.sweeps), store.read(job.calibrations))
         store.write(job.output, store.from_rows("agreements", agreements))

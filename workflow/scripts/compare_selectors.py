@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from lamina.errors import explained
 from lamina.evaluation.paired_tests import compared
 from lamina.report import database
-from lamina.stages.compare_selectors import CompareSelectors
+from lamina.runtime.script import running
+from lamina.stages.report import CompareSelectors
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = CompareSelectors.read()
+    with running(snakemake):
+        job = CompareSelectors.read(snakemake)
         rows = compared(database.connect(Path(job.views[0]), [Path(table) for table in job.tables]))
         store.write(job.output, store.from_rows("comparisons", rows))

@@ -2,13 +2,13 @@
 
 from pyarrow import dataset
 
-from lamina.errors import explained
 from lamina.relevance.dissociation import dissociations
-from lamina.stages.compare_tasks import CompareTasks
+from lamina.runtime.script import running
+from lamina.stages.report import CompareTasks
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = CompareTasks.read()
+    with running(snakemake):
+        job = CompareTasks.read(snakemake)
         rows = dissociations(store.read(job.calibrations).to_pylist(), dataset.dataset(job.sweeps))
         store.write(job.output, store.from_rows("dissociations", rows))

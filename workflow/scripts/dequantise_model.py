@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from lamina.errors import explained
 from lamina.models.dequantise import dequantise
-from lamina.stages.dequantise_model import DequantiseModel
+from lamina.runtime.script import running
+from lamina.stages.prepare import DequantiseModel
 
 if __name__ == "__main__":
-    with explained():
-        job = DequantiseModel.read()
+    with running(snakemake):
+        job = DequantiseModel.read(snakemake)
         dequantise(Path(job.file), Path(job.output), job.dtype, f"models.{job.model}.source")

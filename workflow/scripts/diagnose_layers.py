@@ -4,22 +4,22 @@ from pathlib import Path
 
 from lamina.data import calibrations
 from lamina.engine import memory as room
-from lamina.errors import explained
 from lamina.models.load import load_model, load_tokenizer
 from lamina.modules import load
-from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.runtime.script import running
+from lamina.stages.capture import DiagnoseLayers
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = DiagnoseLayers.read()
+    with running(snakemake):
+        job = DiagnoseLayers.read(snakemake)
         method, filed = load(f"lamina.diagnosis.{job.diagnosis.kind}"), job.diagnosis.FILED
         manifest = seal.read_json(job.manifest)
         if filed:
-            given = method.read(Path(job.given), load_tokenizer(manifest), job.diagnosis)
+            given = method.read(Path(job.samples), load_tokenizer(manifest), job.diagnosis)
         else:
-            given = calibrations.read(job.given).samples
+            given = calibrations.read(job.samples).samples
         model = load_model(manifest, check=job.check)
         rows = method.diagnose(model, given, job.diagnosis, room.tokens(job.tokens, model, [] if filed else given))
         store.write(job.output, store.from_rows("diagnoses", rows, **job.keys), job.provenance)

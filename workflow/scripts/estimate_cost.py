@@ -17,8 +17,8 @@ from lamina.cost.tokens import Tokens
 from lamina.data import calibrations, documents
 from lamina.data.text import encode
 from lamina.engine.footprint import Shape
-from lamina.errors import explained
-from lamina.stages.estimate_cost import EstimateCost
+from lamina.runtime.script import running
+from lamina.stages.prepare import EstimateCost
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.load import load
@@ -55,8 +55,8 @@ def shape(manifest: dict[str, Any]) -> Shape:
 
 
 if __name__ == "__main__":
-    with explained():
-        job = EstimateCost.read()
+    with running(snakemake):
+        job = EstimateCost.read(snakemake)
         config = load(job.config, Path.cwd())
         manifests, read = [Path(file) for file in job.manifests], [Path(file) for file in job.calibrations]
         models = {path.parent.name: seal.read_json(path) for path in manifests}

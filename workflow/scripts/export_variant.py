@@ -4,19 +4,20 @@ from pathlib import Path
 
 import torch
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export.card import ONWARD
 from lamina.models.export.save import Source, export
 from lamina.models.load import load_model
-from lamina.stages.export_variant import ExportVariant
+from lamina.runtime.script import running
+from lamina.stages.export import ExportVariant
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.variant import Variant
 
 if __name__ == "__main__":
-    with explained():
-        job = ExportVariant.read()
+    with running(snakemake):
+        job = ExportVariant.read(snakemake)
         variant, folder = Variant.parse(job.variant), Path(job.output)
         parts = assembly.read(variant)
         if parts.plan is None:

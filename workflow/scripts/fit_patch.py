@@ -1,16 +1,16 @@
 """Fit one repair for all plan sizes of a selector, or take its fits from a pass that several repairs shared."""
 
 from lamina.data import calibrations
-from lamina.errors import explained
 from lamina.models.load import load_model
 from lamina.repair import fitting, patch
-from lamina.stages.fit_patch import FitPatch
+from lamina.runtime.script import running
+from lamina.stages.repair import FitPatch
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = FitPatch.read()
+    with running(snakemake):
+        job = FitPatch.read(snakemake)
         manifest = seal.read_json(job.manifest)
         ask = fitting.asked(job, map(seal.read_json, job.plans), manifest["n_layers"])
         groups = fitting.taken(job, ask) if ask.plans else []

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lamina.errors import explained
-from lamina.stages.gather_jobs import GatherJobs
+from lamina.runtime.script import running
+from lamina.stages.report import GatherJobs
 from lamina.store import parquet as store
 
 
@@ -42,6 +42,6 @@ def number(text: Any) -> float | None:
 
 
 if __name__ == "__main__":
-    with explained():
-        job = GatherJobs.read()
+    with running(snakemake):
+        job = GatherJobs.read(snakemake)
         store.write(job.output, store.from_rows("jobs", jobs(Path(job.folder))))

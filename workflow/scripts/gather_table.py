@@ -7,8 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from lamina.errors import LaminaError, explained
-from lamina.stages.gather_table import GatherTable
+from lamina.errors import LaminaError
+from lamina.runtime.script import running
+from lamina.stages.report import GatherTable
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.variant import DONOR
@@ -71,6 +72,6 @@ def gather(table: str, paths: Sequence[Path], groups: Mapping[str, str], scores:
 
 
 if __name__ == "__main__":
-    with explained():
-        job = GatherTable.read()
+    with running(snakemake):
+        job = GatherTable.read(snakemake)
         store.write(job.output, gather(job.table, [Path(part) for part in job.parts], job.groups, job.scores))

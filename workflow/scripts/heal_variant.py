@@ -6,12 +6,12 @@ A killed job leaves its progress beside the outputs; a new start with the same s
 from pathlib import Path
 
 from lamina.data import calibrations
-from lamina.errors import explained
 from lamina.healing.training import Source
 from lamina.models.load import load_quantised
 from lamina.modules import load
 from lamina.repair import patch
-from lamina.stages.heal_variant import HealVariant
+from lamina.runtime.script import running
+from lamina.stages.heal import HealVariant
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress, digest
@@ -20,8 +20,8 @@ from lamina.study.variant import Variant
 PROGRESS = ".progress.safetensors"
 
 if __name__ == "__main__":
-    with explained():
-        job = HealVariant.read()
+    with running(snakemake):
+        job = HealVariant.read(snakemake)
         variant, folder = Variant.parse(job.variant), Path(job.output).parent
         method = load(f"lamina.healing.{job.healing.method}")
         plan = seal.read_json(job.plan)

@@ -1,14 +1,15 @@
 """Hand out the plan of one size from those that a search found."""
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError
+from lamina.runtime.script import running
 from lamina.selection import plans
 from lamina.selection.plans import Plan
-from lamina.stages.pick_plan import PickPlan
+from lamina.stages.prune import PickPlan
 from lamina.store import checksum as seal
 
 if __name__ == "__main__":
-    with explained():
-        job = PickPlan.read()
+    with running(snakemake):
+        job = PickPlan.read(snakemake)
         searched = [Plan(**plan) for plan in seal.read_json(job.plans)["plans"]]
         sizes = [plan.removed for plan in searched]
         if job.removed not in sizes:

@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-from lamina.errors import explained
 from lamina.modules import load
 from lamina.report import database
 from lamina.report.figures.drawing import drawn
-from lamina.stages.plot_figure import PlotFigure
+from lamina.runtime.script import running
+from lamina.stages.report import PlotFigure
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = PlotFigure.read()
+    with running(snakemake):
+        job = PlotFigure.read(snakemake)
         load(f"lamina.report.figures.{job.figure}")
         # The caption, the file and the drawing all use these views, so they are computed once.
         names = re.findall(r"\w+", "".join(Path(file).read_text(encoding="utf-8") for file in job.queries))

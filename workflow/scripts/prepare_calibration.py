@@ -2,14 +2,15 @@
 
 from pathlib import Path
 
+import lamina.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import calibrations
 from lamina.data.prepare import prepare
-from lamina.errors import explained
-from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.runtime.script import running
+from lamina.stages.prepare import PrepareCalibration
 from lamina.store import checksum as seal
 
 if __name__ == "__main__":
-    with explained():
-        job = PrepareCalibration.read()
+    with running(snakemake):
+        job = PrepareCalibration.read(snakemake)
         manifest = seal.read_json(job.manifest)
         calibrations.write(job.output, prepare(job.calibration, job.entry, manifest, Path.cwd(), job.parts))

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
+import lamina.runtime.online  # noqa: F401  before a library reads whether it may download
 from lamina.data import documents, lm_tasks
 from lamina.data.overlap import document_hash, runs
-from lamina.errors import explained
-from lamina.stages.prepare_task import PrepareTask
+from lamina.runtime.script import running
+from lamina.stages.prepare import PrepareTask
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = PrepareTask.read()
+    with running(snakemake):
+        job = PrepareTask.read(snakemake)
         if job.text:
             path = documents.corpus_file(job.text.text, job.text.split, Path.cwd())
             texts = documents.read_documents(path, job.text.documents, f"benchmarks.perplexity.{job.name}")

@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from lamina.errors import explained
 from lamina.report import database
 from lamina.report import page as report
-from lamina.stages.render_report import RenderReport
+from lamina.runtime.script import running
+from lamina.stages.report import RenderReport
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 COMPUTED = ("against_base", "repairs", "variants", "answers")  # views that many questions read
 
 if __name__ == "__main__":
-    with explained():
-        job = RenderReport.read()
+    with running(snakemake):
+        job = RenderReport.read(snakemake)
         tables = [Path(table) for table in job.tables]
         connection = database.connect(Path(job.views[0]), tables, computed=COMPUTED)
         facts = seal.read_json(job.facts)

@@ -3,15 +3,15 @@
 import json
 
 from lamina.data.calibrations import METADATA_KEY
-from lamina.errors import explained
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
-from lamina.stages.score_relevance import ScoreRelevance
+from lamina.runtime.script import running
+from lamina.stages.sweep import ScoreRelevance
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = ScoreRelevance.read()
+    with running(snakemake):
+        job = ScoreRelevance.read(snakemake)
         sweep = store.read(job.sweep)
         facts = json.loads(store.read(job.calibration, ["sample"]).schema.metadata[METADATA_KEY])
         context = Context(facts["chance_accuracy"], job.score, job.keys["removed"], job.seed, job.exact)

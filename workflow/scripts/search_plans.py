@@ -5,16 +5,16 @@ from dataclasses import asdict
 from pathlib import Path
 
 from lamina.data import calibrations
-from lamina.errors import explained
 from lamina.models.load import load_model
+from lamina.runtime.script import running
 from lamina.selection.sets import searched
-from lamina.stages.search_plans import SearchPlans
+from lamina.stages.prune import SearchPlans
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 
 if __name__ == "__main__":
-    with explained():
-        job = SearchPlans.read()
+    with running(snakemake):
+        job = SearchPlans.read(snakemake)
         manifest = seal.read_json(job.manifest)
         files = {job.keys["calibration"]: job.calibration} | job.data
         read = [job.manifest, *files.values()]
@@ -30,6 +30,7 @@ if __name__ == "__main__":
             job.tokens,
             loop=job.loop,
             donors=job.donors,
+            records=job.donors.records(job.siblings) if job.donors else None,
             manifest=manifest,
             log=log,
             origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),

@@ -1,17 +1,17 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
 from lamina.data import calibrations
-from lamina.errors import explained
 from lamina.models.load import load_model
+from lamina.runtime.script import running
 from lamina.selection import plans, removals
-from lamina.stages.sweep_units import SweepUnits
+from lamina.stages.sweep import SweepUnits
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress, digest
 
 if __name__ == "__main__":
-    with explained():
-        job = SweepUnits.read()
+    with running(snakemake):
+        job = SweepUnits.read(snakemake)
         plan, rows = plans.read(job.plan) if job.plan else None, []
         progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
@@ -30,6 +30,7 @@ if __name__ == "__main__":
                     budget=job.budget,
                     loop=job.loop,
                     donors=job.donors,
+                    records=job.donors.records(job.siblings) if job.donors else None,
                     manifest=manifest,
                     progress=progress,
                 )

@@ -113,11 +113,10 @@ class Selector(Choice):
     LIMIT: ClassVar[str] = ""
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
-    # Whether plans are made from a sweep, or from the captured activations.
+    # Whether it reads a sweep; whether it goes on from the plan with one unit less; whether it reads the activations.
     SWEEPS: ClassVar[bool] = False
-    CAPTURES: ClassVar[bool] = False
-    # Whether each plan goes on from the one with a unit less.
-    GOES_ON: ClassVar[bool] = False
+    STEPS: ClassVar[bool] = False
+    CAPTURED: ClassVar[bool] = False
     # How units went, for the card of an export.
     CHOICE: ClassVar[str] = "units went by their scores"
 

@@ -97,10 +97,10 @@ def works(
             passes[weights] = max(work, passes.get(weights, 0.0))
             continue
         written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-        yield Counted("recover", written, work, work, flops(model, calibrations[model, own]))
+        yield Counted("repair", written, work, work, flops(model, calibrations[model, own]))
     for (model, own, selector), passes in together.items():
         work, written = sum(passes.values()), [paths.fits(f"{model}/{own}/{selector}")]
-        yield Counted("recover", written, work, work, flops(model, calibrations[model, own]))
+        yield Counted("repair", written, work, work, flops(model, calibrations[model, own]))
     for variant in (v for v in variants if v.healing != "none"):
         key = f"{variant.model}/{variant.calibration}/{variant.selector}"
         written = [paths.training(paths.adapter(key, variant.removed, variant.repair, variant.healing))]

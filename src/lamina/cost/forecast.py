@@ -19,7 +19,7 @@ from lamina.errors import LaminaError, explained
 from lamina.runtime import devices as gpu_lock
 from lamina.store import checksum as seal
 
-STAGES = ("capture", "sweep", "search", "recover", "heal", "benchmark")
+STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
 RATE = 100.0
 # A product of the size of small layers, (tokens, C) by (C, inner), and the seconds for which it is repeated.
@@ -29,8 +29,8 @@ RULES = {
     "capture_activations": "capture",
     "sweep_units": "sweep",
     "search_plans": "search",
-    "fit_runs": "recover",
-    "fit_patch": "recover",
+    "fit_runs": "repair",
+    "fit_patch": "repair",
     "heal_variant": "heal",
     "benchmark_task": "benchmark",
     "benchmark_perplexity": "benchmark",

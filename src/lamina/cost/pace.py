@@ -122,7 +122,7 @@ def rates(
             lambda: engine.sweep(model, samples, units),
             work.sweep_work(tokens, depth, 0, "removal", "layer")[0],
         ),
-        "recover": (fit, work.fit_work(Ghost(), "own", {"own": tokens}, depth, [1])),
+        "repair": (fit, work.fit_work(Ghost(), "own", {"own": tokens}, depth, [1])),
         "heal": (
             lambda: lora.heal(model, {"units": [units[-1]]}, None, [training.Source(samples)], healing),
             work.TRAINING * tokens.stream * (depth - 1),

@@ -47,7 +47,7 @@ def peaks(
         if variant.repair != "none":
             sharing = kinds.get((variant.model, variant.calibration, variant.selector), ())
             runs = variant.removed * max(1, len(sharing))
-            at_least("recover", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))
+            at_least("repair", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"

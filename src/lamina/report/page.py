@@ -22,7 +22,7 @@ from lamina.tables.answers import answer, rows
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
-CHOICES = ("model", "calibration", "selector", "removed", "repair")  # what the controls of the page choose by
+CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 
 # How matplotlib says how something looks: one rule of the page serves all that look alike but for the filling.
 LOOK = re.compile(r' style="(?:fill: (#[0-9a-f]{6})(?:; )?)?([^"]*)"')
@@ -63,7 +63,7 @@ def render(
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
     keep, general_text: what a model must keep to be recommended (`lamina.report.recommendation`)
-    names: the meanings of names of the configuration, by section (`lamina.reporting.glossary`)
+    names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
     counted_from: where the share `keep` starts, at zero or at chance
     """
     environment = jinja2.Environment(

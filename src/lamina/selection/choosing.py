@@ -9,7 +9,7 @@ from lamina.data.calibrations import METADATA_KEY
 from lamina.modules import load
 from lamina.relevance.columns import Context
 from lamina.selection.evidence import read_angles, read_step
-from lamina.selection.options import Beside
+from lamina.selection.options import Scored
 from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.store import parquet as store
 
@@ -25,7 +25,7 @@ def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = Non
 
 def evidence(
     selector: Selector,
-    scored: Mapping[str, Beside],
+    scored: Mapping[str, Scored],
     activations: str | None = None,
     previous: Plan | None = None,
 ) -> tuple[str | None, Step]:
@@ -69,7 +69,7 @@ def choose(
 ) -> Plan:
     """The plan of the size `keys["removed"]` for a model of `n_layers` layers.
 
-    `donors` are the `records` of the models whose layers may replace the model's own.
+    `donors` are the `Donors.records` of the models whose layers may replace the model's own.
     """
     protected = protected_layers(selector.protect, n_layers)
     request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed)

@@ -1,6 +1,7 @@
 """Options of a sweep, a step or a search beside the selector's own: a repair in place, donors, more calibrations."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer
@@ -38,27 +39,31 @@ class Loop(_Options):
 
 
 class Donors(_Options):
-    """The models whose layers may replace the model's own.
-
-    `records` has the manifest file of a sibling, or the entry of a merged donor, by name.
-    """
+    """The models whose layers may replace the model's own, by name; `merged` are entries of donors made of several."""
 
     names: list[str]
     protect: list[int]
-    records: dict[str, Any]
+    merged: dict[str, Any] = {}
 
-    @property
-    def manifests(self) -> list[str]:
-        """The files of the siblings."""
-        return [record for record in self.records.values() if isinstance(record, str)]
+    def records(self, siblings: Mapping[str, str]) -> dict[str, Any]:
+        """The manifest of each sibling and the entry of each merged donor, by name."""
+        return {**siblings, **self.merged}
 
 
 class Beside(_Options):
-    """A calibration that a step is scored on: the files of its samples and its sweep, how much its scores count, and
-    which score of multiple choice it takes.
+    """Another calibration that a step is scored on: how much its scores count, and how its choices are compared."""
+
+    weight: float
+    score: Literal["acc", "acc_norm"]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A calibration that a step is scored on: the files of its samples and of its sweep, the weight of its scores, and
+    how its choices are compared, `acc` or `acc_norm`.
     """
 
     calibration: str
     sweep: str
-    weight: float
-    score: Literal["acc", "acc_norm"]
+    score: str
+    weight: float = 1.0

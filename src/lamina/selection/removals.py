@@ -44,6 +44,7 @@ def rows(
     budget: Mapping[str, Any] | None = None,
     loop: Loop | None = None,
     donors: Donors | None = None,
+    records: Mapping[str, Any] | None = None,
     manifest: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
@@ -66,8 +67,8 @@ def rows(
         removal in its plan, from 1) and the options of its module.
     loop, donors
         The repair in place, and the donors among `units`. The layers that they or a budget protect are not measured.
-    manifest
-        Of the model; donors are compared with it.
+    records, manifest
+        `Donors.records`, and the manifest of the model, which donors are compared with.
     progress
         The file in which a sweep of all units on all samples keeps its results so far.
     """
@@ -76,7 +77,9 @@ def rows(
     if pass_ in MODULES:
         return list(load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted))
     if budget or loop or donors:
-        return _evaluated(model, calibrations, units, removed, budgeted, current, budget, loop, donors, manifest or {})
+        return _evaluated(
+            model, calibrations, units, removed, budgeted, current, budget, loop, donors, records, manifest
+        )
     names = [CURRENT, *units] if current else units
     scores = engine.sweep(model, calibration.samples, units, removed, cast(Pass, pass_), budgeted, progress=progress)
     return scores.rows(names)
@@ -92,7 +95,8 @@ def _evaluated(
     options: Mapping[str, Any] | None,
     loop: Loop | None,
     donors: Donors | None,
-    manifest: Mapping[str, Any],
+    records: Mapping[str, Any] | None,
+    manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
     """Rows of a sweep with a budget, a repair in the loop or donors.
 
@@ -107,9 +111,9 @@ def _evaluated(
     layers = None
     if donors:
         library = load("lamina.models.donors")
-        records = load("lamina.selection.strategies.replacements").read(donors.records)
-        library.check(model, manifest, records)
-        layers = library.donated(model, [*removed, *there], records)
+        donated = load("lamina.selection.strategies.replacements").read(records or {})
+        library.check(model, manifest or {}, donated)
+        layers = library.donated(model, [*removed, *there], donated)
     outputs = options is None or METRICS[options["metric"]].outputs
     repairs = looped = None
     if loop:

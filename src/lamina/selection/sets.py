@@ -38,6 +38,7 @@ def searched(
     *,
     loop: Loop | None = None,
     donors: Donors | None = None,
+    records: Mapping[str, Any] | None = None,
     manifest: Mapping[str, Any] | None = None,
     log: Path | None = None,
     origin: str = "",
@@ -56,8 +57,8 @@ def searched(
         `acc` or `acc_norm`.
     tokens
         Budget of one pass: lines x streams x length.
-    manifest
-        Of the model; donors are compared with it.
+    records, manifest
+        `Donors.records`, and the manifest of the model, which donors are compared with.
     log
         The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
@@ -71,9 +72,9 @@ def searched(
     layers = None
     if donors:
         library, steps = load("lamina.models.donors"), load("lamina.selection.strategies.replacements")
-        records = steps.read(donors.records)
-        library.check(model, manifest or {}, records)
-        layers = library.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
+        donated = steps.read(records or {})
+        library.check(model, manifest or {}, donated)
+        layers = library.donated(model, set(steps.units(units, [], selector.donors)) - set(units), donated)
     own = protocol.metric(metric)
     budget = room.tokens(tokens, model, samples, depth + 2)
     with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
@@ -119,7 +120,7 @@ def searched(
         chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
         plan = Plan(**described, removed=size, **chosen, **around)
-        plans.append(steps.with_records(plan, records) if donors else plan)
+        plans.append(steps.with_records(plan, donated) if donors else plan)
     return plans, [dict(row) for row in result.rows]
 
 

@@ -1,11 +1,11 @@
 """Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
 from lamina.selection.options import Donors, Loop
-from lamina.study import paths
 from lamina.study import requests as studies
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
@@ -30,21 +30,17 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     return [(own, weights.pop(own)), *sorted(weights.items())]
 
 
-def added(config: Configuration, w: Any, repair: str) -> dict[str, str]:
-    """The calibrations that a repair is fitted on beside the job's own, by name."""
-    if repair == "none":
-        return {}
-    read = studies.fitted_on(config, studies.planned_for(w.calibration, w.selector)[0], repair)
-    return {name: paths.calibration(w.model, name) for name in sorted(read) if name != w.calibration}
-
-
 def donors(config: Configuration, w: Any) -> Donors | None:
     """The donors of a job's selector; None if it has none."""
     listed = studies.donors(config, w.selector)
     if not listed:
         return None
-    siblings = {sibling for name in listed for sibling in getattr(config.donors[name], "of", [name])}
-    records: dict[str, Any] = {name: paths.manifest(name) for name in sorted(siblings)}
-    records |= {name: config.donors[name].model_dump() for name in listed if name not in siblings}
+    siblings = studies.siblings(config, w.selector)
+    merged = {name: config.donors[name].model_dump() for name in listed if name not in siblings}
     selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
-    return Donors(names=list(listed), protect=list(selector.protect), records=records)
+    return Donors(names=list(listed), protect=list(selector.protect), merged=merged)
+
+
+def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
+    """The modules of the repairs in models: the measured models run their `apply`."""
+    return sorted({f"lamina.repair.methods.{config.repairs[name].method}" for name in names if name != "none"})

@@ -1,51 +1,49 @@
-"""A job as one object: the files that it reads and writes, its options, and the modules that it loads by name.
+"""A job of a rule: its options from the configuration, the fingerprint of its code, and what it needs of the machine.
 
-A rule makes the object from the configuration and the wildcards and hands it to its script as one JSON; the script
-reads it and runs it. So a param of a rule is all that its script is told, and a change of it makes the job stale.
+A rule names the files in sight. The class of its job gives the rest: `of` reads the options of one job from the
+configuration, and its fields are all that the job depends on beside its files. In the script, `read` puts the rule's
+files into the fields of the same names.
 
 The classes are pydantic models, as the entries of the configuration are: frozen, without unknown keys, and read back
-from JSON with their types. A field that has its default is left out of the JSON, so that a new option reruns nothing.
-Such a default says that something is not asked for (None, empty, False). A number that a measurement depends on has no
-default here: it stands in the configuration or in a module that the digest covers.
+from JSON with their types. An option that has its default is left out of the params of a rule, so that a new option
+reruns nothing. Such a default says that something is not asked for (None, empty, False).
 """
 
 import hashlib
 import json
-import sys
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer, PrivateAttr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
 
 from lamina import modules
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry
-from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
-from lamina.runtime import contents
 from lamina.runtime.fingerprint import code_digest, entry_digest, family_digest, package_digest
-from lamina.store import checksum as seal
-from lamina.study import paths
+from lamina.store import checksum
 
-READ: Any = object()  # in the annotation of a field: it names files that the job reads
+READ: Any = object()  # in the annotation of a field: files that the job reads, the rule's input of that name
+WRITTEN: Any = object()  # the file that it writes, the rule's output of that name
 
 T = TypeVar("T")
 if TYPE_CHECKING:
-    Told = Annotated[T, ...]
+    Options = Annotated[T, ...]
 else:
 
-    class Told:
-        """`Told[Selector]`: an entry of the configuration, told by its options that differ from the earlier values."""
+    class Options:
+        """`Options[Selector]`: an entry of the configuration, of which the options stand in the params."""
 
         def __class_getitem__(cls, entry: type[Entry]) -> Any:
             return Annotated[
-                InstanceOf[entry], PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_of, entry))
+                entry, PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_entry, entry))
             ]
 
 
-def _of(kind: type[Entry], value: Any) -> Any:
+def _entry(kind: type[Entry], value: Any) -> Any:
     return kind.from_options(value) if isinstance(value, Mapping) else value
 
 
@@ -56,49 +54,27 @@ class Part(BaseModel):
 
 
 class Job(Part):
-    """What a rule says of one job. The name of its module is that of the rule and of the script.
+    """What a rule says of one job. The class has the name of the rule: SweepUnits for sweep_units."""
 
-    `OUTPUTS` has the paths that the rule writes, with wildcards, by the fields that hold them.
-    """
-
-    OUTPUTS: ClassVar[Mapping[str, str]] = {}
     # Whether another version of a package that the job imports makes it stale.
     PACKAGES: ClassVar[bool] = False
-    # Fields that do not change the content of a row, so they are no part of its provenance.
-    PLACED: ClassVar[tuple[str, ...]] = ()
+    # Options that do not change the content of a row, so they are no part of its provenance.
+    ASIDE: ClassVar[tuple[str, ...]] = ()
 
-    # Digests by name of what the job depends on and is not told: the family's entry, a metric's entry.
+    # Digests by name of what the job depends on and that is no option: the family's entry, a metric's entry.
     follows: dict[str, str | None] = {}
 
-    _code: str = PrivateAttr("")
-    _text: str = PrivateAttr("")  # all that the job was told
+    _facts: dict[str, Any] = PrivateAttr(default_factory=dict)  # what `read` was given, for `make explain`
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        """The job of a rule's wildcards `w`."""
+        """The options of the job with the wildcards `w`."""
         raise NotImplementedError
 
     @classmethod
     def rule(cls) -> str:
         """The name of the rule, and of its script."""
-        return cls.__module__.rpartition(".")[2]
-
-    @classmethod
-    def written(cls, w: Any) -> dict[str, Any]:
-        """The paths of those `OUTPUTS` that are fields, for the wildcards `w`."""
-        return {name: path.format(**w) for name, path in cls.OUTPUTS.items() if name in cls.model_fields}
-
-    @property
-    def inputs(self) -> dict[str, Any]:
-        """The files that the job reads, by field; what is empty is left out."""
-        read = {name: getattr(self, name) for name, field in type(self).model_fields.items() if READ in field.metadata}
-        files = {name: list(value.values()) if isinstance(value, dict) else value for name, value in read.items()}
-        return {name: value for name, value in files.items() if value}
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Files that it reads and no job has made: anybody may edit them at any time."""
-        return tuple(file for file in self._read if not file.startswith(f"{paths.RESULTS}/"))
+        return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -106,79 +82,91 @@ class Job(Part):
         return ()
 
     @property
-    def described_by(self) -> tuple[str, ...]:
-        """Modules that describe the tables that this job writes; the digests of other jobs leave them aside."""
+    def schemas(self) -> tuple[str, ...]:
+        """Modules that other jobs do not follow, such as those of tables, and that are part of this job's code."""
         return ()
 
-    def told(self) -> str:
-        """The job as a rule hands it over, with the digests of its code, packages and data files."""
-        named = (self.rule(), *self.modules, *self.described_by)
-        message: dict[str, Any] = {"rule": self.rule(), "job": self._plain(), "code": code_digest(*named)}
-        if self.PACKAGES:
-            message["packages"] = package_digest(*named)
-        if self.sources:
-            message["sources"] = contents.digests(self.sources)
-        return json.dumps(message, sort_keys=True)
+    def options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, as JSON has them."""
+        return self.model_dump(mode="json", exclude_defaults=True, exclude=self._files())
+
+    def code(self) -> str:
+        """The fingerprint of the code that the job can reach, and of the packages that this code imports."""
+        named = (self.rule(), *self.modules, *self.schemas)
+        packages = package_digest(*named) if self.PACKAGES else ""
+        return hashlib.sha256((code_digest(*named) + packages).encode()).hexdigest()
 
     @classmethod
-    def read(cls, arguments: Iterable[str] | None = None) -> Self:
-        """The job that a script runs, from the file that its one argument names, or from standard input.
+    def read(cls, snakemake: Any) -> Self:
+        """The job that a script runs, from the object that Snakemake gives a script.
 
-        From then on, the process loads only the job's own modules by name, and writes what it was told into its files.
-
-        Raises
-        ------
-        LaminaError
-            If no job is given, or a data file is not the one that the job was told of.
+        From then on, the process loads only the job's own modules by name, and writes into its files where they come
+        from: rule, wildcards, inputs, options and the fingerprint of the code.
         """
-        given = list(sys.argv[1:] if arguments is None else arguments)
-        text = Path(given[0]).read_text(encoding="utf-8") if given else "" if sys.stdin.isatty() else sys.stdin.read()
-        if not text.strip():
-            raise LaminaError(
-                f"{cls.rule()}: no job is given. The rule hands one over as JSON: `snakemake -n -p` prints it, and "
-                f"`{cls.rule()}.py FILE` reads it from a file."
-            )
-        message = json.loads(text)
-        job = cls.model_validate(message["job"])
-        job._code, job._text = message.get("code", ""), text
+        options = dict(snakemake.params.options)
+        files = {name: cls._given(name, snakemake) for name in cls._files()}
+        job = cls.model_validate(options | {name: value for name, value in files.items() if value})
+        inputs = {name: value for name, value in files.items() if value and name in cls._marked(READ)}
+        facts = {"rule": cls.rule(), "wildcards": dict(snakemake.wildcards.items()), "inputs": inputs}
+        facts |= {"options": options, "code": snakemake.params.code}
+        if content := snakemake.params.get("content"):
+            facts["content"] = content
+        job._facts.update(facts)
         modules.declare(job.modules)
-        seal.tell(text)
-        contents.check(message.get("sources", {}))
+        checksum.tell(json.dumps(facts, sort_keys=True))
         return job
 
     @property
-    def heard(self) -> str:
-        """All that the job was told, as `told` gives it to the rule."""
-        return self._text
-
-    @property
     def provenance(self) -> dict[str, str]:
-        """What the job's files say of their origin: the digest of the code, a hash of what the job was told, its seed.
-
-        The paths that it writes and its part of a sweep do not count.
-        """
-        aside = {*self.OUTPUTS, *self.PLACED, "follows"}
-        options = {name: value for name, value in self._plain().items() if name not in aside}
-        facts = {"code": self._code, "params": hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()}
+        """What the job's files say of their origin: the fingerprint of its code, a hash of its options, its seed."""
+        options = {name: value for name, value in self.options().items() if name not in {*self.ASIDE, "follows"}}
+        hashed = hashlib.sha256(json.dumps(options, sort_keys=True).encode()).hexdigest()
+        facts = {"code": str(self._facts.get("code", "")), "params": hashed}
         return facts | ({"seed": str(options["seed"])} if "seed" in options else {})
 
     @property
     def origin(self) -> str:
-        """A hash of all that the job was told, and of size and time of the files that it reads. It names the job of
-        unfinished work. The files themselves are not read: weights of healed variants are too large.
+        """A hash of all that the job depends on, with size and time of its files. It names the job of unfinished work.
+
+        The files themselves are not read: weights of healed variants are too large.
         """
-        text = self._text or json.dumps(self._plain(), sort_keys=True)
-        stats = [(file, Path(file).stat()) for file in self._read if Path(file).is_file()]
-        stamps = [(file, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+        text = json.dumps(self._facts or self.options(), sort_keys=True)
+        listed = [getattr(self, name) for name in sorted(self._marked(READ))]
+        paths = [Path(file) for value in listed for file in _listed(value) if Path(file).is_file()]
+        stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in paths]
         return hashlib.sha256(json.dumps([text, stamps]).encode()).hexdigest()
 
-    @property
-    def _read(self) -> list[str]:
-        """All files that it reads."""
-        return [file for value in self.inputs.values() for file in ([value] if isinstance(value, str) else value)]
+    @classmethod
+    def _marked(cls, mark: Any) -> set[str]:
+        return {name for name, field in cls.model_fields.items() if mark in field.metadata}
 
-    def _plain(self) -> dict[str, Any]:
-        return self.model_dump(mode="json", exclude_defaults=True)
+    @classmethod
+    def _files(cls) -> set[str]:
+        return cls._marked(READ) | cls._marked(WRITTEN)
+
+    @classmethod
+    def _given(cls, name: str, snakemake: Any) -> Any:
+        """The rule's files of a field: one, a list, or by the names of what they are of."""
+        named = snakemake.output if name in cls._marked(WRITTEN) else snakemake.input
+        value = getattr(named, name, None)
+        if value is None:
+            return None
+        kind = get_origin(cls.model_fields[name].annotation)
+        files = _listed(value)
+        if kind is dict:
+            return {_name(Path(file)): file for file in files}
+        return files if kind is list else (files[0] if files else None)
+
+
+def _name(file: Path) -> str:
+    """What a file is of: a calibration's has its name, a model's manifest stands in a folder of the model's name."""
+    return file.parent.name if file.stem == "manifest" else file.stem
+
+
+def _listed(value: Any) -> list[str]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return [value] if isinstance(value, str) else [str(file) for file in value or ()]
 
 
 class OnModel(Job):
@@ -186,29 +174,23 @@ class OnModel(Job):
 
     PACKAGES = True
 
-    manifest: Annotated[str, READ]
+    manifest: Annotated[str, READ] = ""
     check: Annotated[str | None, READ] = None  # what rule check_model found; no number follows from it
 
-    def memory(self, attempt: int) -> int:
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """Megabytes of host memory: the libraries, the weights, and as much again where a stage changes them.
 
-        Raises
-        ------
-        FileNotFoundError
-            If the model is not prepared yet; Snakemake asks again once it is. The same holds for `minutes`.
+        `model` is the manifest of the model.
         """
-        return round(attempt * (3000 + 2000 * weights_gb(self._described())))
+        return round(attempt * (3000 + 2000 * weights_gb(model)))
 
-    def minutes(self, attempt: int) -> int:
+    def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """Time limit: loading and measuring grow with the weights."""
-        return minutes(self._described(), attempt)
-
-    def _described(self) -> dict[str, Any]:
-        return seal.read_json(self.manifest)
+        return minutes(model, attempt)
 
 
 def minutes(model: Mapping[str, Any], attempt: int, variants: int = 0) -> int:
-    """Time limit of a job that goes through this number of variants of a model."""
+    """Time limit of a job that loads a model and goes through this number of variants of it."""
     return round(attempt * (20 + 6 * weights_gb(model) * (1 + variants / 4)))
 
 
@@ -220,3 +202,9 @@ def family(config: Configuration, model: str) -> dict[str, str | None]:
 def entries(**named: Any) -> dict[str, str | None]:
     """The digests of entries of a registry, by the names given to them."""
     return {name: entry_digest(entry) for name, entry in named.items()}
+
+
+class Place(dict[str, str]):
+    """Wildcards, by attribute and by key."""
+
+    __getattr__ = dict.__getitem__

@@ -12,9 +12,14 @@ from itertools import product
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import MODULES
 from lamina.config.studies import Maps, Prune, removed_count
+from lamina.errors import LaminaError
 from lamina.relevance.passes import CARRIED, metric_pass, passes
+from lamina.study import paths
+from lamina.study.paths import any_of
 from lamina.study.variant import Variant
 
+# The selectors of sweeps of unpruned models, as an expression.
+BASE_SWEEP = r"base/(?:removal|stream|fit|gradient|weights)/(?:layer|attention|mlp)"
 # How much more may be computed so that jobs of a sweep run side by side. Each job more costs 2 / (L + 1) of a sweep: it
 # carries the model before the removals through L layers, and a sweep in one job runs L (L + 1) / 2 layers.
 SHARING = 0.1
@@ -130,7 +135,7 @@ def sweeps(config: Configuration, carried: bool = False) -> list[tuple[str, str,
         shared = starts_shared(config, selector)
         if shared:
             base.add((model, calibration, entry.units, pass_))
-        last = removed if entry.GOES_ON else 1
+        last = removed if entry.STEPS else 1
         steps |= {(model, calibration, selector, step) for step in range(int(shared), last)}
         for other in beside(config, calibration, selector) if carried else ():
             base |= {(model, other, entry.units, pass_)} if shared else set()
@@ -161,6 +166,18 @@ def planned_for(calibration: str, selector: str) -> tuple[str, str]:
     return calibration, selector
 
 
+def sweep_of_step(config: Configuration, selector: str, gone: int, own: str, calibration: str) -> str:
+    """The selector of the sweep of a calibration that a step for the plans of calibration `own` reads."""
+    if gone == 0 and starts_shared(config, selector):
+        return f"base/{step_pass(config, selector)}/{config.selectors[selector].units}"
+    return selector if calibration == own else f"for/{own}/{selector}"
+
+
+def beside_sweep(config: Configuration) -> str:
+    """An expression for the selectors of sweeps of other calibrations than that of the plans."""
+    return f"for/(?:{any_of(config.calibrations)})/(?:{any_of(config.selectors)})"
+
+
 def looped(config: Configuration, selector: str) -> str:
     """The repair in place in the sweeps under a selector, which may be `base/{pass}/{units}`; `none` if none is."""
     if selector.startswith("base/"):
@@ -171,6 +188,20 @@ def looped(config: Configuration, selector: str) -> str:
 def donors(config: Configuration, selector: str) -> list[str]:
     """The donors of the sweeps under a selector, which may be `base/{pass}/{units}`."""
     return [] if selector.startswith("base/") else list(config.selectors[planned_for("", selector)[1]].donors)
+
+
+def siblings(config: Configuration, selector: str) -> list[str]:
+    """The models that the donors of a selector are, or are merged from."""
+    named = {sibling for name in donors(config, selector) for sibling in getattr(config.donors[name], "of", [name])}
+    return sorted(named)
+
+
+def added(config: Configuration, calibration: str, selector: str, repair: str) -> list[str]:
+    """The calibrations beside its own that a repair of this selector's plans is fitted on."""
+    if repair == "none":
+        return []
+    read = fitted_on(config, planned_for(calibration, selector)[0], repair)
+    return [name for name in sorted(read) if name != calibration]
 
 
 def sweep_settings(config: Configuration, selector: str) -> tuple[str, str, str]:
@@ -291,3 +322,59 @@ def _model_tasks(config: Configuration, model: str) -> set[str]:
 
 def _block(config: Configuration, variant: Variant) -> int:
     return zlib.crc32(str(variant).encode()) % config.benchmark.blocks
+
+
+def parts(config: Configuration, table: str) -> list[str]:
+    """The files that one table is gathered from: exactly those that the configuration asks for.
+
+    Raises
+    ------
+    LaminaError
+        If nothing says what the table is gathered from.
+    """
+    match table:
+        case "models":
+            studied = {model for study in config.studies.values() for model in study.models}
+            # A donor is no model of the report unless a study lists it.
+            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
+        case "calibrations":
+            return [paths.calibration(*place) for place in calibrations(config)]
+        case "shared_documents":
+            return _overlaps(config)
+        case "activations":
+            return [paths.activations(*place) for place in captures(config)]
+        case "sweeps" | "relevance":
+            path_of = paths.sweep if table == "sweeps" else paths.relevance
+            return [path_of("/".join(place), removed) for *place, removed in sweeps(config)]
+        case "plans":
+            return [paths.plan("/".join(place), removed) for *place, removed in plans(config)]
+        case "searches":
+            return [paths.search("/".join(place)) for place in searches(config)]
+        case "patches":
+            fitted = {(v.key, v.repair) for v in variants(config) if v.repair != "none"}
+            return [paths.patch_table(*place) for place in sorted(fitted)]
+        case "training":
+            healed = {paths.variant_files(v).adapter for v in variants(config)}
+            return sorted(paths.training(folder) for folder in healed if folder)
+        case "benchmarks":
+            written = [paths.generation(*block) for block in generation_blocks(config)]
+            return [paths.benchmark(*block) for block in benchmark_blocks(config)] + written
+        case "benchmark_samples":
+            written = [paths.generation_samples(*block) for block in generation_blocks(config)]
+            return [paths.benchmark_samples(*block) for block in benchmark_blocks(config)] + written
+        case "efficiency":
+            return [paths.efficiency(model) for model in config.models if efficiency_variants(config, model)]
+        case "diagnoses":
+            return [paths.diagnosis(*place) for place in diagnoses(config)]
+    raise LaminaError(f"tables: nothing says what '{table}' is gathered from. Add it to lamina.study.requests.parts.")
+
+
+def _overlaps(config: Configuration) -> list[str]:
+    """Every check of a calibration against a benchmark that the studies' jobs wait for."""
+    checks = set()
+    for model, calibration, task, block in benchmark_blocks(config):
+        if calibration != "none":
+            listed = block_variants(config, model, calibration, task, block)
+            names = {calibration}.union(*(read_by(config, variant) for variant in listed))
+            checks.update(paths.overlap(model, name, task) for name in names)
+    return sorted(checks)

@@ -22,7 +22,7 @@ class Block(Selector):
     """Removes the run of layers with the smallest distance between its ends."""
 
     LIMIT = ", and they go as one run"
-    CAPTURES = True
+    CAPTURED = True
     CHOICE = "the run of layers with the smallest distance went"
 
     strategy: Literal["block"] = "block"

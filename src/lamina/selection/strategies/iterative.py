@@ -46,7 +46,7 @@ class Iterative(Selector):
     """
 
     SWEEPS = True
-    GOES_ON = True
+    STEPS = True
     CHOICE = "the unit with the lowest score went, then the rest was measured again"
 
     strategy: Literal["iterative"] = "iterative"

@@ -1,14 +1,48 @@
-"""Variants that are asked for by name: refusals of unknown names, with the nearest known name."""
+"""Job of rules/export.smk: a variant as a checkpoint; and the refusal of names that nothing makes."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
+from lamina.stages.changes import repair_modules
+from lamina.stages.job import READ, WRITTEN, Job, family
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.variant import EXPORTED_AS, Variant
+
+
+class ExportVariant(Job):
+    """One variant, as text. Its card shows the `benchmarks` that exist; the export starts none.
+
+    `form` is one of `lamina.study.variant.EXPORTED_AS`, `shard` the largest weights file, such as 5GB.
+    """
+
+    PACKAGES = True
+
+    variant: str
+    form: str
+    shard: str
+    repairs: list[str] = []
+    manifest: Annotated[str, READ] = ""
+    plan: Annotated[str | None, READ] = None
+    patch: Annotated[str | None, READ] = None
+    adapter: Annotated[list[str], READ] = []
+    benchmarks: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        variant = Variant.of({**dict(w.items()), "removed": int(w.removed)})
+        check(config, variant)
+        repairs = repair_modules(config, [w.repair])
+        return cls(variant=str(variant), form=w.form, shard=w.shard, repairs=repairs, follows=family(config, w.model))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(self.repairs)
 
 
 def asked_for(arguments: Iterable[str]) -> list[str]:

@@ -1,15 +1,12 @@
-"""Rule heal_variant: train one variant on calibrations."""
+"""Job of rules/heal.smk: the training of one variant."""
 
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.healings import Healing
-from lamina.stages import files
-from lamina.stages.job import READ, OnModel, Told, family
-from lamina.study import paths
+from lamina.stages.changes import repair_modules
+from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
 from lamina.study.variant import Variant
-
-_FOLDER = paths.adapter(paths.KEY, "{removed}", "{repair}", "{healing}")
 
 
 class HealVariant(OnModel):
@@ -20,40 +17,25 @@ class HealVariant(OnModel):
     in the folder of `output`, the training curve.
     """
 
-    OUTPUTS = {
-        "adapter": paths.adapter_weights(_FOLDER)[0],
-        "settings": paths.adapter_weights(_FOLDER)[1],
-        "output": paths.training(_FOLDER),
-    }
-
     variant: str
-    healing: Told[Healing]
+    healing: Options[Healing]
     weights: list[tuple[str, float]]
-    calibration: Annotated[str, READ]
-    data: Annotated[dict[str, str], READ] = {}
-    plan: Annotated[str, READ]
-    patch: Annotated[str | None, READ] = None
     repairs: list[str] = []
-    output: str
+    calibration: Annotated[str, READ] = ""
+    data: Annotated[dict[str, str], READ] = {}
+    plan: Annotated[str, READ] = ""
+    patch: Annotated[str | None, READ] = None
+    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        variant, healing = Variant.of({**w, "removed": int(w.removed)}), config.healings[w.healing]
-        weights = _ordered(healing).weights(w.calibration)
-        made = paths.variant_files(variant)
+        healing = config.healings[w.healing]
         return cls(
-            variant=str(variant),
+            variant=str(Variant.of({**dict(w.items()), "removed": int(w.removed)})),
             healing=healing,
-            weights=list(weights.items()),
-            manifest=paths.manifest(w.model),
-            check=paths.check(w.model),
-            calibration=paths.calibration(w.model, w.calibration),
-            data={name: paths.calibration(w.model, name) for name in weights if name != w.calibration},
-            plan=made.plan or "",
-            patch=made.patch,
-            repairs=files.repairs(config, [w.repair]),
+            weights=list(_ordered(healing).weights(w.calibration).items()),
+            repairs=repair_modules(config, [w.repair]),
             follows=family(config, w.model),
-            **cls.written(w),
         )
 
     @property

@@ -1,0 +1,37 @@
+"""What every script of the workflow does around its own work: log, devices, data files, messages of errors."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from lamina.errors import explained
+from lamina.runtime import contents, devices
+
+
+@contextmanager
+def running(snakemake: Any) -> Iterator[None]:
+    """The work of a script, around which `snakemake` is the object that Snakemake gives it.
+
+    Output goes to the rule's log. A job that asks for GPUs waits for free ones. A data file that is not the one that
+    the rule was told of is refused, before and after the work. A LaminaError becomes its message and exit status 1.
+    """
+    if snakemake.log:
+        _write_to(Path(snakemake.log[0]))
+    gpus = snakemake.resources.get("gpu", 0)
+    with explained(), devices.acquire(int(gpus)) if gpus else nullcontext():
+        contents.check(snakemake.params.get("content") or {})
+        yield
+
+
+def _write_to(log: Path) -> None:
+    """Send standard output and standard error to a file, also those of libraries that are no Python."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)

@@ -1,0 +1,161 @@
+"""Jobs of rules/prepare.smk: models, calibrations, tasks, what they have in common, and what a study will cost."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from lamina.config.benchmarks import Perplexity, Task
+from lamina.config.calibrations import Calibration, corpus_file
+from lamina.config.configuration import Configuration
+from lamina.config.models import Model
+from lamina.data import task_files
+from lamina.models import checksum
+from lamina.models.manifest import fingerprint
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, family
+from lamina.study import requests as studies
+
+
+class DequantiseModel(Job):
+    """One model by its name, and the number format of the weights that are written (auto for float32)."""
+
+    PACKAGES = True
+
+    model: str
+    dtype: str
+    file: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(model=w.model, dtype=config.models[w.model].dtype)
+
+
+class PrepareModel(Job):
+    """One model, by its name and its entry, without the number of devices of its jobs.
+
+    `checkpoint` is its folder, if its source is a file in another format.
+    """
+
+    model: str
+    entry: Options[Model]
+    checkpoint: Annotated[str | None, READ] = None
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = config.models[w.model]
+        # Another time of the weights changes nothing, an edit does.
+        follows = {"weights": fingerprint(Path(entry.source))}
+        return cls(model=w.model, entry=entry.model_copy(update={"devices": 1}), follows=follows)
+
+
+class CheckModel(OnModel):
+    """One model; `tokens` is the budget of one pass."""
+
+    tokens: int | str
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(tokens=config.sweep.tokens, follows=family(config, w.model))
+
+
+class PrepareCalibration(Job):
+    """One calibration, by its name and its entry; `parts` are the entries that a mixture is made of."""
+
+    PACKAGES = True
+
+    calibration: str
+    entry: Options[Calibration]
+    parts: dict[str, Options[Calibration]] = {}
+    manifest: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry, parts = config.calibrations[w.calibration], config.parts(w.calibration)
+        return cls(calibration=w.calibration, entry=entry, parts={} if w.calibration in parts else parts)
+
+
+class PrepareTask(Job):
+    """One benchmark by its name: a task or the text of a perplexity; the other is None."""
+
+    name: str
+    task: Options[Task] | None = None
+    text: Options[Perplexity] | None = None
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = benchmark(config, w.task)
+        return cls(name=w.task, **{"task" if isinstance(entry, Task) else "text": entry})
+
+
+class CheckOverlap(Job):
+    """One calibration against one benchmark."""
+
+    calibration: str
+    task: str
+    samples: Annotated[str, READ] = ""
+    documents: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(calibration=w.calibration, task=w.task)
+
+
+class EstimateCost(Job):
+    """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
+
+    config: dict[str, Any]
+    strategies: list[str] = []
+    manifests: Annotated[list[str], READ] = []
+    calibrations: Annotated[list[str], READ] = []
+    tasks: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        strategies = sorted({config.selectors[name].strategy for _, _, name in studies.searches(config)})
+        return cls(config=config.plain(), strategies=strategies)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        """The studies decide what is counted."""
+        return ("lamina.study.requests",)
+
+
+def benchmark(config: Configuration, task: str) -> Any:
+    """The entry of a benchmark, which is a task or a perplexity text."""
+    benchmarks = config.benchmarks
+    return benchmarks.tasks[task] if task in benchmarks.tasks else benchmarks.perplexity[task]
+
+
+def model_files(config: Configuration, model: str) -> list[str]:
+    """The files of a local model, so that a newer one makes its manifest stale; none of a model on the hub."""
+    folder = Path(config.models[model].source)
+    return [str(path) for paths in checksum.files(folder) for path in paths] if folder.is_dir() else []
+
+
+def data_files(name: str, entry: Any) -> list[str]:
+    """Local files behind a task, a text or a file of questions."""
+    if choices := getattr(entry, "choices", None):
+        return [choices]
+    if hub := getattr(entry, "hub", None):
+        return sorted(str(file) for file in Path(hub).rglob("*") if file.is_file())
+    if text := getattr(entry, "text", None):
+        return [corpus_file(text, getattr(entry, "split", None))]
+    return task_files.files(name)
+
+
+def calibration_files(config: Configuration, calibration: str) -> list[str]:
+    """Local files that a calibration is drawn from, also those of the parts of a mixture."""
+    drawn: Iterable[tuple[str, Any]] = (
+        (name, part) for part in config.parts(calibration).values() for name in part.drawn or [""]
+    )
+    return [file for name, part in drawn for file in data_files(name, part)]

@@ -1,0 +1,128 @@
+"""Jobs of rules/prune.smk: the units that a selector removes at one size, step by step or by a search."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
+from lamina.config.selectors import Selector
+from lamina.selection.options import Beside, Donors, Loop, Scored
+from lamina.stages.changes import donors, loop
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
+from lamina.stages.sweep import keys
+from lamina.study import requests as studies
+
+TRIES = 100  # sets that a search compares, roughly, for its time limit
+
+
+class PruneStep(Job):
+    """One plan. `previous` is the plan with one unit less, and `sweep` is a sweep of the model that it leaves. Runs of
+    layers are chosen from `activations` instead. `beside` are other calibrations, with their samples and sweeps.
+    """
+
+    PACKAGES = True
+
+    selector: Options[Selector]
+    score: Literal["acc", "acc_norm"]
+    donors: Donors | None = None
+    beside: dict[str, Beside] = {}
+    keys: dict[str, Any]
+    manifest: Annotated[str, READ] = ""
+    calibration: Annotated[str, READ] = ""
+    previous: Annotated[str | None, READ] = None
+    sweep: Annotated[str | None, READ] = None
+    activations: Annotated[str | None, READ] = None
+    beside_samples: Annotated[dict[str, str], READ] = {}
+    beside_sweeps: Annotated[list[str], READ] = []
+    siblings: Annotated[dict[str, str], READ] = {}
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        selector, beside = config.selectors[w.selector], {}
+        if studies.step_pass(config, w.selector):
+            for name, weight in sorted(studies.beside(config, w.calibration, w.selector).items()):
+                beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
+        return cls(
+            selector=selector,
+            score=config.calibrations[w.calibration].score,
+            donors=donors(config, w),
+            beside=beside,
+            keys=keys(w),
+            follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
+        combined = ["lamina.selection.combined"] if self.beside else []
+        strategy = "replacements" if self.donors else self.selector.strategy
+        return (f"lamina.selection.strategies.{strategy}", *metric, *combined)
+
+    @property
+    def scored(self) -> dict[str, Scored]:
+        """The sweeps that the step reads, by calibration, the variant's own first; none for a step without a sweep."""
+        if not self.sweep:
+            return {}
+        # The name of a calibration stands in the path of its sweep.
+        sweeps = {Path(file).parts[Path(file).parts.index("sweeps") + 2]: file for file in self.beside_sweeps}
+        scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
+        for name, also in self.beside.items():
+            scored[name] = Scored(self.beside_samples[name], sweeps[name], also.score, also.weight)
+        return scored
+
+
+class SearchPlans(OnModel):
+    """One search. `data` are the calibrations that a repair in the `loop` adds; `tokens` is the budget of one pass."""
+
+    selector: Options[Selector]
+    sizes: list[int]
+    score: Literal["acc", "acc_norm"]
+    loop: Loop | None = None
+    donors: Donors | None = None
+    tokens: int | str
+    keys: dict[str, str]
+    calibration: Annotated[str, READ] = ""
+    data: Annotated[dict[str, str], READ] = {}
+    siblings: Annotated[dict[str, str], READ] = {}
+    plans: Annotated[str, WRITTEN] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        selector = config.selectors[w.selector]
+        return cls(
+            selector=selector,
+            sizes=studies.searches(config).get((w.model, w.calibration, w.selector), []),
+            score=config.calibrations[w.calibration].score,
+            loop=loop(config, w),
+            donors=donors(config, w),
+            tokens=config.sweep.tokens,
+            keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
+            follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""]),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        names = [
+            f"lamina.selection.strategies.{self.selector.strategy}",
+            METRICS[self.selector.metric or ""].module,
+        ]
+        names += ["lamina.selection.looped", "lamina.selection.growing", self.loop.module] if self.loop else []
+        return (*names, *(["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []))
+
+    def minutes(self, model: Any, attempt: int) -> int:
+        """Time limit of a job that compares about `TRIES` sets."""
+        return minutes(model, attempt, TRIES)
+
+
+class PickPlan(Job):
+    """The plan of one size, from those that a search found."""
+
+    removed: int
+    plans: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(removed=int(w.removed))

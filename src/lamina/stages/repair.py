@@ -1,0 +1,55 @@
+"""Job of rules/repair.smk: the patches of one repair, for all plan sizes of a selector."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from lamina.config.configuration import Configuration
+from lamina.config.repairs import Repair
+from lamina.cost.work import WEIGHTS
+from lamina.stages.changes import IN_LOOP, weighed
+from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
+from lamina.study import requests as studies
+
+
+class FitPatch(OnModel):
+    """One repair, by its name and its entry, for `plans` of several sizes.
+
+    `weights` has the weight of a token of each calibration that it is fitted on, the variants' own first; it is empty
+    if a weight is to be chosen. `data` are the files of the other calibrations.
+    """
+
+    sizes: list[int]
+    name: str
+    repair: Options[Repair]
+    weights: list[tuple[str, float]] = []
+    own: str
+    seed: int
+    calibration: Annotated[str, READ] = ""
+    data: Annotated[dict[str, str], READ] = {}
+    plans: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+    table: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        entry = config.repairs[w.repair]
+        return cls(
+            sizes=studies.sizes(config, w.model, w.calibration, w.selector, w.repair),
+            name=w.repair,
+            repair=entry,
+            weights=[] if entry.automatic(w.calibration) else weighed(entry, w.calibration, IN_LOOP),
+            own=w.calibration,
+            seed=config.seed,
+            follows=family(config, w.model),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        more = [] if self.weights else ["lamina.repair.weighing"]
+        more += ["lamina.repair.refit"] if getattr(self.repair, "refit", False) else []
+        return (f"lamina.repair.methods.{self.repair.method}", *more)
+
+    def memory(self, model: Mapping[str, Any], attempt: int) -> int:
+        """As for any job, and for the maps that it holds until it ends: two for each run and each weight it tries."""
+        maps = 2 * (1 if self.weights else WEIGHTS) * sum(self.sizes) * int(model["hidden_size"]) ** 2
+        return super().memory(model, attempt) + round(attempt * maps * 4 / 1e6)

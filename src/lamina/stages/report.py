@@ -1,0 +1,195 @@
+"""Jobs of rules/report.smk: tables of a run, what they say of metrics, tasks and selectors, the database, the page."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Self
+
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS
+from lamina.config.report import Report
+from lamina.registry import declared
+from lamina.report.glossary import glossary
+from lamina.stages.job import READ, WRITTEN, Job, Options
+
+
+class GatherTable(Job):
+    """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
+    calibrations that do not compare choices by acc_norm.
+    """
+
+    table: str
+    groups: dict[str, str] = {}
+    scores: dict[str, str] = {}
+    parts: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "plans": config.selectors}
+        groups = {name: entry.group for name, entry in sections.get(w.table, {}).items() if entry.group}
+        entries = config.calibrations if w.table == "calibrations" else {}
+        scores = {name: str(entry.score) for name, entry in entries.items() if entry.score != "acc_norm"}
+        return cls(table=w.table, groups=groups, scores=scores)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules([self.table])
+
+
+class GatherJobs(Job):
+    """The table of jobs, from Snakemake's records in `folder`."""
+
+    folder: str = "results/jobs"
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls()
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules(["jobs"])
+
+
+class CompareMetrics(Job):
+    """Table agreements, for every metric that has scores."""
+
+    relevance: Annotated[str, READ] = ""
+    sweeps: Annotated[str, READ] = ""
+    calibrations: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls()
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(sorted({metric.module for metric in METRICS.values()}))
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules(["agreements"])
+
+
+class CompareTasks(Job):
+    """Table dissociations."""
+
+    sweeps: Annotated[str, READ] = ""
+    calibrations: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls()
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules(["dissociations"])
+
+
+class CompareSelectors(Job):
+    """Table comparisons."""
+
+    views: Annotated[list[str], READ] = []
+    tables: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls()
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules(["comparisons"])
+
+
+class BuildDatabase(Job):
+    """All tables, kept under the name of the `study`."""
+
+    study: str
+    views: Annotated[list[str], READ] = []
+    tables: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(study=w.study)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return schema_modules(declared("lamina.tables", "GRAIN"))
+
+
+class PlotFigure(Job):
+    """One figure from the tables that it declares. It opens no other: another job may be writing that one anew."""
+
+    figure: str
+    views: Annotated[list[str], READ] = []
+    queries: Annotated[list[str], READ] = []
+    tables: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+    data: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(figure=w.figure)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        # Scores that the figure computes anew.
+        scored = declared("lamina.report.figures", "METRICS").get(self.figure, ())
+        return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
+
+
+class CollectFacts(Job):
+    """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
+
+    seed: int
+    files: str
+    started: str
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(seed=config.seed, files=w.files, started=w.started)
+
+    @property
+    def schemas(self) -> tuple[str, ...]:
+        return ("lamina.version",)
+
+
+class RenderReport(Job):
+    """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it."""
+
+    report: Options[Report]
+    names: dict[str, Any]
+    template: Annotated[str, READ] = ""
+    included: Annotated[list[str], READ] = []
+    views: Annotated[list[str], READ] = []
+    queries: Annotated[list[str], READ] = []
+    facts: Annotated[str, READ] = ""
+    database: Annotated[str, READ] = ""
+    tables: Annotated[list[str], READ] = []
+    figures: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls(report=config.report, names=glossary(config))
+
+
+class CheckRefusals(Job):
+    """The last job of a run: all else is done by then."""
+
+    plans: Annotated[str, READ] = ""
+    patches: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        return cls()
+
+
+def schema_modules(names: Iterable[str]) -> tuple[str, ...]:
+    """The modules that describe and write tables. Other fingerprints leave them aside."""
+    return ("lamina.tables.columns", "lamina.store.parquet", *(f"lamina.tables.{name}" for name in sorted(names)))

@@ -1,0 +1,124 @@
+"""Jobs of rules/sweep.smk: the removal of every unit, measured, and its relevance by every metric."""
+
+import hashlib
+from typing import Annotated, Any, Literal, Self
+
+from lamina.config.configuration import Configuration
+from lamina.config.metrics import METRICS, MODULES
+from lamina.relevance.passes import carried
+from lamina.selection.options import Donors, Loop
+from lamina.stages.changes import donors, loop
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
+from lamina.study import requests as studies
+
+# The selector's options that a budget reads.
+_BUDGET = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
+
+
+class SweepUnits(OnModel):
+    """One block of a sweep.
+
+    `plan` says which units are gone already; `budget` lets units leave early; `data` are the calibrations that a repair
+    in the `loop` adds; `siblings` are the manifests of donors. `tokens` is the budget of one pass.
+    """
+
+    ASIDE = ("block",)
+
+    pass_: str
+    units: Literal["layer", "attention", "mlp"]
+    budget: dict[str, Any] | None = None
+    loop: Loop | None = None
+    donors: Donors | None = None
+    block: int
+    blocks: int
+    tokens: int | str
+    keys: dict[str, Any]
+    calibration: Annotated[str, READ] = ""
+    plan: Annotated[str | None, READ] = None
+    data: Annotated[dict[str, str], READ] = {}
+    siblings: Annotated[dict[str, str], READ] = {}
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        pass_, units, budget = studies.sweep_settings(config, w.selector)
+        early, metric = None, None
+        if budget != "full":
+            selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+            score = config.calibrations[w.calibration].score
+            early = {name: getattr(selector, name) for name in _BUDGET} | {"score": score, "step": int(w.removed) + 1}
+            metric = METRICS[selector.metric or ""]
+        return cls(
+            pass_=pass_,
+            units=units,  # type: ignore[arg-type]
+            budget=early,
+            loop=loop(config, w),
+            donors=donors(config, w),
+            block=int(w.block),
+            blocks=studies.sweep_blocks(config, w.model, w.selector),
+            tokens=config.sweep.tokens,
+            keys=keys(w),
+            follows=family(config, w.model) | entries(metric=metric),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        if self.pass_ in MODULES:
+            # A pass of fits runs `ghost`.
+            return (MODULES[self.pass_], *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []))
+        names = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
+        names += ["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []
+        return (*names, *(["lamina.selection.looped", self.loop.module] if self.loop else []))
+
+
+class GatherSweep(Job):
+    """The blocks of a sweep, in their order. They are temporary, so the whole sweep follows what made them."""
+
+    blocks: Annotated[list[str], READ] = []
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        block = SweepUnits.of(config, Place({**dict(w.items()), "block": "0"}))
+        made_by = hashlib.sha256(repr((block.options(), block.code())).encode()).hexdigest()
+        return cls(follows={"block": made_by})
+
+
+class ScoreRelevance(Job):
+    """One sweep. `exact` says that units that left it early saw the hardest samples; the bootstrap and metrics draw
+    with `seed`.
+    """
+
+    PACKAGES = True
+
+    metrics: list[str]
+    score: Literal["acc", "acc_norm"]
+    exact: bool = False
+    seed: int
+    keys: dict[str, Any]
+    sweep: Annotated[str, READ] = ""
+    calibration: Annotated[str, READ] = ""
+    output: Annotated[str, WRITTEN] = ""
+
+    @classmethod
+    def of(cls, config: Configuration, w: Any) -> Self:
+        pass_, _, budget = studies.sweep_settings(config, w.selector)
+        measured = {name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)}
+        return cls(
+            metrics=list(measured),
+            score=config.calibrations[w.calibration].score,
+            exact=budget == "exact",
+            seed=config.seed,
+            keys=keys(w),
+            follows=entries(**measured),
+        )
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(sorted({METRICS[metric].module for metric in self.metrics}))
+
+
+def keys(w: Any) -> dict[str, Any]:
+    """The key columns of a sweep, plan or relevance table."""
+    selector = studies.planned_for(w.calibration, w.selector)[1].split("/")[0]
+    return {"model": w.model, "calibration": w.calibration, "selector": selector, "removed": int(w.removed)}
