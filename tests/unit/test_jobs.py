@@ -4,6 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from lamina.config.configuration import Configuration
+from lamina.errors import LaminaError
+from lamina.runtime.fingerprint import entry_digest
+from lamina.stages import changes, files
 from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
 from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
 from lamina.stages.benchmark_task import BenchmarkTask
@@ -17,11 +22,6 @@ from lamina.stages.prune_step import PruneStep
 from lamina.stages.score_relevance import ScoreRelevance
 from lamina.stages.search_plans import SearchPlans
 from lamina.stages.sweep_units import SweepUnits
-
-from lamina.config.configuration import Configuration
-from lamina.errors import LaminaError
-from lamina.runtime.fingerprint import entry_digest
-from lamina.stages import changes, files
 from lamina.study import requests as studies
 from lamina.study.load import load
 from lamina.study.variant import Variant
