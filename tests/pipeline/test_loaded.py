@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from lamina.runtime import fingerprint as digest
-from lamina.stages.gather_sweep import GatherSweep
 from lamina.stages.job import Job
+from lamina.stages.sweep import GatherSweep
 from lamina.study.load import load
 from tests.pipeline.project import Project, parse_jobs
 from tests.unit.scripts import place

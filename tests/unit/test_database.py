@@ -15,8 +15,7 @@ import pytest
 from lamina.errors import LaminaError
 from lamina.report import database, summary
 from lamina.report import queries as sql
-from lamina.stages.gather_jobs import GatherJobs
-from lamina.stages.gather_table import GatherTable
+from lamina.stages.report import GatherJobs, GatherTable
 from lamina.store import parquet as store
 from lamina.tables import answers
 from tests.unit.plausible_tables import write_study, write_tables
@@ -474,7 +473,7 @@ def test_jobs_are_gathered_from_benchmark_files(tmp_path):
     (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
     (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
     output = str(tmp_path / "jobs.parquet")
-    done = started(GatherJobs(tables=[], folder=str(folder), output=output))
+    done = started(GatherJobs(folder=str(folder), output=output))
     assert done.returncode == 0, done.stderr
     first, second = store.read(output).to_pylist()
     assert first == dict(

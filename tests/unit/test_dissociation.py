@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lamina.relevance import dissociation
-from lamina.stages.compare_tasks import CompareTasks
+from lamina.stages.report import CompareTasks
 from lamina.store import parquet as store
 from tests.unit.scripts import started
 

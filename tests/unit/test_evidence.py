@@ -16,7 +16,7 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.selection.evidence import read_step
-from lamina.stages.prune_step import PruneStep
+from lamina.stages.prune import PruneStep
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.scripts import started

@@ -20,7 +20,6 @@ from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.stages.gather_table import parts
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study import requests as studies
@@ -217,7 +216,7 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
+    tables = studies.parts(written, "benchmarks"), studies.parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]

@@ -24,10 +24,10 @@ from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
 from lamina.stages import described as describing
-from lamina.stages.capture_activations import CaptureActivations
-from lamina.stages.fit_patch import FitPatch
+from lamina.stages.capture import CaptureActivations
 from lamina.stages.job import Job, Part
-from lamina.stages.sweep_units import SweepUnits
+from lamina.stages.repair import FitPatch
+from lamina.stages.sweep import SweepUnits
 from lamina.study.load import load
 from tests.unit.configurations import minimal, workplace
 from tests.unit.scripts import ROOT, place, started

@@ -16,7 +16,7 @@ from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import true_correlation
 from lamina.report import database
 from lamina.report.figures import calibration_size
-from lamina.stages.compare_metrics import CompareMetrics
+from lamina.stages.report import CompareMetrics
 from lamina.store import parquet as store
 from tests.unit.plausible_tables import write_tables
 from tests.unit.scripts import started
