@@ -35,8 +35,6 @@ class Repair(Choice):
     LINEAR: ClassVar[bool] = True
     # Whether it is folded into weights and leaves no patch that could be trained.
     FOLDED: ClassVar[bool] = False
-    # Whether it is fitted on matrices (C, C) of sums, and not on vectors (C,) only.
-    MATRICES: ClassVar[bool] = True
 
     method: str = option("The repair method.")
     data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
@@ -71,18 +69,6 @@ class Repair(Choice):
             name = own if name == OWN else name
             weights[name] = weights.get(name, 0.0) + (auto if weight == AUTO else weight)
         return weights
-
-    @property
-    def one_pass(self) -> bool:
-        """Whether it is fitted on statistics of one pass over the unpruned model, which several repairs can share.
-
-        Its module then has `collector` and `collected`, see `lamina.repair.protocol`.
-        """
-        return False
-
-    def shares(self, own: str) -> bool:
-        """Whether variants of the calibration `own` get it from a pass that repairs share."""
-        return self.one_pass and not self.automatic(own)
 
     def automatic(self, own: str) -> list[str]:
         """The calibrations whose weight must be chosen; that of the variant itself is given."""

@@ -29,7 +29,6 @@ RULES = {
     "capture_activations": "capture",
     "sweep_units": "sweep",
     "search_plans": "search",
-    "fit_runs": "recover",
     "fit_patch": "recover",
     "heal_variant": "heal",
     "benchmark_task": "benchmark",

@@ -15,8 +15,7 @@ class FitPatch(OnModel):
     """One repair, by its name and its entry, for `plans` of several sizes.
 
     `weights` has the weight of a token of each calibration that it is fitted on, the variants' own first; it is empty
-    if a weight is to be chosen. `data` are the files of the other calibrations. `fits` is the file of a pass that it
-    shares with other repairs; it is fitted by itself if there is none, or if its fit is not in there.
+    if a weight is to be chosen. `data` are the files of the other calibrations.
     """
 
     OUTPUTS = {
@@ -33,7 +32,6 @@ class FitPatch(OnModel):
     weights: list[tuple[str, float]] = []
     own: str
     seed: int
-    fits: str | None = None
     output: str
     table: str
 
@@ -53,7 +51,6 @@ class FitPatch(OnModel):
             weights=[] if entry.automatic(w.calibration) else weighed(entry, w.calibration, IN_LOOP),
             own=w.calibration,
             seed=config.seed,
-            fits=paths.fits(paths.KEY.format(**w)) if entry.shares(w.calibration) else None,
             follows=family(config, w.model),
             **cls.written(w),
         )

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from lamina.engine import moments
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
@@ -39,10 +38,6 @@ class Ghost(Repair):
         "not on the unpruned one's.",
         False,
     )
-
-    @property
-    def one_pass(self) -> bool:
-        return not self.refit
 
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
@@ -66,18 +61,6 @@ def collect(
     from lamina.engine import moments
 
     return moments.collect(model, sources, boundaries, seed)
-
-
-def collected(options: Ghost) -> str:
-    """What is collected for it: equal names are collected once."""
-    return "moments of the stream"
-
-
-def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: Ghost) -> moments.Collector:
-    """What collects its moments in a pass that several repairs share."""
-    from lamina.engine import moments
-
-    return moments.Collector(model, boundaries)
 
 
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:
