@@ -128,7 +128,7 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
         ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("looped_race", ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("taylor", ("lamina.engine.weights",)),
-        ("residual", ("lamina.engine.residuals", "lamina.repair.methods.ghost")),
+        ("residual", ("lamina.selection.residuals", "lamina.repair.methods.ghost")),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: tuple[str, ...]) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 import lamina
 import lamina.models.load
-import lamina.repair
+import lamina.repair.methods
 from lamina.config import repairs
 from lamina.config.entry import option
 from lamina.data import calibrations
@@ -72,9 +72,9 @@ def as_patch(tensors):
 
 @pytest.fixture
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The made-up repair: a module `lamina.repair.scaled`, and its options."""
+    """The made-up repair: a module `lamina.repair.methods.scaled`, and its options."""
     (tmp_path / "scaled.py").write_text(MODULE)
-    monkeypatch.setattr(lamina.repair, "__path__", [*lamina.repair.__path__, str(tmp_path)])
+    monkeypatch.setattr(lamina.repair.methods, "__path__", [*lamina.repair.methods.__path__, str(tmp_path)])
 
     class Scaled(repairs.Repair):
         """Louder."""
@@ -83,7 +83,7 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         strength: float = option("Factor on top.", 1.0, gt=0)
 
     yield
-    del Scaled, sys.modules["lamina.repair.scaled"], lamina.repair.scaled  # type: ignore[attr-defined]
+    del Scaled, sys.modules["lamina.repair.methods.scaled"], lamina.repair.methods.scaled  # type: ignore[attr-defined]
     gc.collect()
     assert [each.title() for each in repairs.Repair.__subclasses__()].count("scaled") == 0
 

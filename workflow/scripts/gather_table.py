@@ -8,10 +8,10 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError, explained
+from lamina.models.units import DONOR
 from lamina.stages.gather_table import GatherTable
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
-from lamina.study.variant import DONOR
 from lamina.tables.columns import SELECTION
 
 

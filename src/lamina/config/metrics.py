@@ -42,7 +42,7 @@ class Metric:
 MODULES = {
     "gradient": "lamina.engine.weights",
     "weights": "lamina.engine.weights",
-    "fit": "lamina.engine.residuals",
+    "fit": "lamina.selection.residuals",
 }
 
 METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relevance.metrics", "METRIC").items()}

@@ -11,8 +11,7 @@ from typing import Any
 
 from lamina.cost.tokens import Tokens
 from lamina.engine.candidates import Candidate, carried, grow, swept
-from lamina.models.units import all_units
-from lamina.study.variant import DONOR
+from lamina.models.units import DONOR, all_units
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
