@@ -164,7 +164,7 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
             form="auto",
             shard="5GB",
             manifest=paths.manifest("tiny", results),
-            repairs=["lamina.repair.scaled"],
+            repairs=["lamina.repair.methods.scaled"],
             output=str(tmp_path / "export"),
         ),
         results.parent,
