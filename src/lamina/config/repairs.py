@@ -1,13 +1,17 @@
 """Section `repairs`: what all repairs of removed runs of layers share; options of a method stand in its module."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from lamina.config.entry import Choice, Named, Spelt, option
-from lamina.config.explain import wrong
+from lamina.config.explain import listed, wrong
 
 OWN = "own"  # the calibration of the variant itself
+HELD_OUT = 0.2  # of the documents of a fit
+# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
+TRAINING = 3
 AUTO: Final = "auto"  # a weight that is chosen for each plan
 
 
@@ -57,7 +61,7 @@ class Repair(Choice):
         if AUTO in self.data.values() and not self.LINEAR:
             raise wrong(
                 f"'{AUTO}' tries repairs inside one pass, and '{self.method}' is no linear map of the stream. Write a "
-                "number such as 0.1, or method: ghost.",
+                f"number such as 0.1, or a method that is one: {Repair.of_stream()}.",
                 "data",
             )
         return self
@@ -69,6 +73,28 @@ class Repair(Choice):
             name = own if name == OWN else name
             weights[name] = weights.get(name, 0.0) + (auto if weight == AUTO else weight)
         return weights
+
+    @classmethod
+    def of_stream(cls) -> str:
+        """`a or b`: the methods that put a linear map of the stream where a run went, and fold it into no weights."""
+        return listed([kind.title() for kind in Repair.kinds() if kind.LINEAR and not kind.FOLDED])
+
+    @property
+    def chain(self) -> str | None:
+        """The module whose `fit` fits the runs of a plan one after the other; None if one pass serves them all."""
+        return None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a fit loads by name."""
+        return (f"{self.PACKAGE}.{self.method}", *filter(None, [self.chain]))
+
+    def layer_passes(self, depth: int, sizes: Sequence[int]) -> float:
+        """How many layers each token of a fit goes through, for plans that remove `sizes` of `depth` layers.
+
+        One pass for the sums; absolute errors of a linear map take one and a half over the held-out samples.
+        """
+        return depth * (1 + 1.5 * HELD_OUT if self.LINEAR else 1)
 
     def automatic(self, own: str) -> list[str]:
         """The calibrations whose weight must be chosen; that of the variant itself is given."""

@@ -94,10 +94,10 @@ def fit(
             for weighed, made, chosen in weighing.groups(model, calibrations, plans, request.boundaries, options, seed)
         ]
     sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
-    if getattr(options, "refit", False):
-        chained, groups = load("lamina.repair.refit"), []
+    if options.chain:
+        chain, groups = load(options.chain), []
         for removed, part in request.boundaries.items():
-            made, behind = chained.fit(model, sources, part, options, seed)
+            made, behind = chain.fit(model, sources, part, options, seed)
             facts: dict[Boundary, dict[str, Any]] = {}
             for boundary, each in made.items():
                 facts |= _facts(model, sources, method, {boundary: each}, seed, behind[boundary])

@@ -39,6 +39,16 @@ class Ghost(Repair):
         False,
     )
 
+    @property
+    def chain(self) -> str | None:
+        return "lamina.repair.refit" if self.refit else None
+
+    def layer_passes(self, depth: int, sizes: Sequence[int]) -> float:
+        if not self.refit:
+            return super().layer_passes(depth, sizes)
+        # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
+        return float(depth * sum(3 + 6 * (size - 1) for size in sizes))
+
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
         if self.refit and AUTO in self.data.values():

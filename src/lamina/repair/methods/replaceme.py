@@ -56,7 +56,7 @@ def refused(boundary: Boundary) -> str | None:
         if boundary[0]
         else (
             "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is none. Keep the "
-            "first layer (protect: [0] in the selector), or use a repair that acts on the stream: ghost."
+            f"first layer (protect: [0] in the selector), or use a repair of the stream: {Repair.of_stream()}."
         )
     )
 
