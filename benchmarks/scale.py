@@ -25,7 +25,6 @@ from cases import REFERENCE, peak_of, random_documents
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
-from lamina.config.repairs import TRAINING
 from lamina.cost import work
 from lamina.cost.counting import counted
 from lamina.cost.tokens import Tokens
@@ -226,8 +225,8 @@ class Stages:
         (step,) = next(training._steps([trained], options)).groups
         left, seen, validated = self.preset.layers - len(gone), counted(step), counted(held.samples)
         both = left + self.preset.layers
-        layers = seen.stream * (TRAINING * left + self.preset.layers) + 2 * validated.stream * both
-        scored = seen.stream * (TRAINING + 1) + 4 * validated.stream
+        layers = seen.stream * (work.TRAINING * left + self.preset.layers) + 2 * validated.stream * both
+        scored = seen.stream * (work.TRAINING + 1) + 4 * validated.stream
         return Work(
             lambda: lora.heal(self.model, plan, None, [training.Source(samples)], options),
             [sample.sequence() for sample in step],

@@ -1,8 +1,8 @@
 """Prove once that the engine does to a model what cutting its layers would do, and write what was found."""
 
-from lamina.engine import model_check as check
+from lamina.engine.check import check_model
 from lamina.errors import explained
-from lamina.models import findings
+from lamina.models.check import findings
 from lamina.models.load import load_model
 from lamina.stages.check_model import CheckModel
 from lamina.store import checksum as seal
@@ -13,5 +13,5 @@ if __name__ == "__main__":
         job = CheckModel.read()
         manifest = seal.read_json(job.manifest)
         model = load_model(manifest)
-        check.check_model(model, job.tokens)
-        store.write_json(job.output, findings.written(model, manifest))
+        check_model(model, job.tokens)
+        store.write_json(job.output, findings(model, manifest))

@@ -9,9 +9,6 @@ from lamina.config.entry import Choice, Named, Spelt, option
 from lamina.config.explain import listed, wrong
 
 OWN = "own"  # the calibration of the variant itself
-HELD_OUT = 0.2  # of the documents of a fit
-# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
-TRAINING = 3
 AUTO: Final = "auto"  # a weight that is chosen for each plan
 
 
@@ -89,12 +86,13 @@ class Repair(Choice):
         """The modules that a fit loads by name."""
         return (f"{self.PACKAGE}.{self.method}", *filter(None, [self.chain]))
 
-    def layer_passes(self, depth: int, sizes: Sequence[int]) -> float:
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
         """How many layers each token of a fit goes through, for plans that remove `sizes` of `depth` layers.
 
-        One pass for the sums; absolute errors of a linear map take one and a half over the held-out samples.
+        One pass for the sums; absolute errors of a linear map take the held-out samples and half as many others. A
+        training step costs `training` forward passes, and a share of `held_out` samples is not trained on.
         """
-        return depth * (1 + 1.5 * HELD_OUT if self.LINEAR else 1)
+        return depth * (1 + held_out + held_out / 2 if self.LINEAR else 1)
 
     def automatic(self, own: str) -> list[str]:
         """The calibrations whose weight must be chosen; that of the variant itself is given."""

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lamina.config.configuration import Configuration
-from lamina.config.repairs import TRAINING
 from lamina.cost.forecast import STAGES, Stage
 from lamina.cost.rehearsal import search_work
 from lamina.cost.tokens import Tokens
-from lamina.cost.work import benchmark_work, fit_work, layer_flops, sweep_work, timing_work
+from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.variant import Variant

@@ -88,7 +88,6 @@ def rates(
     model: "PreTrainedModel", tokenizer: Any, manifest: dict[str, Any], samples: "Sequence[Sample]"
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
-    from lamina.config.repairs import TRAINING
     from lamina.cost import work
     from lamina.cost.counting import counted
     from lamina.engine import sweep as engine
@@ -126,7 +125,7 @@ def rates(
         "recover": (fit, work.fit_work(Ghost(), "own", {"own": tokens}, depth, [1])),
         "heal": (
             lambda: lora.heal(model, {"units": [units[-1]]}, None, [training.Source(samples)], healing),
-            TRAINING * tokens.stream * (depth - 1),
+            work.TRAINING * tokens.stream * (depth - 1),
         ),
         "benchmark": (lambda: lm._loglikelihood_tokens(requests, disable_tqdm=True), tokens.rows * depth),
     }

@@ -9,11 +9,14 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from lamina.config.repairs import HELD_OUT, TRAINING, Repair
+from lamina.config.repairs import Repair
 from lamina.cost.tokens import Tokens
 from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import DONOR, all_units
 
+# A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
+TRAINING = 3
+HELD_OUT = 0.2  # of the samples of a fit
 WEIGHTS = 7  # that `auto` tries
 PREFILLS = 3  # prompts that a timed run reads
 # A token that is generated reads all weights for itself: it takes as long as so many tokens of a prompt.
@@ -108,4 +111,4 @@ def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, 
         # Gram matrices, errors of each chosen weight, and all plans with every weight and with none, held out.
         tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
-    return stream * options.layer_passes(depth, sizes)
+    return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT)

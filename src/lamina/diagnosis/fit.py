@@ -94,12 +94,12 @@ def _groups(sequences: Sequence[Sequence[int]], draw: int) -> tuple[list[int], l
     """The group of every sample, and the numbers of documents up to groups 2, 3 …; groups 0 and 1 are held out."""
     import numpy as np
 
-    from lamina.config.repairs import HELD_OUT
+    from lamina.engine.sources import HELDOUT_SHARE
 
     sizes: list[int] = []
 
     def drawn(count: int) -> list[int]:
-        held = max(2, round(count * HELD_OUT))
+        held = max(2, round(count * HELDOUT_SHARE))
         sizes.extend([*_doubling(count - held), count - held])
         return [held - held // 2, held // 2, *np.diff([0, *sizes]).tolist()]
 

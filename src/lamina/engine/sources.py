@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import HELD_OUT
 from lamina.data.splitting import held_out
 from lamina.engine import taps
 from lamina.engine.batches import TOKENS
@@ -25,6 +24,8 @@ class Source:
     weight: float = 1.0
 
 
+HELDOUT_SHARE = 0.2
+
 Consumer = Callable[[taps.Batch, Mapping[int, torch.Tensor], torch.Tensor, float], None]
 """As `taps.Consumer`, with a flag for each line that is held out (lines,), and the weight of their source."""
 
@@ -38,7 +39,7 @@ def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
         If a source has fewer than two documents.
     """
     sequences = [source.sequences for source in sources]
-    return held_out(sequences, HELD_OUT, seed, "a patch is fitted on some documents and checked on others")
+    return held_out(sequences, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")
 
 
 def counted(sources: Sequence[Source]) -> int:

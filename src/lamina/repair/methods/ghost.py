@@ -43,9 +43,9 @@ class Ghost(Repair):
     def chain(self) -> str | None:
         return "lamina.repair.refit" if self.refit else None
 
-    def layer_passes(self, depth: int, sizes: Sequence[int]) -> float:
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
         if not self.refit:
-            return super().layer_passes(depth, sizes)
+            return super().layer_passes(depth, sizes, training, held_out)
         # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
         return float(depth * sum(3 + 6 * (size - 1) for size in sizes))
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from lamina.config.entry import option
-from lamina.config.repairs import HELD_OUT, TRAINING, Repair
+from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class Streamline(Repair):
     learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
     batch: int = option("Samples of a step.", 16, ge=1)
 
-    def layer_passes(self, depth: int, sizes: Sequence[int]) -> float:
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
         # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
         # held-out samples.
-        steps = self.epochs * (TRAINING + 1) * (1 - HELD_OUT)
-        looks = 2 * ((self.epochs + 1) * HELD_OUT + 1 - HELD_OUT)
+        steps = self.epochs * (training + 1) * (1 - held_out)
+        looks = 2 * ((self.epochs + 1) * held_out + 1 - held_out)
         return depth + sum(sizes) * (steps + looks)
 
 
