@@ -52,7 +52,6 @@ HALVED = {
     "sweep_gradient": (0.8, 0.5),
     "sweep_fit": (0.9,),
     "sweep_looped": (0.8, 0.6),
-    "fit_runs": (0.8, 0.6),
     "fit_patch[ghost]": (0.8, 0.6),
     "fit_patch[linearpatch]": (0.8, 0.6),
     "fit_patch[replaceme]": (0.8, 0.6),

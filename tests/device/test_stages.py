@@ -41,7 +41,6 @@ PLANTED = {
     "sweep_looped": "lamina.engine.taps:padded",
     "sweep_donors": "lamina.models.donors:_loaded",
     "search_plans": "lamina.engine.moments:empty",
-    "fit_runs": "lamina.engine.moments:empty",
     "fit_patch[ghost]": "lamina.engine.moments:empty",
     "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_empty",

@@ -46,7 +46,7 @@ def divided(finished: Project, tmp_path_factory: pytest.TempPathFactory) -> Proj
 
 
 def test_tables_are_those_of_the_undivided_run(divided: Project, finished: Project) -> None:
-    for log in ("sweep_units", "fit_runs", "benchmark_task", "capture_activations", "diagnose_layers"):
+    for log in ("sweep_units", "fit_patch", "benchmark_task", "capture_activations", "diagnose_layers"):
         said = "".join(file.read_text() for file in (divided.folder / "logs" / log).rglob("*.log"))
         assert "layers find no room" in said, log
     for table, keys in KEYS.items():

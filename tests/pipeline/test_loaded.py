@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from lamina.stages.gather_sweep import GatherSweep
 
 from lamina.runtime import fingerprint as digest
-from lamina.stages.gather_sweep import GatherSweep
 from lamina.stages.job import Job
 from lamina.study.load import load
 from tests.pipeline.project import Project, parse_jobs

@@ -24,7 +24,6 @@ HASTE = [
         for rule in (
             "sweep_units",
             "capture_activations",
-            "fit_runs",
             "fit_patch",
             "heal_variant",
             "diagnose_layers",

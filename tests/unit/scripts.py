@@ -8,9 +8,10 @@ import sys
 import tempfile
 from pathlib import Path
 
+from lamina.stages.described import Place
+
 from lamina import errors, modules
 from lamina.config.configuration import Configuration
-from lamina.stages.described import Place
 from lamina.stages.job import Job
 
 ROOT = Path(__file__).parents[2]

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lamina.stages.prune_step import PruneStep
+from lamina.stages.sweep_units import SweepUnits
 
 from lamina.config import repairs
 from lamina.config.configuration import Configuration
@@ -16,8 +18,6 @@ from lamina.selection import combined, looped
 from lamina.selection.looped import Looped
 from lamina.selection.plans import Step
 from lamina.stages import files
-from lamina.stages.prune_step import PruneStep
-from lamina.stages.sweep_units import SweepUnits
 from lamina.study import requests as studies
 from lamina.study.load import load
 from lamina.study.variant import Variant

@@ -9,13 +9,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
+from lamina.stages.diagnose_layers import DiagnoseLayers
+from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.prepare_task import PrepareTask
 
 from lamina.data import lm_tasks
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
-from lamina.stages.diagnose_layers import DiagnoseLayers
-from lamina.stages.prepare_calibration import PrepareCalibration
-from lamina.stages.prepare_task import PrepareTask
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.load import load

@@ -313,7 +313,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("search/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
         # What only describes jobs, or refuses them, is no part of what they compute.
         ("jobs/sweep_units.py", ("sweep_units",), False),
-        ("preflight/load.py", ("sweep_units",), False),
+        ("study/load.py", ("sweep_units",), False),
         ("relevance/passes.py", ("sweep_units",), False),
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],

@@ -4,19 +4,20 @@ import json
 from pathlib import Path
 
 import pytest
+from lamina.stages.prune_step import PruneStep
 
 from lamina.config import selectors
 from lamina.config.metrics import METRICS
 from lamina.data import calibrations
-from lamina.engine import residuals, weights
 from lamina.engine import sweep as engine
+from lamina.engine import weights
 from lamina.engine.candidates import CURRENT
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
+from lamina.selection import residuals
 from lamina.selection.evidence import read_step
-from lamina.stages.prune_step import PruneStep
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.scripts import started

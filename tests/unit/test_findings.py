@@ -8,11 +8,10 @@ import torch
 
 from lamina.config.models import Model
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import model_check as check
+from lamina.engine import check
 from lamina.engine import sweep as engine
 from lamina.engine.capture import capture
 from lamina.models import check as proof
-from lamina.models import findings
 from lamina.models.load import load_model
 from lamina.models.manifest import describe, find_model
 from lamina.store import parquet as store
@@ -26,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     model = load_model(manifest())
     check.check_model(model, 2048)
-    store.write_json("check.json", findings.written(model, manifest()))
+    store.write_json("check.json", proof.findings(model, manifest()))
     return tmp_path
 
 
@@ -74,6 +73,6 @@ def test_another_weight_is_another_model(project: Path, monkeypatch: pytest.Monk
 
 def test_a_finding_holds_for_shorter_texts_and_not_for_longer_ones() -> None:
     model = tiny.model()
-    findings.note(model, "causal", True, 8)
-    findings.note(model, "causal", True, 4)
-    assert findings.found(model, "causal", 8) and findings.found(model, "causal", 9) is None
+    proof.note(model, "causal", True, 8)
+    proof.note(model, "causal", True, 4)
+    assert proof.finding(model, "causal", 8) and proof.finding(model, "causal", 9) is None

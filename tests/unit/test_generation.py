@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from lamina.stages.gather_table import parts
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.config.benchmarks import Generate, Task
@@ -20,7 +21,6 @@ from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.stages.gather_table import parts
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study import requests as studies

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from lamina.stages.prepare_calibration import PrepareCalibration
 
 from lamina.config import calibrations as entries
 from lamina.config.calibrations import Hub
@@ -20,7 +21,6 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
-from lamina.stages.prepare_calibration import PrepareCalibration
 from lamina.study import load as configuration
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lamina.stages.capture_activations import CaptureActivations
+from lamina.stages.fit_patch import FitPatch
+from lamina.stages.sweep_units import SweepUnits
 
 from lamina import modules
 from lamina import stages as jobs
@@ -24,10 +27,7 @@ from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
 from lamina.stages import described as describing
-from lamina.stages.capture_activations import CaptureActivations
-from lamina.stages.fit_patch import FitPatch
 from lamina.stages.job import Job, Part
-from lamina.stages.sweep_units import SweepUnits
 from lamina.study.load import load
 from tests.unit.configurations import minimal, workplace
 from tests.unit.scripts import ROOT, place, started

@@ -4,17 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from lamina.config.configuration import Configuration
-from lamina.errors import LaminaError
-from lamina.runtime.fingerprint import entry_digest
-from lamina.stages import changes, files
 from lamina.stages.benchmark_efficiency import BenchmarkEfficiency
 from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
 from lamina.stages.benchmark_task import BenchmarkTask
 from lamina.stages.export_variant import ExportVariant
 from lamina.stages.fit_patch import FitPatch
-from lamina.stages.fit_runs import FitRuns
 from lamina.stages.gather_table import parts
 from lamina.stages.heal_variant import HealVariant
 from lamina.stages.prepare_calibration import PrepareCalibration
@@ -22,6 +16,11 @@ from lamina.stages.prune_step import PruneStep
 from lamina.stages.score_relevance import ScoreRelevance
 from lamina.stages.search_plans import SearchPlans
 from lamina.stages.sweep_units import SweepUnits
+
+from lamina.config.configuration import Configuration
+from lamina.errors import LaminaError
+from lamina.runtime.fingerprint import entry_digest
+from lamina.stages import changes, files
 from lamina.study import requests as studies
 from lamina.study.load import load
 from lamina.study.variant import Variant
@@ -129,7 +128,7 @@ def test_a_search_is_told_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> 
         ("looped", ("lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("looped_race", ("lamina.selection.race", "lamina.selection.looped", "lamina.repair.methods.ghost")),
         ("taylor", ("lamina.engine.weights",)),
-        ("residual", ("lamina.engine.residuals", "lamina.repair.methods.ghost")),
+        ("residual", ("lamina.selection.residuals", "lamina.repair.methods.ghost")),
     ],
 )
 def test_a_sweep_reaches_its_pass_or_budget(config: Configuration, selector: str, modules: tuple[str, ...]) -> None:
@@ -217,22 +216,6 @@ def test_what_a_repair_is_also_fitted_on_is_read_checked_and_listed(mended: Conf
     assert files.gates(mended, "small", "recall", "t", listed[:1]) == both[1:]
     assert file in parts(mended, "calibrations")
     assert file not in parts(mended, "activations")
-
-
-def test_another_repair_is_no_reason_to_repeat_the_pass_that_repairs_share(raw: Raw, tmp_path: Path) -> None:
-    root = workplace(tmp_path)
-    config = load(raw, root)
-    raw["repairs"]["general"] = {"method": "ghost", "bias": True, "data": {"corpus": 0.1, "own": 1}}
-    raw["studies"]["prune"]["repairs"] = ["none", "ghost", "general"]
-    mended = load(raw, root)
-    few, more = (FitRuns.of(each, wildcards()) for each in (config, mended))
-    assert [job.name for job in few.jobs] == ["ghost"] and [job.name for job in more.jobs] == ["general", "ghost"]
-    assert few.told() != more.told() and few.followed() == more.followed()
-    # A job finds its fits under exactly what it is told itself.
-    assert more.fits == [FitPatch.of(mended, wildcards(repair=name)).told() for name in ("general", "ghost")]
-    assert FitPatch.of(config, wildcards(repair="ghost")).fits == few.output
-    assert "results/calibrations/small/corpus.parquet" in more.inputs["data"] and "data" not in few.inputs
-    assert "lamina.repair.methods.ghost" in few.modules
 
 
 def test_what_a_repair_in_the_loop_is_fitted_on_is_read_and_checked_too(raw: Raw, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 import pytest
+from lamina.stages.compare_metrics import CompareMetrics
 from scipy import stats
 
 from lamina.relevance import metric_agreement
@@ -16,7 +17,6 @@ from lamina.relevance.statistics import bootstrap_weights
 from lamina.relevance.true_scores import true_correlation
 from lamina.report import database
 from lamina.report.figures import calibration_size
-from lamina.stages.compare_metrics import CompareMetrics
 from lamina.store import parquet as store
 from tests.unit.plausible_tables import write_tables
 from tests.unit.scripts import started

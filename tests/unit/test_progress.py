@@ -14,7 +14,7 @@ import pytest
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from lamina.runtime.progress import LogHandler, Progress
-from lamina.runtime.timeleft import spoken
+from lamina.store.timeleft import spoken
 
 
 class Terminal(io.StringIO):

@@ -8,8 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import check as proof
-from lamina.engine import forking, packing
+from lamina.engine import forking, packing, proof
 from lamina.engine import sweep as engine
 from lamina.engine.capture import capture
 from lamina.errors import LaminaError

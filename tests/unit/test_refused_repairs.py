@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from lamina.stages.check_refusals import CheckRefusals
+from lamina.stages.heal_variant import HealVariant
 
 from lamina.config import healings
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.repair import patch
-from lamina.stages.check_refusals import CheckRefusals
-from lamina.stages.heal_variant import HealVariant
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant

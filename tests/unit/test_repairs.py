@@ -9,12 +9,13 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from lamina.stages.export_variant import ExportVariant
+from lamina.stages.fit_patch import FitPatch
 from transformers import AutoModelForCausalLM
 
 import lamina
 import lamina.models.load
-import lamina.repair
-from lamina import models
+import lamina.repair.methods
 from lamina.config import repairs
 from lamina.config.entry import option
 from lamina.data import calibrations
@@ -27,12 +28,9 @@ from lamina.models.boundary import share
 from lamina.models.export import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import patch, protocol
+from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.stages.changes import IN_LOOP, weighed
-from lamina.stages.export_variant import ExportVariant
-from lamina.stages.fit_patch import FitPatch
-from lamina.stages.fit_runs import FitRuns
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant
@@ -74,9 +72,9 @@ def as_patch(tensors):
 
 @pytest.fixture
 def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The made-up repair: a module `lamina.repair.scaled`, and its options."""
+    """The made-up repair: a module `lamina.repair.methods.scaled`, and its options."""
     (tmp_path / "scaled.py").write_text(MODULE)
-    monkeypatch.setattr(lamina.repair, "__path__", [*lamina.repair.__path__, str(tmp_path)])
+    monkeypatch.setattr(lamina.repair.methods, "__path__", [*lamina.repair.methods.__path__, str(tmp_path)])
 
     class Scaled(repairs.Repair):
         """Louder."""
@@ -85,7 +83,7 @@ def scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         strength: float = option("Factor on top.", 1.0, gt=0)
 
     yield
-    del Scaled, sys.modules["lamina.repair.scaled"], lamina.repair.scaled  # type: ignore[attr-defined]
+    del Scaled, sys.modules["lamina.repair.methods.scaled"], lamina.repair.methods.scaled  # type: ignore[attr-defined]
     gc.collect()
     assert [each.title() for each in repairs.Repair.__subclasses__()].count("scaled") == 0
 
@@ -106,10 +104,8 @@ def results(tmp_path: Path) -> Path:
     return results
 
 
-def fit_job(
-    results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
-) -> FitPatch:
-    """The job of both sizes, also on `files` (NAME=FILE), or with its fits in a `shared` file."""
+def fit_job(results: Path, name: str, files: list[str] | None = None, **options: Any) -> FitPatch:
+    """The job of both sizes, also on `files` (NAME=FILE)."""
     entry, data = repairs.Repair.from_options(options), dict(entry.split("=", 1) for entry in files or [])
     return FitPatch(
         manifest=paths.manifest("tiny", results),
@@ -122,56 +118,20 @@ def fit_job(
         weights=[] if entry.automatic("words") else weighed(entry, "words", IN_LOOP),
         own="words",
         seed=0,
-        fits=str(shared) if shared else None,
         output=paths.patch(PRUNED.key, name, results),
         table=paths.patch_table(PRUNED.key, name, results),
     )
 
 
-def fitted(
-    results: Path, name: str, files: list[str] | None = None, shared: Path | None = None, **options: Any
-) -> list[dict[str, Any]]:
+def fitted(results: Path, name: str, files: list[str] | None = None, **options: Any) -> list[dict[str, Any]]:
     """Run the job; the rows of the table."""
-    run(fit_job(results, name, files, shared, **options))
+    run(fit_job(results, name, files, **options))
     return store.read(paths.patch_table(PRUNED.key, name, results)).to_pylist()
 
 
 @torch.no_grad()
 def logits(model: Any) -> torch.Tensor:
     return model(input_ids=tiny.tokens(), use_cache=False).logits
-
-
-def test_jobs_take_their_fits_from_the_pass_that_they_share(
-    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a model. A job of other options does not find its own there, and fits by itself."""
-    file = tmp_path / "fits.safetensors"
-    ways: dict[str, dict[str, Any]] = {name: {"method": name} for name in ("ghost", "linearpatch", "replaceme")}
-    jobs = [fit_job(results, name, shared=file, **options) for name, options in ways.items()]
-    run(
-        FitRuns(
-            **{name: getattr(jobs[0], name) for name in ("manifest", "calibration", "plans", "own", "seed")},
-            fits=[json.dumps({"job": job._plain()}) for job in jobs],  # as `run` tells them
-            output=str(file),
-        )
-    )
-    alone = {name: fitted(results, name, **options) for name, options in ways.items()}
-    loads: list[Any] = []
-    load = models.load.load_model
-    monkeypatch.setattr(models.load, "load_model", lambda *args: loads.append(args) or load(*args))
-    for name, options in ways.items():
-        rows = fitted(results, name, shared=file, **options)
-        assert not loads and len(rows) == 3
-        for row, other in zip(rows, alone[name], strict=True):
-            assert row.keys() == other.keys()
-            for column, value in row.items():
-                if isinstance(value, float | list):
-                    assert value == pytest.approx(other[column], rel=1e-3, abs=1e-6), column
-                else:
-                    assert value == other[column], column
-        assert patch.load(paths.patch(PRUNED.key, name, results), 2).keys() == {(2, 3), (4, 5)}
-    assert fitted(results, "ghost", shared=file, method="ghost", ridge=0.5)[0]["ridge"] == 0.5
-    assert len(loads) == 1
 
 
 def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoint(
@@ -204,7 +164,7 @@ def test_a_repair_that_folds_into_weights_goes_from_its_fit_to_a_stock_checkpoin
             form="auto",
             shard="5GB",
             manifest=paths.manifest("tiny", results),
-            repairs=["lamina.repair.scaled"],
+            repairs=["lamina.repair.methods.scaled"],
             output=str(tmp_path / "export"),
         ),
         results.parent,

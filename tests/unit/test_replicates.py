@@ -8,13 +8,13 @@ import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from lamina.stages.gather_table import GatherTable
 from scipy import stats
 
 from lamina.errors import LaminaError
 from lamina.report import database, summary
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
-from lamina.stages.gather_table import GatherTable
 from lamina.store import parquet as store
 from lamina.study import load as configuration
 from lamina.study import requests as studies

@@ -5,14 +5,13 @@ import pytest
 import torch
 
 from lamina.data.calibrations import Sample
-from lamina.engine import residuals
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.repair.methods.ghost import Ghost
-from lamina.selection import looped
+from lamina.selection import looped, residuals
 from lamina.store import parquet as store
 from tests.unit import tiny
 from tests.unit.test_ghost import linear_model

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from lamina.stages.heal_variant import HealVariant
 
 from lamina.config import healings
 from lamina.data import calibrations
@@ -19,7 +20,6 @@ from lamina.healing import lora, training
 from lamina.healing.lora import Lora
 from lamina.healing.training import Source
 from lamina.repair import patch
-from lamina.stages.heal_variant import HealVariant
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress, digest
 from tests.unit import scripts, tiny

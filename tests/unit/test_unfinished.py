@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.sweep_units import SweepUnits
 
 from lamina.data import calibrations
 from lamina.engine import sweep as engine
@@ -19,13 +21,11 @@ from lamina.engine import unfinished as resumable
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
-from lamina.runtime import timeleft
-from lamina.runtime.timeleft import TimeLeft
-from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
 from lamina.stages.job import Job
-from lamina.stages.sweep_units import SweepUnits
 from lamina.store import parquet as store
+from lamina.store import timeleft
 from lamina.store import unfinished as resume
+from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 from lamina.study.variant import Variant
 from tests.unit import scripts, tiny
@@ -124,8 +124,8 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
     # As if a batch took long: otherwise a job of a test ends before anything is kept.
     slow.write_text(
         "import sys, time, runpy\n"
-        "from lamina import resume\n"
-        "from lamina.runtime.timeleft import TimeLeft\n"
+        "from lamina.store import unfinished as resume\n"
+        "from lamina.store.timeleft import TimeLeft\n"
         "step = TimeLeft.step\n"
         "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
         "resume.SECONDS = 0.0\n"
@@ -179,28 +179,25 @@ def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
 
 
 def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    manifest, asked = files(tmp_path, 4), list[str]()
+    model, asked = tiny.model(), list[str]()
     monkeypatch.setattr(resume, "SECONDS", 0.0)
-    variants = [str(Variant.base("m")), str(Variant.base("other"))]
-    text: Any = {"text": "t.jsonl", "window": 8}
-    written = {"output": str(tmp_path / "b.parquet"), "samples": str(tmp_path / "s.parquet")}
-    job = BenchmarkPerplexity(manifest=manifest, variants=variants, name="t", text=text, **written)
+    variants = [Variant.base("m"), Variant.base("other")]
 
-    def prepare(manifest: Any, base: Any) -> Any:
-        def score(model: Any, name: str, together: Any) -> Any:
-            asked.append(name)
-            if len(asked) == 2:
-                raise Killed
-            row = {"task": "t", "metric": "nll", "value": float(np.float64(0.1) + 0.2), "n_samples": 3, "n_shot": 0}
-            return [row], [{"task": "t", "sample": 0, "metric": "nll", "value": torch.tensor(1.5).item()}]
-
-        return score
+    def score(model: Any, name: str, together: Any) -> Any:
+        asked.append(name)
+        if len(asked) == 2:
+            raise Killed
+        row = {"task": "t", "metric": "nll", "value": float(np.float64(0.1) + 0.2), "n_samples": 3, "n_shot": 0}
+        return [row], [{"task": "t", "sample": 0, "metric": "nll", "value": torch.tensor(1.5).item()}]
 
     with pytest.raises(Killed):
-        measuring.run(job, prepare)
-    measuring.run(job, prepare)
+        measuring.measure(model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key"))
+    unfinished = measuring.Unfinished(tmp_path / "b.unfinished", "key")
+    rows, samples = measuring.measure(model, variants, score, unfinished)
+    unfinished.remove()
     assert asked == ["the model 'm'", "the model 'other'", "the model 'other'"]
-    assert store.read(tmp_path / "b.parquet")["value"].to_pylist() == [0.1 + 0.2] * 2
+    assert [row["value"] for row in rows] == [0.1 + 0.2] * 2
+    assert [(row["model"], row["value"]) for row in samples] == [("m", 1.5), ("other", 1.5)]
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
