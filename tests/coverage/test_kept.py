@@ -13,7 +13,7 @@ from scipy.stats import norm
 from lamina.report import database
 from lamina.store import parquet as store
 from lamina.tables.answers import rows
-from tests.unit.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import VIEWS, write_tables
 
 pytestmark = pytest.mark.coverage
 KEEP, TRIED, Z95 = 0.95, 35, 1.959964

@@ -11,7 +11,7 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
-from tests.unit import tiny
+from tests.given import tiny
 
 QUICK = (
     "capture_activations",

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from tests.device.pretended import Placed, pretended
-from tests.unit import tiny
+from tests.given import tiny
 
 CUDA = torch.device("cuda", 0)
 

@@ -10,8 +10,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from lamina.store import parquet as store
+from tests.given import tiny
 from tests.pipeline.project import Project, copy_project
-from tests.unit import tiny
 
 
 @pytest.fixture(scope="module")
