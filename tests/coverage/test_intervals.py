@@ -20,7 +20,7 @@ from lamina.relevance.metrics import accuracy, agreement
 from lamina.relevance.statistics import bootstrap_weights, studentised
 from lamina.relevance.true_scores import true_correlation, true_variance_ratio
 
-pytestmark = pytest.mark.coverage
+pytestmark = pytest.mark.slow
 STUDIES = 1000
 
 

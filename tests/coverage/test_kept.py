@@ -15,7 +15,7 @@ from lamina.store import parquet as store
 from lamina.tables.answers import rows
 from tests.given.plausible_tables import VIEWS, write_tables
 
-pytestmark = pytest.mark.coverage
+pytestmark = pytest.mark.slow
 KEEP, TRIED, Z95 = 0.95, 35, 1.959964
 BASE = dict(calibration="none", selector="none", removed=0, repair="none", healing="none")
 CUT = BASE | dict(removed=2)

@@ -10,7 +10,6 @@ import yaml
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config.calibrations import Calibration
 from lamina.data import lm_tasks, task_groups
@@ -28,7 +27,6 @@ from tests.given import tiny
 from tests.given.plausible_tables import write_tables
 
 ROOT = Path(__file__).parents[2]
-REAL = ROOT.parent / "shared/real"
 SIZES = {"physics": 5, "biology": 12, "history": 23}
 
 
@@ -222,32 +220,3 @@ def test_means_over_tasks_count_a_group_once(tmp_path: Path) -> None:
         ("b", "g", 0.9),
         ("g", None, 0.8),
     ]
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"LOUD: there are no real benchmark files in {REAL}, so none was scored")
-def test_real_benchmarks_score_as_a_group_as_lm_eval_scores_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "workflow/tasks").mkdir(parents=True)
-    names = ["arc_easy", "openbook_qa"]
-    for name in names:
-        task = {
-            "task": f"real_{name}",
-            "dataset_path": "json",
-            "dataset_kwargs": {"data_files": {"test": str(REAL / f"data/{name}.jsonl")}},
-            "test_split": "test",
-            "output_type": "multiple_choice",
-            "doc_to_text": "{{query}}",
-            "doc_to_choice": "{{choices}}",
-            "doc_to_target": "gold",
-        }
-        (tmp_path / f"workflow/tasks/real_{name}.yaml").write_text(yaml.safe_dump(task))
-    group = {"group": "real", "task": [f"real_{name}" for name in names], "aggregate_metric_list": [{"metric": "acc"}]}
-    (tmp_path / "workflow/tasks/real.yaml").write_text(yaml.safe_dump(group))
-    model, words = (
-        kind.from_pretrained(REAL / "models/stories260K-llama") for kind in (AutoModelForCausalLM, AutoTokenizer)
-    )
-    ours = TaskBenchmark(lm_tasks.load_task("real", tmp_path), model, words, 6).score(model, "x").metrics
-    theirs = stock(model, "real", tmp_path, monkeypatch, 6, words)["results"]["real"]
-    (own,) = (row for row in ours if row["task"] == "real")
-    assert (own["value"], own["stderr"], own["n_samples"]) == (theirs["acc,none"], theirs["acc_stderr,none"], 12)

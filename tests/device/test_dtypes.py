@@ -20,7 +20,7 @@ QUICK = (
     "heal_variant[lora]",
     "diagnose_layers[fit]",
 )
-ALL = [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in STAGES]
+ALL = [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

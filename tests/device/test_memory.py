@@ -79,7 +79,7 @@ QUICK += (
 
 
 @pytest.mark.parametrize(
-    "stage", [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in HALVED]
+    "stage", [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.slow) for stage in HALVED]
 )
 def test_a_stage_that_is_too_large_is_halved_until_it_fits(
     stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ EVERY_DAY = HYBRIDS | set(configurations.TYPES[::6])
 
 @pytest.mark.parametrize(
     "model_type",
-    [pytest.param(each, marks=[] if each in EVERY_DAY else pytest.mark.every_type) for each in configurations.TYPES],
+    [pytest.param(each, marks=[] if each in EVERY_DAY else pytest.mark.slow) for each in configurations.TYPES],
 )
 def test_a_type_is_right_or_refused(model_type: str) -> None:
     outcomes = table.tried(model_type)

@@ -27,10 +27,10 @@ from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.study.variant import Variant
+from tests import ROOT
 from tests.given import tiny
 
 # In one worker, so that the matrix is built once.
-pytestmark = pytest.mark.families
 
 DEPTH = 6
 UNITS = {
@@ -235,7 +235,7 @@ def in_fresh_process(job: dict[str, Any], folder: Path) -> dict[str, Any]:
     (folder / "job.json").write_text(json.dumps(job))
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1"}
-    script = Path(__file__).with_name("fresh_process.py").resolve()
+    script = ROOT / "tests/given/fresh_process.py"
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(script), "job.json", "found.pt"],
         cwd=folder,
@@ -276,11 +276,11 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return cells
 
 
-# Families whose layers are built as llama's are: `make test-families` has them, `make test-unit` the others.
+# Families whose layers are built as llama's are: slow; the others are fast.
 ALIKE = ("gemma3_text", "mistral", "olmo2", "phi3", "qwen2", "qwen3")
 every_cell = pytest.mark.parametrize(
     "cell",
-    [pytest.param(cell, marks=[pytest.mark.every_type] if cell[0] in ALIKE else []) for cell in CELLS],
+    [pytest.param(cell, marks=[pytest.mark.slow] if cell[0] in ALIKE else []) for cell in CELLS],
     ids="-".join,
 )
 

@@ -12,7 +12,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     GPTJConfig,
     GPTJForCausalLM,
@@ -21,24 +20,18 @@ from transformers import (
 )
 
 import lamina
-from lamina.data.documents import read_documents
 from lamina.errors import LaminaError
-from lamina.evaluation import perplexity
-from lamina.models import checksum
 from lamina.models.boundary import Patch, share
 from lamina.models.export import modeling_lamina, own_code
 from lamina.models.export import save as export
-from lamina.models.load import load_folder, load_model, load_tokenizer
+from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
-from lamina.models.structure import layers_of, text_config
+from lamina.models.structure import layers_of
 from lamina.models.surgery import remove
 from lamina.repair import patch
 from lamina.store import parquet as store
-from lamina.study.variant import Variant
 from tests.families.test_families import base_folder, plan_of, random_adapter, source_of
 from tests.given import tiny
-
-REAL = Path(__file__).parents[3] / "shared/real"
 
 
 @pytest.fixture(autouse=True)
@@ -420,50 +413,3 @@ def test_the_mergekit_recipe_makes_the_same_cut(units: list[str], tmp_path: Path
     assert {part["sources"][0]["model"] for part in recipe["slices"]} == {"lab/words@main"}
     expected = logits(materialise(base, plan_of(units)), ids)
     torch.testing.assert_close(logits(follow(recipe, base), ids), expected)
-
-
-def real_models() -> list[Path]:
-    return sorted(path.parent for path in REAL.glob("models/*/config.json"))
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="REAL MODELS NOT TESTED: ../shared/real is not there")
-@pytest.mark.parametrize("folder", real_models() or [None], ids=lambda folder: folder.name if folder else "absent")
-def test_real_models_keep_their_perplexity_on_real_text(folder: Path, tmp_path: Path) -> None:
-    """After removing nothing it is what it was, and after a reload it is what it was before."""
-    manifest = {"path": str(folder), "source": folder.name, "dtype": "float32", "trust_remote_code": False}
-    manifest |= {"revision": None, **checksum.facts(folder)}
-    base, tokenizer = load_model(manifest, torch.device("cpu")), load_tokenizer(manifest)
-    documents = read_documents(REAL / "data/tinystories_1000.json", "0:12")
-    cut = perplexity.windows(documents, tokenizer, 128)
-
-    def measured(model: PreTrainedModel) -> float:
-        scores = perplexity.document_nll(model, cut, len(documents), folder.name)
-        rows = perplexity.metric_rows(scores, text_config(model).vocab_size)
-        return float(next(row["value"] for row in rows if row["metric"] == "perplexity"))
-
-    before, last = measured(base), len(layers_of(base)) - 1
-    assert measured(remove(share(base), [])) == before
-    width = text_config(base).hidden_size
-    operator = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) / 100
-    patches = {(1, 2): Patch(operator)}
-    for units, repaired, form in (
-        (["1"], None, "auto"),
-        (["1"], patches, "auto"),
-        ([f"{last}.attention"], None, "auto"),
-        (["0.mlp", "1.attention"], None, "code"),
-    ):
-        named = Variant(folder.name, "words", "cosine", len(units), "ghost" if repaired else "none")
-        source = export.Source(named, manifest, plan_of(units))
-        variant = materialise(base, source.plan, repaired)
-        pruned = measured(variant)
-        assert pruned != before
-        export.export(base, source, tmp_path / "export", repaired, form=form)
-        model, again = lamina.load(tmp_path / "export", device="cpu")
-        assert measured(model) == pytest.approx(pruned, rel=1e-6)
-        assert again(documents[0])["input_ids"] == tokenizer(documents[0])["input_ids"]
-        plain = AutoModelForCausalLM.from_pretrained
-        if repaired or form == "code":
-            with pytest.raises(ValueError, match="trust_remote_code=True"):
-                plain(tmp_path / "export", trust_remote_code=False)
-        else:
-            assert measured(plain(tmp_path / "export").eval()) == pytest.approx(pruned, rel=1e-6)

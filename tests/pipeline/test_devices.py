@@ -8,7 +8,7 @@ import yaml
 
 from tests.pipeline.project import Project, copy_project
 
-pytestmark = pytest.mark.studies
+pytestmark = pytest.mark.slow
 
 KEYS = {
     "activations": "layer, span",
