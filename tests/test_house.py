@@ -1,4 +1,4 @@
-"""The library stays one that a stranger can read: its size, and the one direction in which its packages are imported."""
+"""A library that a stranger can read: its size, and the one direction in which its packages import each other."""
 
 import ast
 from collections.abc import Iterator

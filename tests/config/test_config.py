@@ -108,11 +108,6 @@ def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
     assert config.load(minimal(), root).models["hub"].layers is None
 
 
-def test_a_whole_number_with_a_point_is_a_whole_number(root: Path) -> None:
-    loaded = config.load(put(put(minimal(), "studies.prune.removed", [2.0]), "seed", 3.0), root)
-    assert json.dumps([loaded.studies["prune"].removed, loaded.seed]) == "[[2], 3]"
-
-
 def test_the_embedded_corpus_goes_by_its_split() -> None:
     for split in ("train", "validation", "test"):
         assert (REPOSITORY / calibrations.corpus_file("microworld_corpus", split)).is_file()
@@ -143,13 +138,6 @@ def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, cou
 def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
     metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
     assert selectors.Selector.from_options(metric | selector).largest_removal(8) == largest
-
-
-@pytest.mark.parametrize("name", ["Llama-3.1_8B", "a+b", "3x", "_a"])
-def test_usual_names_are_fine(root: Path, name: str) -> None:
-    raw = minimal()
-    raw["selectors"][name] = {"metric": "cosine"}
-    assert name in config.load(raw, root).selectors
 
 
 def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:

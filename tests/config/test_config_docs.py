@@ -10,7 +10,6 @@ from jsonschema import Draft202012Validator
 
 from lamina.config import document
 from lamina.config.entry import Choice
-from lamina.errors import LaminaError
 from lamina.study import load as config
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
@@ -73,14 +72,6 @@ def test_the_shipped_configurations_load(name: str, tmp_path: Path) -> None:
 def test_the_shipped_configurations_are_all_tested() -> None:
     found = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "config").rglob("*.yaml")}
     assert found - {"config/reference.yaml", "config/siblings.yaml"} <= set(SHIPPED)
-
-
-def test_the_shipped_template_says_what_to_replace() -> None:
-    raw = yaml.safe_load((REPOSITORY / "config/tinystories.yaml").read_text(encoding="utf-8"))
-    with pytest.raises(LaminaError) as caught:
-        config.load(raw, REPOSITORY)
-    message = str(caught.value)
-    assert "models.stories.source: there is no folder 'models/stories260K-llama'" in message
 
 
 def test_the_readme_and_the_schema_are_those_of_the_classes() -> None:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -86,14 +84,6 @@ def test_the_context_stands_in_the_models_config(root: Path, settings: Raw) -> N
         assert load(longer, root)
 
 
-def test_only_what_a_study_uses_must_fit(root: Path) -> None:
-    assert load(raw(calibrations__corpus__length=65, studies__maps__calibrations=["recall"]), root)
-    assert load(raw(calibrations__corpus__length=65, studies__maps__models=["hub"]), root)
-    pruned = raw(benchmarks__efficiency={})
-    del pruned["studies"]["prune"]
-    assert load(pruned, root)
-
-
 RANGES = [
     ("calibrations.corpus", "0:900", '"0:900" asks for more than', '/text.jsonl holds, 3. Write "0:3", or null'),
     ("calibrations.corpus", "2:4", '"2:4" asks', 'Write "2:3"'),
@@ -110,11 +100,6 @@ def test_ranges_beyond_a_file_are_refused(root: Path, where: str, documents: str
         changes["calibrations__corpus__documents"] = "0:1"
     message = refusal(root, **changes)
     assert message.startswith(f"{where}.documents: {fault}") and remedy in message, message
-
-
-def test_the_default_range_is_held_against_the_file_too(root: Path) -> None:
-    message = refusal(root, calibrations__corpus={"text": "text.jsonl", "length": 64})
-    assert message.startswith('calibrations.corpus.documents: "0:500" asks') and '"0:3", or null for all' in message
 
 
 BROKEN_TEXTS = [
@@ -202,15 +187,3 @@ def test_a_file_of_several_entries_is_read_once(root: Path, monkeypatch: Any) ->
     put(config, "calibrations.corpus.documents", "0:1")
     put(config, "benchmarks.perplexity.corpus_test", {"text": "text.jsonl", "documents": "2:3", "window": 64})
     assert load(config, root) and seen == [root / "text.jsonl"]
-
-
-def test_it_needs_no_torch() -> None:
-    code = "import lamina.study.load, sys; sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY / "src", check=False).returncode == 0
-
-
-def test_a_file_of_questions_is_no_file_of_texts(root: Path) -> None:
-    """A file that several entries name is read for each form that they say it has."""
-    (root / "good.jsonl").write_text(json.dumps(GOOD))
-    both = {"calibrations__mine": {"choices": "good.jsonl"}, "benchmarks__perplexity__corpus_test__text": "good.jsonl"}
-    assert "`text` is missing" in refusal(root, **both)

@@ -99,14 +99,6 @@ def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path)
     assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
 
 
-def test_a_bad_line_of_questions_is_named(manifest: dict, tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text(
-        '{"query": "a", "choices": ["b", "c"], "gold": 0}\n{"query": "a", "choices": ["b"], "gold": 1}\n'
-    )
-    with pytest.raises(LaminaError, match=r"mine.jsonl, line 2: choices has 1 entry.*gold"):
-        prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
-
-
 def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> None:
     with pytest.raises(LaminaError, match="no lm-eval task 'microworld_recal'.*microworld_recall"):
         prepare("recall", Calibration.from_options(TASK | {"task": "microworld_recal"}), manifest, ROOT)
@@ -136,8 +128,3 @@ def test_more_documents_than_there_are_is_refused(tmp_path: Path) -> None:
     (tmp_path / "few.txt").write_text("one\n\ntwo")
     with pytest.raises(LaminaError, match='"0:5" asks for more than .*few.txt holds, 2'):
         documents.read_documents(tmp_path / "few.txt", "0:5")
-
-
-def test_case_and_spaces_do_not_make_another_document() -> None:
-    assert document_hash("A  question", ["b", "a"]) == document_hash("a question ", ["A", "b"])
-    assert document_hash("a question", ["a"]) != document_hash("a question", ["b"])

@@ -26,22 +26,6 @@ def test_questions_are_read_and_other_keys_left_out(tmp_path: Path) -> None:
     assert read_questions(path) == [GOOD, GOOD]
 
 
-@pytest.mark.parametrize("strange", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
-def test_only_a_line_feed_ends_a_line(tmp_path: Path, strange: str) -> None:
-    question = GOOD | {"query": f"one{strange}two"}
-    path = tmp_path / "mine.jsonl"
-    path.write_text(json.dumps(question, ensure_ascii=False) + "\r\n" + json.dumps(GOOD), encoding="utf-8", newline="")
-    assert read_questions(path) == [question, GOOD]
-    path.write_text(json.dumps({"text": f"one{strange}two"}, ensure_ascii=False), encoding="utf-8")
-    assert read_documents(path) == [f"one{strange}two"]
-
-
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text(json.dumps(GOOD), encoding="utf-8-sig")
-    (tmp_path / "a.txt").write_text("one", encoding="utf-8-sig")
-    assert read_questions(tmp_path / "mine.jsonl") == [GOOD] and read_documents(tmp_path / "a.txt") == ["one"]
-
-
 NO_QUESTIONS = [
     ("{", "not JSON"),
     ([1], "[1] is not a question"),

@@ -181,11 +181,6 @@ def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> 
     assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
 
 
-def test_a_mixture_is_refused_more_than_its_parts_hold(parts: dict[str, Calibration]) -> None:
-    with pytest.raises(LaminaError, match="calibrations.all.limit: 81.*the 40 of 'recall' are enough for 80"):
-        mixed(parts, limit=81)
-
-
 def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = workplace(tmp_path)
     raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})

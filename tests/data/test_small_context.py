@@ -9,10 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lm_eval.models.huggingface import HFLM
-from transformers import AutoTokenizer
 
-from lamina.config.benchmarks import Efficiency
 from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
 from lamina.data import lm_tasks
@@ -21,7 +18,6 @@ from lamina.data.prepare import prepare
 from lamina.engine.capture import capture
 from lamina.engine.sweep import sweep
 from lamina.errors import LaminaError
-from lamina.evaluation import efficiency
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
@@ -57,12 +53,6 @@ def questions(root: Path, *lengths: int, **changes: Any) -> str:
 
 def calibration(manifest: dict[str, Any], root: Path, **entry: Any) -> Any:
     return prepare("mine", Calibration.from_options(entry), manifest, root)
-
-
-def test_the_tokenizer_is_what_it_is_meant_to_be(folder: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    assert tokenizer.bos_token_id is None and tokenizer.eos_token_id is None
-    assert tokenizer("w0 w1")["input_ids"] == [1, 2]
 
 
 def test_questions_as_long_as_the_context_and_longer_are_cut_to_it_and_run(manifest: dict, tmp_path: Path) -> None:
@@ -131,26 +121,6 @@ def test_examples_that_do_not_fit_are_cut_from_the_left(manifest: dict, tmp_path
         assert long.rows[0].context[-len(short.rows[0].context) :] == short.rows[0].context
 
 
-def test_no_question_is_among_its_own_examples(manifest: dict, tmp_path: Path) -> None:
-    file = questions(tmp_path, 4, 5, 6, 7, 8)
-    made = calibration(manifest, tmp_path, choices=file, num_fewshot=4)
-    for sample, short in zip(made.samples, calibration(manifest, tmp_path, choices=file).samples, strict=True):
-        own, seen = short.rows[0].context, sample.rows[0].context
-        places = [n for n in range(len(seen)) if seen[n : n + len(own)] == own]
-        assert places == [len(seen) - len(own)]
-
-
-def test_more_examples_than_other_questions_are_refused(manifest: dict, tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match=r"mine.num_fewshot: 3 examples are more than the other 2.*at most 2"):
-        calibration(manifest, tmp_path, choices=questions(tmp_path, 5, 6, 7), num_fewshot=3)
-
-
-def test_a_question_of_digits_is_a_question(manifest: dict, tmp_path: Path) -> None:
-    """In a template, lm-eval takes it for the number of a choice."""
-    made = calibration(manifest, tmp_path, choices=questions(tmp_path, 5, query="12"))
-    assert [row.context for row in made.samples[0].rows] == [(0,), (0,)]
-
-
 @pytest.mark.parametrize(
     ("answer", "words"), [(["w1", " ".join(["w2"] * 64)], "64 tokens, of which 63 fit"), (["w1", "\u200b"], "no token")]
 )
@@ -174,20 +144,3 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
         calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
     made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
     assert len(capture(load_model(manifest), made.sequences()))
-
-
-def test_a_measurement_of_efficiency_longer_than_the_context_is_refused(manifest: dict) -> None:
-    """As of a hub model, whose context is not known when the configuration is read."""
-    model, options = load_model(manifest), Efficiency(prompt=48, generate=16, repeats=2)
-    assert efficiency.measure(model, [({}, model)], options)
-    with pytest.raises(
-        LaminaError, match=r"benchmarks.efficiency: a prompt of 49 and 16.*\{prompt: 48, generate: 16\}"
-    ):
-        efficiency.measure(model, [], options.model_copy(update={"prompt": 49}))
-
-
-def test_lm_eval_alone_cannot_encode_a_question_here(manifest: dict) -> None:
-    """Why EncodingLM is there; when this fails, it can go."""
-    lm = HFLM(pretrained=load_model(manifest), tokenizer=load_tokenizer(manifest))
-    with pytest.raises(TypeError):
-        lm.tok_encode("w1 w2")

@@ -112,13 +112,6 @@ def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
     load(put(minimal(), place, entry | {"trust_code": True}), root)
 
 
-@pytest.mark.parametrize("written", ["!function", "!function planted", "!function [a, b]", "!function .docs."])
-def test_a_function_without_a_name_is_explained_with_its_line(written: str, root: Path) -> None:
-    write(root, "mine", f"process_docs: {written}", **TASK)
-    with pytest.raises(LaminaError, match=r"mine.yaml, line \d+: `!function .*names no function.*module.function"):
-        task_files.reached("mine", root / task_files.FOLDER)
-
-
 @pytest.mark.parametrize("metric", [{"metric": "./planted.py"}, {"metric": "acc", "hf_evaluate": True}])
 def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Path) -> None:
     write(root, "mine", **TASK | {"metric_list": [metric]})

@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lamina.config.calibrations import Calibration
-from lamina.data import lm_tasks, task_groups
+from lamina.data import lm_tasks
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
@@ -132,12 +132,6 @@ def test_a_tag_and_a_group_without_a_score_get_the_mean_over_documents(
         assert own["n_samples"] == sum(SIZES[each] for each in subjects) and own["part_of"] is None
 
 
-def test_tasks_without_a_common_metric_have_no_score_together(tmp_path: Path) -> None:
-    write_group(tmp_path, tiny.WORDS, spoilt="history")
-    with pytest.raises(LaminaError, match="no metric in common. Name its tasks one by one: exam_physics, exam_history"):
-        TaskBenchmark(lm_tasks.load_task("exam_bare", tmp_path), tiny.model(), tiny.tokenizer())
-
-
 def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Path) -> None:
     words = json.loads((REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[0])["query"].split()
     write_group(tmp_path, sorted(set(words)))
@@ -168,20 +162,6 @@ def test_a_calibration_draws_from_every_task_of_a_group_by_its_size(tmp_path: Pa
     assert len(mixed.samples) == 2 * 40
     with pytest.raises(LaminaError, match="calibrations.exam.limit: 161 samples are asked for, and 'exam' has 160"):
         prepare("exam", Calibration.from_options(entry | {"limit": 161}), manifest, tmp_path)
-
-
-def test_shares_are_proportional_and_add_up() -> None:
-    assert task_groups.shares(10, [1, 1, 1]) == [4, 3, 3]
-    assert task_groups.shares(2, [5, 1, 100]) == [0, 0, 2]
-    draw = random.Random(0)
-    for _ in range(50):
-        sizes = [draw.randint(1, 30) for _ in range(draw.randint(1, 9))]
-        total = draw.randint(0, sum(sizes))
-        found = task_groups.shares(total, sizes)
-        assert sum(found) == total
-        assert all(
-            abs(part - total * size / sum(sizes)) < 1 and part <= size for part, size in zip(found, sizes, strict=True)
-        )
 
 
 def test_where_only_a_task_will_do_a_group_is_refused_with_its_tasks(exam: Path) -> None:

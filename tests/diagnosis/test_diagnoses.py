@@ -33,12 +33,6 @@ def by_measure(rows: list[dict[str, Any]], kind: str) -> dict[tuple[str, int | N
     return {(row["measure"], row.get("layer")): row for row in rows}
 
 
-def test_a_norm_that_grows_more_than_ever_is_not_void() -> None:
-    growth = torch.tensor([1, 3, 3.5, 9.0]).diff()[:, None]
-    assert void.void(growth, 0.8)[1].tolist() == [False], "5.5 is more than 0.8 (2 - 0.5)"
-    assert void.void(torch.tensor([[2.0], [0.5], [1.1]]), 0.8)[1].tolist() == [True], "1.1 is less than 1.2"
-
-
 @TWO
 def test_void_shares_are_those_of_a_plain_loop(family: str) -> None:
     model = tiny.model(family)
@@ -177,14 +171,6 @@ def swapping(layer: Any, place: Any, stream: torch.Tensor) -> Any:
         (args[0] if args else kwargs["hidden_states"])[0, place] = stream[0, place]
 
     return layer.register_forward_pre_hook(swap, with_kwargs=True)
-
-
-def test_all_positions_of_one_boundary_bring_everything_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patching, "_places", lambda clean, corrupt: [torch.ones_like(clean, dtype=torch.bool)] * 3)
-    found = by_measure(patching.diagnose(tiny.model(), pairs(), Patching(file="x", least=1e-3), 60), "patching")
-    for boundary in range(5):
-        assert found["recovery_last", boundary]["value"] == pytest.approx(1, abs=1e-5)
-        assert found["noise_last", boundary]["value"] == pytest.approx(1, abs=1e-5)
 
 
 def write(folder: Path, *lines: Any) -> Path:

@@ -90,8 +90,3 @@ def test_the_interval_is_that_of_resampled_samples() -> None:
     values = [np.concatenate([streams[n] for n in draw.integers(40, size=40)]).var() for _ in range(600)]
     low, high = np.percentile(values, [2.5, 97.5])
     assert row["ci_low"] == pytest.approx(low, rel=0.05) and row["ci_high"] == pytest.approx(high, rel=0.05)
-
-
-def test_one_sample_has_no_interval_and_short_ones_have_no_late_tokens() -> None:
-    found = diagnose(tiny.model(), [[5, 6]], skip_first=2)
-    assert found["variance", 1]["ci_low"] is None and ("variance_without_first", 1) not in found

@@ -9,7 +9,6 @@ import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine import candidates
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate, grow
 from lamina.engine.session import Session
@@ -119,28 +118,6 @@ def test_streams_split_where_candidates_differ_and_not_before() -> None:
     # A layer without both halves is no layer, except where a norm stands on the stream.
     halves = Candidate(frozenset({"2.attention", "2.mlp"}))
     assert layers_run([halves]) == 11 and grow([halves], [], 12, halves_are_all=False).layers == 12
-
-
-def test_an_observation_ends_with_its_layer() -> None:
-    base = Candidate()
-    whole = candidates.observation(base, "3", parallel=False)
-    attention = candidates.observation(base, "3.attention", parallel=False)
-    mlp, beside = (candidates.observation(base, "3.mlp", parallel) for parallel in (False, True))
-    assert layers_run([], observations=[whole]) == 4
-    assert layers_run([base], observations=[whole]) == 12
-    # The stream without the MLP shows both halves; one that is a candidate itself shows it for nothing.
-    assert layers_run([base], observations=[attention, mlp]) == 13
-    assert layers_run([base, base.without("3.mlp")], observations=[attention, mlp]) == 12 + 9
-    assert layers_run([base], observations=[attention, mlp, beside]) == 14
-
-
-def test_work_of_a_pass_is_what_its_tree_says() -> None:
-    model, samples = tiny.model(), random_samples(4, count=1)
-    wanted = [Candidate(), Candidate(frozenset({"1"})), patched(["1", "3"], 0, bias=False)]
-    with engine.opened(model, samples, outputs=False) as session:
-        session.measure([0], {candidate: candidate for candidate in wanted})
-        [line] = session._lines[0]
-    assert session.layer_tokens == layers_run(wanted, DEPTH) * len(line.tokens)
 
 
 @pytest.mark.parametrize("tokens", [1, 60, 10_000])

@@ -76,13 +76,6 @@ def test_training_all_weights_keeps_what_is_predicted(dtype: torch.dtype) -> Non
     assert 0.85 * footprint.full(shape, 4) < alive.peak < 1.15 * footprint.full(shape, 4)
 
 
-def test_twice_the_budget_is_twice_the_streams() -> None:
-    shape = footprint.Shape(32, 4096, 14336, 1024, 128256, 2)
-    one, two = (footprint.capture(shape, tokens, 64, 10**6) for tokens in (8192, 16384))
-    pairs = 24 * 10**6 * 33**2
-    assert (two - pairs) / (one - pairs) == pytest.approx(2, rel=0.03)
-
-
 def test_a_budget_is_the_largest_that_fits() -> None:
     def predicted(tokens: int) -> int:
         return 1000 * tokens + 5

@@ -85,13 +85,6 @@ def test_what_is_not_finite_is_wrong_and_infinite_never_null() -> None:
         assert row["unit"] == "none" or row["cosine"] is not None
 
 
-def test_the_file_keeps_what_is_infinite(tmp_path: Any) -> None:
-    store.write(tmp_path / "sweep.parquet", swept()[2])
-    back = store.read(tmp_path / "sweep.parquet")
-    assert sum(value == math.inf for value in back["nll"].to_pylist()) == len(HOT_SAMPLES)
-    assert back["nll"].null_count == 0
-
-
 def test_relevance_counts_them_and_ranks_the_unit_last() -> None:
     _, rows, table = swept()
     found = relevance(table, METRICS, Context(chance=0.0, score="acc"), seed=0)

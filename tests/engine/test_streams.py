@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from lamina.engine import capture as capturing
 from lamina.engine import taps
-from lamina.engine.batches import by_length, padded
+from lamina.engine.batches import by_length
 from lamina.engine.capture import capture
 from lamina.models.structure import layers_of
 from tests.given import tiny
@@ -34,12 +34,6 @@ def test_groups_are_similar_complete_and_within_the_budget() -> None:
         # No group could have taken the first of the next.
         for group, following in zip(groups, groups[1:], strict=False):
             assert following and (len(group) + 1) * lengths[group[0]] > budget
-
-
-def test_padding_stands_on_the_right_and_is_marked() -> None:
-    ids, mask = padded([(5, 6, 7), (8,), (9, 0)], "cpu")
-    assert ids.dtype == torch.long and ids.tolist() == [[5, 6, 7], [8, 0, 0], [9, 0, 0]]
-    assert mask.tolist() == [[True, True, True], [True, False, False], [True, True, False]]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom", "opt", "gemma2"])

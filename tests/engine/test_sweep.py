@@ -167,31 +167,6 @@ def distances(base: np.ndarray, other: np.ndarray) -> list[float]:
     return [1 - cosine, norm, divergence[0], sum(divergence[1:]) / 2, 1 - accepted, flipped]
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_margins_are_the_lead_over_the_best_other_choice(family: str) -> None:
-    model, samples = tiny.model(family), random_samples(6)
-    scores = engine.sweep(model, samples, ["2"], outputs=False)
-    for unit, removed in (("none", []), ("2", ["2"])):
-        expected, rows = iter(naive(model, samples, removed)), scores.rows([unit])
-        for row, sample in zip(rows, samples, strict=True):
-            each = [(next(expected), choice.characters) for choice in sample.rows]
-            gold, others = each[sample.gold], each[: sample.gold] + each[sample.gold + 1 :]
-            assert row["gold_margin"] == pytest.approx(gold[0] - max(s for s, _ in others), abs=NEAR_TIE)
-            normalised = gold[0] / gold[1] - max(s / length for s, length in others)
-            assert row["gold_margin_norm"] == pytest.approx(normalised, abs=NEAR_TIE)
-            assert row["correct"] == (row["gold_margin"] > 0) and row["correct_norm"] == (normalised > 0)
-
-
-@pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_divergences_bound_the_acceptance_from_both_sides(family: str) -> None:
-    """1 - sqrt(KL / 2) <= mean(1 - TV) <= 1 - JS / ln 2, for every removal and sample: Pinsker, and Lin 1991."""
-    scores = engine.sweep(tiny.model(family), random_samples(7, count=20), all_units(5, "layer"))
-    for row in scores.rows(all_units(5, "layer")):
-        accepted = 1 - row["output_tv"]
-        assert 1 - np.sqrt(row["output_kl"] / 2) - 1e-6 <= accepted <= 1 - row["output_js"] / np.log(2) + 1e-6
-        assert 0 <= row["output_flips"] <= 1
-
-
 def test_the_stream_metrics_are_those_of_the_gold_row() -> None:
     model, samples = tiny.model(), random_samples(6)
     scores = engine.sweep(model, samples, all_units(5, "layer"), pass_="stream")
@@ -240,12 +215,3 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
             if best[0] - best[1] >= NEAR_TIE:
                 assert row["correct"] == bool(expected["acc"]), (unit, number)
                 assert row["correct_norm"] == bool(expected["acc_norm"]), (unit, number)
-
-
-def test_shares_of_two_and_four_jobs_cost_about_the_same() -> None:
-    for blocks in (2, 4):
-        loads = [
-            sum(32 - int(unit) for unit in engine.share_by_cost(all_units(32, "layer"), 32, block, blocks))
-            for block in range(blocks)
-        ]
-        assert max(loads) / np.mean(loads) <= 1.15

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import capture, forking, moments, packing
+from lamina.engine import capture, forking, moments
 from lamina.engine import sweep as engine
 from lamina.engine.sources import Source
 from lamina.models.units import all_units
@@ -119,22 +119,3 @@ def test_texts_without_a_mask_have_the_numbers_of_those_with_one(family: str, mo
     masked = engine.sweep(model, samples, units)
     assert np.abs(plain.loglikelihood - masked.loglikelihood).max() < 1e-4
     assert np.nanmax(np.abs(plain.cosine - masked.cosine)) < 1e-5
-
-
-def test_lines_are_a_multiple_of_8_long_where_tensor_cores_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a device that is not here: only its kind is read before the one copy to it."""
-    lines = tuple(
-        line for number, sample in enumerate(questions(3, "choices")) for line in packing.pack(number, sample)
-    )
-    sent: list[torch.Tensor] = []
-
-    def keep(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        sent.append(tensor)
-        return tensor
-
-    here = packing.collate(lines, torch.device("cpu"))
-    monkeypatch.setattr(torch.Tensor, "to", keep)
-    there = packing.collate(lines, torch.device("cuda"))
-    width = here.tokens.shape[1]
-    assert len(sent) == 1 and width % 8 and there.tokens.shape[1] == -(-width // 8) * 8
-    assert torch.equal(there.tokens[:, :width], here.tokens) and (there.segments[:, width:] == -1).all()

@@ -178,28 +178,6 @@ def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(family: str, 
     assert rows["nll_per_log_vocabulary"]["value"] == pytest.approx(mean / math.log(tiny.VOCABULARY))
 
 
-def test_the_error_of_a_perplexity_is_that_of_resampled_documents() -> None:
-    draw = random.Random(0)
-    counts = [draw.randint(20, 200) for _ in range(400)]
-    sums = [count * draw.gauss(3, 0.5) for count in counts]
-    error = perplexity.metric_rows(perplexity.DocumentScores(tuple(sums), tuple(counts)), 100)[1]["stderr"]
-    means = []
-    for _ in range(400):
-        chosen = draw.choices(range(400), k=400)
-        means.append(sum(sums[n] for n in chosen) / sum(counts[n] for n in chosen))
-    centre = sum(means) / 400
-    assert error == pytest.approx(math.sqrt(sum((mean - centre) ** 2 for mean in means) / 399), rel=0.15)
-
-
-def test_windows_that_make_no_sense_are_explained() -> None:
-    for window, stride in ((1, 1), (8, 9), (8, 0)):
-        with pytest.raises(LaminaError, match=f"window: {window}, stride: {stride}"):
-            perplexity.windows(documents(), tiny.tokenizer(), window, stride)
-    long = perplexity.windows([" ".join(["w1"] * 300)], tiny.tokenizer(), 200)
-    with pytest.raises(LaminaError, match="longer than the model's context of 128"):
-        perplexity.document_nll(tiny.model(), long, 1, "x")
-
-
 def test_sizes_count_what_is_left() -> None:
     base = tiny.model()
     whole = efficiency.sizes(base)

@@ -162,23 +162,6 @@ def test_samples_follow_the_numbers_of_their_question_alone(questions: Path) -> 
     assert len(drawn) == 4 and other.writer.answers != drawn
 
 
-def test_a_drawn_token_has_its_share_of_the_softmax() -> None:
-    logits = torch.tensor([2.0, -torch.inf, 0.5, 1.0, -3.0])
-    uniform = torch.rand(40_000, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    drawn = generation._Drawn("x", uniform, 3, 0.7)(torch.zeros(40_000, 3, dtype=torch.long), logits.expand(40_000, 5))
-    found = drawn.argmax(-1).bincount(minlength=5) / 40_000
-    assert torch.allclose(found, (logits / 0.7).softmax(-1), atol=0.01) and found[1] == 0
-
-
-def test_an_answer_ends_at_the_first_stop(questions: Path) -> None:
-    writer = benchmark(questions, Generate()).writer
-    a, b, c = (tiny.tokenizer().convert_tokens_to_ids(word) for word in ("w1", "w2", "w3"))
-    assert writer._answer([a, b, 2, 3, 3], ["</s>"]) == ([a, b], True)
-    assert writer._answer([a, b, c, a, b, c], ["w3 w1", "</s>"]) == ([a, b, c], True)
-    assert writer._answer([a, b, c], ["w9"]) == ([a, b, c], False)
-    assert writer._answer([c, a], ["w3"]) == ([], True)
-
-
 def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:
     """Only pass@k and what answers look like are added; its own limit holds, under whichever name it gives it."""
     task = generation.written(task_object("mine", questions.parent, 0, str(questions)))

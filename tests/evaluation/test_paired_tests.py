@@ -36,21 +36,6 @@ def test_holm_multiplies_the_smallest_by_their_number_and_keeps_the_order() -> N
     assert paired_tests.holm([0.9, 0.6]) == [1, 1] and paired_tests.holm([]) == []
 
 
-@pytest.mark.parametrize("shares", [(0.01, 0.01), (0.3, 0.1), (0.02, 0.0)])
-def test_intervals_hold_the_true_difference_and_the_test_errs_rarely(shares: tuple[float, float]) -> None:
-    """Documents that only one of the two answers; 80 of them in each of two tasks."""
-    held, wrong = [], []
-    for seed in range(300):
-        drawn = np.random.default_rng(seed).random((2, 80))
-        values = [np.select([task < shares[0], task > 1 - shares[1]], [1.0, -1.0]) for task in drawn]
-        found = paired_tests.tested(values)
-        assert found["ci_low"] <= found["difference"] <= found["ci_high"]
-        held.append(found["ci_low"] <= shares[0] - shares[1] <= found["ci_high"])
-        wrong.append(found["p_value"] < 0.05)
-    assert np.mean(held) > 0.93
-    assert shares[0] != shares[1] or np.mean(wrong) <= 0.05
-
-
 def tables(folder: Path, right: dict[str, dict[str, list[int]]]) -> database.duckdb.DuckDBPyConnection:
     """A study of selectors that answered these documents of a calibration's own task, one unit removed."""
     data: dict[str, list[dict]] = {"calibrations": [], "benchmarks": [], "benchmark_samples": []}
@@ -96,9 +81,3 @@ def test_selectors_of_a_study_are_compared_on_the_documents_that_both_answered(t
     assert (first["winner"], first["better"], first["worse"], first["undecided"]) == ("accuracy", 1, 0, 1)
     [sentence] = summary.contests(views, [])
     assert "cosine 1 / 0 / 1 (on average +32.5 points" in sentence and "deepest 0 / 0 / 1" in sentence
-
-
-def test_one_selector_or_no_benchmark_is_nothing_to_compare(tmp_path: Path) -> None:
-    assert list(paired_tests.compared(tables(tmp_path / "one", {"accuracy": {"sums": [1, 0]}}))) == []
-    views = tables(tmp_path / "none", {})
-    assert list(paired_tests.compared(views)) == [] and summary.contests(views, []) == []

@@ -59,15 +59,6 @@ def test_pruned_weights_start_as_the_variant_and_random_ones_do_not_depend_on_th
     assert not any(torch.equal(weight, expected[name]) for name, weight in one.items() if weight.ndim > 1)
 
 
-def test_distillation_from_pruned_weights_comes_nearer_to_the_base_than_from_random_ones() -> None:
-    losses = {}
-    for start in ("pruned", "random"):
-        options = Full(start=start, epochs=2, learning_rate=1e-4, warmup_steps=0, batch=4, objective="distill")
-        _, rows = full.heal(tiny.model(), {"units": ["2"]}, None, data(), options)
-        losses[start] = min(row["validation_loss"] for row in rows if "validation_loss" in row)
-    assert losses["pruned"] < losses["random"]
-
-
 def test_random_weights_are_refused_where_something_is_left_of_a_repair() -> None:
     patches = {(1, 2): Patch(torch.zeros(32, 32))}
     with pytest.raises(LaminaError, match="repairs: .none."):

@@ -68,15 +68,6 @@ def test_the_gradient_of_the_divergence_is_that_of_finite_differences() -> None:
         assert float(student.grad[place]) == pytest.approx(slope, abs=1e-6)
 
 
-def test_a_student_that_is_its_teacher_has_no_loss_and_no_gradient() -> None:
-    base = tiny.model()
-    (loss,) = Objective("distill", base, base, 2.0).sums(mixed())
-    loss.backward()
-    assert float(loss) == 0.0
-    gradients = [parameter.grad for parameter in base.parameters() if parameter.grad is not None]
-    assert gradients and not any(gradient.any() for gradient in gradients)
-
-
 @pytest.mark.parametrize("name", ["lm", "distill", "lm+hidden"])
 def test_neither_padding_nor_the_split_of_a_batch_changes_loss_and_gradient(name: str) -> None:
     base, found = tiny.model(), []

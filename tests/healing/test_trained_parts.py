@@ -170,14 +170,3 @@ def test_a_mixture_draws_scored_tokens_by_their_weight() -> None:
     # A batch holds both, each padded apart.
     assert sum(len(step.groups) == 2 for step in steps) > 40
     assert all(len({sample.kind for sample in group}) == 1 for step in steps for group in step.groups)
-
-
-def test_the_validation_of_a_mixture_is_the_weighted_mean_per_token() -> None:
-    base, losses, counts = tiny.model(), [], []
-    sources = [Source(samples(5), 1.0), Source(samples(9, "text")[5:], 0.25)]
-    for part, weight in sources:
-        objective = Objective("lm", base, base)
-        losses.append(weight * float(objective.sums(part)[0].detach()))
-        counts.append(weight * objective.counts(part)[0])
-    found = training.validate(Objective("lm", base, base), sources, 1000)
-    assert found == pytest.approx(sum(losses) / sum(counts), rel=1e-5)

@@ -62,11 +62,6 @@ def test_a_configuration_that_asks_for_more_than_there_is_is_refused(
         load_folder("model", "auto", False)
 
 
-def test_tied_weights_are_not_missing(tmp_path: Path) -> None:
-    tiny.model("gpt2").save_pretrained(tmp_path)
-    load_folder(tmp_path, "auto", False)
-
-
 def test_weights_that_change_while_a_job_reads_them_end_it(project: Path) -> None:
     manifest = prepared()
     said = "files of the model 'model' .* not what they were when it was prepared"
@@ -109,10 +104,3 @@ def test_a_copied_project_reads_its_own_model(project: Path, monkeypatch: pytest
     monkeypatch.chdir(copy)
     weights = load_model(manifest).state_dict()["model.layers.1.mlp.up_proj.weight"]
     assert not torch.equal(weights, torch.full_like(weights, 0.5))
-
-
-def test_a_model_that_is_gone_is_named(project: Path) -> None:
-    manifest = prepared()
-    shutil.rmtree("model")
-    with pytest.raises(LaminaError, match="the model 'model' is not in .*one/model any more"):
-        load_model(manifest)

@@ -1,6 +1,5 @@
 """A model that does not fit its device gives the numbers of one that does, and its weights stay in the checkpoint."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,16 +139,3 @@ def test_weights_are_measured_and_gradients_are_refused(pair: tuple[PreTrainedMo
     samples = tiny.samples(tiny.tokens().tolist())
     with pytest.raises(LaminaError, match="gradients need the weights .*devices: auto"):
         weights.rows(divided, samples, ["0"], [], "gradient", 1000)
-
-
-def test_devices_are_filled_in_order_and_what_is_left_is_streamed() -> None:
-    assert devices._fill(10, [5] * 4, [30]) == [0, 0, 0, 0]
-    assert devices._fill(10, [5] * 4, [20, 12]) == [0, 0, 1, 1]
-    assert devices._fill(10, [5] * 4, [20, 9]) == [0, 1, None, None]  # room for one that comes and goes
-    assert devices._fill(10, [5] * 4, [14]) is None
-
-
-def test_a_device_that_is_too_small_for_anything_is_refused(saved: Callable[[str], Path]) -> None:
-    model = load_folder(saved("llama"), "float32", False)
-    with pytest.raises(LaminaError, match=re.escape(devices.LIMIT)):
-        devices.spread(model, [(CPU, room(model, 0.5))])

@@ -24,7 +24,7 @@ from lamina.selection.trials import Search, Trials
 from lamina.study.load import load
 from tests.engine.test_sweep import NEAR_TIE, naive, random_samples
 from tests.given import tiny
-from tests.given.configurations import REPOSITORY, model_folder
+from tests.given.configurations import REPOSITORY
 
 
 def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
@@ -164,13 +164,6 @@ def test_the_configuration_names_what_is_wrong_with_donors() -> None:
     ):
         with pytest.raises(LaminaError, match=words):
             load(raw | {section: raw[section] | {name: change}}, REPOSITORY)
-
-
-def test_a_donor_of_another_depth_is_refused_before_anything_runs(tmp_path: Path) -> None:
-    raw = yaml.safe_load((REPOSITORY / "tests/configs/donors.yaml").read_text(encoding="utf-8"))
-    raw["donors"]["other"]["source"] = str(model_folder(tmp_path / "m5", {"num_hidden_layers": 5}))
-    with pytest.raises(LaminaError, match="'given' takes layers from 'other' .layers: 5., and"):
-        load(raw, REPOSITORY)
 
 
 def losses(candidates: list[Candidate], numbers: Any) -> np.ndarray:

@@ -12,9 +12,6 @@ import torch
 import yaml
 from safetensors.torch import load_file
 from transformers import (
-    AutoTokenizer,
-    GPTJConfig,
-    GPTJForCausalLM,
     PreTrainedModel,
     dynamic_module_utils,
 )
@@ -22,7 +19,7 @@ from transformers import (
 import lamina
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share
-from lamina.models.export import modeling_lamina, own_code
+from lamina.models.export import own_code
 from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
@@ -187,14 +184,6 @@ def test_a_gguf_loses_the_same_layers_where_the_cut_is_all_there_is(
     assert (pruned in card) if pruned else "prune-layers" not in card
 
 
-def test_no_export_is_recommended_that_would_be_refused(results: Path) -> None:
-    for what in ("tiny/words/cosine/removed=2/ghost/none", "tiny/words/cosine/removed=3/ghost/long"):
-        (results / "patches/tiny/words/cosine/ghost.safetensors").unlink(missing_ok=True)
-        with pytest.raises(LaminaError, match="Put it into a study") as refused:
-            lamina.load(what, results)
-        assert "make export" not in str(refused.value)
-
-
 @pytest.mark.parametrize(
     ("what", "options", "words"),
     [
@@ -232,32 +221,10 @@ def test_weights_in_four_bits_are_near_those_of_the_folder(tmp_path: Path) -> No
     assert small(tiny.tokens().to(small.device)).logits.isfinite().all()
 
 
-def test_a_device_that_lamina_does_not_compute_on_is_refused(results: Path) -> None:
-    for device in ("mps", "xpu:0"):
-        with pytest.raises(LaminaError, match=f"device: '{device}' is none .* 'cpu' or 'cuda'"):
-            lamina.load(results.parent / "base", device=device)
-
-
 def test_a_device_map_is_applied_after_the_surgery(results: Path) -> None:
     ids, name = tiny.tokens(), "tiny/words/cosine/removed=2/ghost/lora"
     mapped, _ = lamina.load(name, results, device_map={"": "cpu"})
     torch.testing.assert_close(logits(mapped, ids), logits(lamina.load(name, results, device="cpu")[0], ids))
-
-
-def test_a_variant_is_loaded_in_another_dtype(results: Path) -> None:
-    model, _ = lamina.load("tiny/words/cosine/removed=2/ghost/none", results, device="cpu", dtype="bfloat16")
-    assert model.dtype == torch.bfloat16
-    assert layers_of(model)[1].patch_operator.dtype == torch.bfloat16
-
-
-def test_a_patch_in_float16_does_not_overflow_on_the_way() -> None:
-    stream = torch.full((1, 2, 4), 40_000.0, dtype=torch.float16)
-    # h M alone is -80000, which float16 cannot hold; h + h M is.
-    flipped = modeling_lamina.repair(stream, -2 * torch.eye(4), None)
-    assert torch.equal(flipped, -stream)
-    beyond = modeling_lamina.repair(stream, torch.eye(4), torch.full((4,), 7.0))
-    assert torch.isfinite(beyond).all() and beyond.dtype == torch.float16
-    assert torch.isnan(modeling_lamina.repair(stream * float("nan"), torch.eye(4), None)).all()
 
 
 def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_path: Path) -> None:
@@ -274,19 +241,6 @@ def test_a_patch_beside_float16_weights_stays_in_float32_through_an_export(tmp_p
         assert tensor.dtype == torch.float32 and torch.equal(tensor, patches[1, 2].operator)
     assert again.dtype == torch.float16
     torch.testing.assert_close(logits(again, ids), logits(variant, ids))
-
-
-def test_a_tokenizer_that_does_not_name_its_class_is_found_beside_code(tmp_path: Path) -> None:
-    base, folder = tiny.model("gpt2"), base_folder(tmp_path / "base")
-    base.save_pretrained(folder)
-    (folder / "tokenizer_config.json").write_text('{"model_max_length": 128}')
-    wanted = AutoTokenizer.from_pretrained(folder)
-    export.export(base, source_of(folder, ["1"]), tmp_path / "export", random_patches((1, 2)))
-    for found in (
-        AutoTokenizer.from_pretrained(tmp_path / "export", trust_remote_code=True),
-        lamina.load(tmp_path / "export", device="cpu")[1],
-    ):
-        assert type(found) is type(wanted) and found("w1 w2")["input_ids"] == wanted("w1 w2")["input_ids"]
 
 
 def test_patch_and_adapter_together_come_back(tmp_path: Path) -> None:
@@ -309,38 +263,6 @@ def test_removed_halves_and_an_adapter_make_a_stock_checkpoint(family: str, unit
     expected = logits(materialise(base, plan_of(units), None, tmp_path / "adapter"), ids)
     torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
     assert "saves neither memory nor time" in (tmp_path / "export/README.md").read_text()
-
-
-VARIATIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "falcon, rotary": ("falcon", {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2}),
-    "gpt_neox, one after the other": ("gpt_neox", {"use_parallel_residual": False}),
-    "opt, norms after": ("opt", {"do_layer_norm_before": False}),
-    "llama, tied": ("llama", {"tie_word_embeddings": True}),
-    "qwen2, mixed windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 2}),
-    "gpt2, with biases untied": ("gpt2", {"tie_word_embeddings": False}),
-}
-
-
-@pytest.mark.parametrize("name", VARIATIONS)
-@pytest.mark.parametrize("units", [["1", "3"], ["0.attention", "3.mlp"]])
-@pytest.mark.parametrize("form", ["auto", "code"])
-def test_options_of_a_family_come_back_too(name: str, units: list[str], form: str, tmp_path: Path) -> None:
-    family, changes = VARIATIONS[name]
-    base, ids = tiny.model(family, **changes), tiny.tokens()
-    patches = random_patches((1, 2), (3, 4)) if form == "code" and units == ["1", "3"] else None
-    export.export(base, source_of(base_folder(tmp_path / "base"), units), tmp_path / "export", patches, form=form)
-    expected = logits(materialise(base, plan_of(units), patches), ids)
-    torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
-
-
-def test_a_family_without_a_record_is_exported_with_its_patch(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
-    base, ids = GPTJForCausalLM(config).eval(), tiny.tokens()
-    for patches in (None, random_patches((1, 2))):
-        export.export(base, source_of(base_folder(tmp_path / "base"), ["1"]), tmp_path / "export", patches)
-        expected = logits(materialise(base, plan_of(["1"]), patches), ids)
-        torch.testing.assert_close(logits(lamina.load(tmp_path / "export", device="cpu")[0], ids), expected)
 
 
 def test_weights_are_cut_into_shards_and_tokenizer_and_licence_are_there(tmp_path: Path) -> None:

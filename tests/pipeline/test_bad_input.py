@@ -74,13 +74,6 @@ def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project, c
     assert "Traceback" not in done.stdout
 
 
-def test_more_layers_than_can_go_are_refused_when_the_config_is_read(project: Project) -> None:
-    config = study()
-    config["studies"]["prune"]["removed"] = [12]
-    done = with_config(project, config, "many").run("-n", check=False)
-    assert done.returncode != 0 and "12" in done.stdout and "11" in done.stdout
-
-
 def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Project) -> None:
     question = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0.0}
     (project.folder / "mine.jsonl").write_text(json.dumps(question))

@@ -13,7 +13,6 @@ from lamina.relevance.dissociation import dissociations
 from lamina.relevance.score import relevance
 from lamina.relevance.stability import stability
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.relevance.true_scores import true_correlation
 from lamina.report import database
 from lamina.report.figures import calibration_size
 from lamina.stages.compare_metrics import CompareMetrics
@@ -155,14 +154,6 @@ def test_scores_that_are_all_equal_have_no_correlation_and_give_no_rows() -> Non
     assert found.pearson is found.spearman is found.variance_ratio is None
 
 
-@pytest.mark.parametrize("noise", [0, 1e-14])
-def test_scores_that_only_rounding_tells_apart_have_no_correlation(noise: float) -> None:
-    scores = drawn(3, 1, 6)[0]
-    alike = 0.01 + noise * np.arange(6) + 1e-16 * scores
-    found = metric_agreement.compare([scores], [alike], 50)
-    assert found.pearson is None and found.spearman is None
-
-
 @pytest.mark.parametrize("score", ["acc", "acc_norm"])
 def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) -> None:
     """Answers by `acc` fall with the depth, by `acc_norm` they rise: every table of a run follows the calibration."""
@@ -203,26 +194,6 @@ def test_tables_agree_on_how_choices_are_compared(score: str, tmp_path: Path) ->
     columns, context = from_table(sweeps.filter(pc.equal(sweeps["calibration"], "one"))), Context(0.25, score)
     own = next(r for r in drawn_from if (r["calibration"], r["metric"]) == ("one", "accuracy"))
     assert own["median"] == pytest.approx(next(stability(columns, "accuracy", context)).median)
-
-
-def test_scores_that_are_equal_but_for_rounding_correlate_fully() -> None:
-    """Also where some draws show no difference between units."""
-    scores = drawn_from(np.array([0.07, 0.03, 0.0, 0.07, 0.0]), 0.03)
-    scores[5:40] = 0.0
-    rounded = scores * (1 + 1e-15)
-    for ranked in (False, True):
-        assert true_correlation(scores, rounded, 40, ranked) == (1.0, 1.0, 1.0)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("scores", [[1.0, 2.0, 3.0, 4.0], [1.0, 5.0, 2.0, 9.0]])
-def test_estimates_on_one_line_with_noise_have_a_finite_interval(scores: list[float], sign: int) -> None:
-    """Whether or not they rise evenly: no direction is left that tells the two apart."""
-    first, second = drawn_from(np.array(scores), 0.5), drawn_from(sign * np.array(scores), 0.5, seed=1)
-    for ranked in (False, True):
-        interval = true_correlation(first, second, 40, ranked)
-        assert interval is not None and np.isfinite(interval).all()
-        assert interval[1] <= interval[0] <= interval[2] and np.sign(interval[0]) == sign
 
 
 def drawn_from(scores: np.ndarray, error: float, seed: int = 0) -> np.ndarray:

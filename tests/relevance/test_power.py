@@ -44,9 +44,3 @@ def test_more_samples_have_the_reliability_that_they_are_said_to() -> None:
             found.append(value[0])
     assert samples_for(float(np.mean(many)), float(np.mean(few)), 100) == pytest.approx(400, rel=0.2)
     assert samples_for(0.8, 0.0, 50) == np.inf and samples_for(0.8, 1.0, 50) == 1
-
-
-def test_too_few_units_or_equal_scores_tell_nothing() -> None:
-    assert reliability(np.zeros((3, 2)), 10) is None
-    assert reliability(np.full((3, 8), 0.25), 10) is None
-    assert reliability(np.arange(24.0).reshape(3, 8), 1) is None

@@ -61,15 +61,6 @@ def test_streamed_moments_are_those_of_all_real_tokens(family: str) -> None:
             np.testing.assert_allclose(float(sums.dd), (d**2).sum(), rtol=1e-4)
 
 
-def test_all_boundaries_in_one_pass_or_one_at_a_time_are_the_same() -> None:
-    model, texts, wanted = tiny.model(), sequences(), [(0, 2), (0, 3), (2, 3), (4, 5)]
-    together = collect(model, texts, wanted, seed=0)
-    for boundary in wanted:
-        alone = collect(model, texts, [boundary], seed=0)[boundary]
-        torch.testing.assert_close(together[boundary].fit.xd, alone.fit.xd)
-        torch.testing.assert_close(together[boundary].fit.xx, alone.fit.xx)
-
-
 @pytest.mark.parametrize("ridge", [0.0, 1e-8, 1e-3, 1.0])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_patch_is_the_least_squares_solution(ridge: float, bias: bool) -> None:
@@ -167,33 +158,6 @@ def test_the_ridge_is_picked_on_samples_the_fit_has_not_seen() -> None:
     )
 
 
-def random_moments(rows: int, seed: int, rank: int = 24) -> moments.Moments:
-    """Of random rows, correlated and not centred, of which 8 channels are copies."""
-    generator = torch.Generator().manual_seed(seed)
-    mixing = torch.randn(rank, 24, generator=torch.Generator().manual_seed(9)).double()
-    x = torch.randn(rows, rank, generator=generator).double() @ mixing + 0.5
-    x = torch.cat([x, x[:, :8]], 1)
-    d = x @ torch.randn(32, 32, generator=torch.Generator().manual_seed(8)).double() / 8 + 0.3
-    d = d + 0.5 * torch.randn(rows, 32, generator=generator).double()
-    return moments.Moments(x.T @ x, x.T @ d, x.sum(0), d.sum(0), d.square().sum(), float(rows), rows)
-
-
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("rank", [None, 5])
-@pytest.mark.parametrize("rows", [20, 60, 5000])
-def test_the_errors_of_the_grid_are_those_of_the_operators(bias: bool, rank: int | None, rows: int) -> None:
-    seen, unseen = random_moments(rows, 0), random_moments(rows // 4 + 2, 1)
-    options = Ghost(bias=bias, rank=rank)
-    regression = ghost.Regression(seen, options)
-    quick = regression.errors(unseen, ghost.GRID)
-    slow = [unseen.residual_norm(*regression.solve(ridge)) for ridge in ghost.GRID]
-    # Ridges far below the rounding of the Gram matrix let it through, in both forms.
-    clear = [number for number, ridge in enumerate(ghost.GRID) if ridge == 0 or ridge > 1e-9]
-    np.testing.assert_allclose([quick[n] for n in clear], [slow[n] for n in clear], rtol=1e-9)
-    np.testing.assert_allclose(quick, slow, rtol=1e-3)
-    assert ghost.fit(moments.Statistics(seen, unseen, 2), options).facts["ridge"] == ghost.GRID[np.argmin(slow)]
-
-
 def linear_model() -> torch.nn.Module:
     """A model whose layer 2 adds a linear function of its input."""
     model = tiny.model()
@@ -287,13 +251,6 @@ def test_a_row_reports_the_share_that_no_symmetric_patch_reaches() -> None:
     assert set(store.from_rows("patches", [written]).column_names) == {*written, *others}
     assert written["n_tokens"] == sum(LENGTHS) and written["n_samples"] == len(LENGTHS)
     assert written["parameters"] == 32 * 32 and 0 < written["antisymmetric_share"] < 1
-
-
-def test_samples_and_plans_that_no_patch_fits_are_explained() -> None:
-    with pytest.raises(LaminaError, match="at least 2 different documents.* has 1, in samples: 3"):
-        split([Source([[5, 6, 7]] * 3)], 0)
-    with pytest.raises(LaminaError, match="layers only"):
-        boundaries({"units": ["1.mlp"], "selector": "cosine", "kind": "mlp"}, 5)
 
 
 def test_a_model_that_gives_nan_is_named() -> None:

@@ -106,16 +106,6 @@ def test_each_patch_is_the_least_squares_solution_behind_the_patches_before_it(f
     assert float((unmoved - fits[RUNS[-1]].tensors["operator"]).norm()) > 1e-2 * float(unmoved.norm())
 
 
-def test_one_run_is_fitted_as_without_refit() -> None:
-    model = tiny.model()
-    fits, _ = refit.fit(model, SOURCES, [(1, 3)], Ghost(refit=True, bias=True), 0)
-    ((_, statistics),) = ghost.collect(model, SOURCES, [(1, 3)], Ghost(), 0)
-    plain = ghost.fit(statistics, Ghost(bias=True))
-    assert fits[1, 3].facts == plain.facts
-    for name, tensor in plain.tensors.items():
-        assert torch.equal(fits[1, 3].tensors[name], tensor)
-
-
 def test_a_refitted_variant_ends_nearer_on_the_fitted_text_and_comes_back_from_its_export(tmp_path: Path) -> None:
     model = tiny.model(depth=6)
     refitted, _ = refit.fit(model, SOURCES, RUNS, Ghost(ridge=RIDGE, refit=True), 0)

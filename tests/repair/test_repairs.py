@@ -23,7 +23,6 @@ from lamina.engine import moments
 from lamina.engine.sources import Source
 from lamina.evaluation import assembly
 from lamina.models import checksum
-from lamina.models.boundary import share
 from lamina.models.export import modeling_lamina
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -260,12 +259,3 @@ def test_a_repair_is_fitted_on_what_its_data_names(results: Path) -> None:
     # As a variant of that calibration itself, whose samples then count once, with both weights.
     alone = fitted(results, "again", method="ghost", data={"own": 1, "words": 0.5})
     assert {row["n_samples"] for row in alone} == {30}
-
-
-def test_what_a_repair_changes_is_its_own_copy(results: Path, scaled: None) -> None:
-    fitted(results, "mine", method="scaled")
-    base, parts = tiny.model(), assembly.read(SCALED, results)
-    variant = materialise(share(base), parts.plan, parts.patches)
-    held = {parameter.data_ptr() for parameter in base.parameters()}
-    fresh = [name for name, parameter in variant.named_parameters() if parameter.data_ptr() not in held]
-    assert fresh == ["model.layers.1.mlp.down_proj.weight"]

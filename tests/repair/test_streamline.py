@@ -143,14 +143,6 @@ def test_the_best_state_is_kept_and_the_base_model_is_not_touched() -> None:
     assert protocol.method("streamline").as_patch(fit.tensors) is None
 
 
-def test_a_model_in_half_precision_is_trained_in_single() -> None:
-    model = tiny.model().to(torch.bfloat16)
-    fit = trained(model, epochs=2)
-    assert {tensor.dtype for tensor in fit.tensors.values()} == {torch.float32}
-    assert fit.facts["heldout_error"] < fit.facts["heldout_error_before"]
-    assert {weight.dtype for weight in variant(model, fit).parameters()} == {torch.bfloat16}
-
-
 def test_the_seed_decides_and_runs_are_trained_apart() -> None:
     model, options = tiny.model(), Streamline(epochs=2)
     runs: list[Boundary] = [(1, 2), RUN]

@@ -11,7 +11,6 @@ import pytest
 from scipy import stats
 
 from lamina.errors import LaminaError
-from lamina.evaluation.efficiency import _mean_ratio
 from lamina.report import compare
 from lamina.store import parquet as store
 
@@ -139,55 +138,3 @@ def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(t
     # One more document either way, by half: the mean of DOCUMENTS + 2 differences of which two have size 1, once each.
     reach = {True: 1.96 * (1 / (DOCUMENTS + 2)), False: 1.96 * 2**0.5 * 0.02 / 1.96}
     assert all(row["ci_high"] == -row["ci_low"] == pytest.approx(reach[row["paired"]], rel=0.02) for row in same)
-
-
-def timed(path: Path, seed: int, variants: int = 12, repeats: int = 5) -> Path:
-    """A run's timings, that say nothing but noise: every second variant has that of the one before it."""
-    rng, rows = np.random.default_rng(seed), []
-    for number in range(variants):
-        key = dict(model="m", calibration="c", selector="s", removed=number + 1, repair="none", healing="none")
-        # Of one repeat in ten something else ran.
-        logs = rng.normal(0, 0.02, (2, repeats)) + 0.1 * (rng.random((2, repeats)) < 0.1)
-        told = dict(timed=f"{number}", repeats=repeats)
-        for name, log in zip(("latency_ratio", "tokens_per_second_ratio"), logs, strict=True):
-            ratio, error = _mean_ratio([(float(np.exp(value)), 1.0) for value in log])
-            told |= {name: ratio, f"{name}_stderr": error}
-        rows += [key | told, key | told | dict(repair="alike")]
-    store.write(path / "tables/efficiency.parquet", store.from_rows("efficiency", rows))
-    store.write(path / "tables/benchmarks.parquet", store.from_rows("benchmarks", []))
-    return path
-
-
-def test_of_equal_runs_fewer_than_one_in_twenty_call_a_timing_moved(tmp_path: Path) -> None:
-    """60 pairs of runs; each distinct timing is one test, whatever shares it."""
-    moved = 0
-    for run in range(60):
-        a, b = (timed(tmp_path / f"{run}{side}", 2 * run + place) for place, side in enumerate("ab"))
-        found = compare.compared(a, b)
-        assert len(found) == 24 and {row["paired"] for row in found} == {False}
-        moved += any(row["moved"] for row in found)
-    assert moved <= 4
-
-
-def test_documents_of_unequal_length_are_shown_as_they_were_compared(tmp_path: Path) -> None:
-    """The loss of a text is a mean over tokens; its documents are compared alike, and a, b say those means."""
-    folders = []
-    for name, values in (("a", [1.0, 3.0, 2.0]), ("b", [1.5, 3.0, 4.5])):
-        variant = KEY | {"removed": 1, "metric": "nll"}
-        facts = dict(n_samples=3, n_shot=0, higher_is_better=False, task_version="1")
-        rows = [variant | facts | dict(value=10.0 if name == "a" else 11.0, stderr=0.1)]
-        store.write(tmp_path / name / "tables/benchmarks.parquet", store.from_rows("benchmarks", rows))
-        rows = [variant | dict(sample=number, value=value) for number, value in enumerate(values)]
-        store.write(tmp_path / name / "tables/benchmark_samples.parquet", store.from_rows("benchmark_samples", rows))
-        folders.append(tmp_path / name)
-    (row,) = compare.compared(*folders)
-    assert (row["a"], row["b"], row["difference"]) == pytest.approx((2.0, 3.0, 1.0))
-
-
-def test_a_number_of_any_table_is_corrected_for_all_tables(tmp_path: Path) -> None:
-    """Two tables: what Holm's method says of each counts twice."""
-    first, second = drawn(3)
-    a, b = folder(tmp_path / "a", first, "x", (0.1,)), folder(tmp_path / "b", second, "x", (0.1,))
-    rows = [row for row in compare.compared(a, b) if row["table"] == "benchmarks"]
-    corrected = compare.holm([row["p_value"] for row in rows])
-    assert [row["p_holm"] for row in rows] == pytest.approx([min(1, 2 * p) for p in corrected])

@@ -7,15 +7,12 @@ from pathlib import Path
 from statistics import stdev
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import LaminaError
 from lamina.report import database, summary
-from lamina.report import queries as sql
-from lamina.stages.gather_jobs import GatherJobs
 from lamina.stages.gather_table import GatherTable
 from lamina.store import parquet as store
 from lamina.tables import answers
@@ -137,20 +134,6 @@ def test_every_query_runs_on_a_run_without_results(query, tmp_path):
     assert answers.rows(database.connect(VIEWS, write_tables(tmp_path)), query.read_text(encoding="utf-8")) == []
 
 
-def test_layers_that_matter_are_told_from_those_that_can_go(hand_made):
-    found = answer(hand_made, "which_layers_matter")
-    verdicts = {row["layer"]: row["verdict"] for row in found}
-    assert verdicts == {0: "matters", 1: "better without", 2: "can go", 3: "matters"}
-    assert [row["layer"] for row in found] == [0, 3, 2, 1]
-
-
-def test_removal_order_keeps_refused_plans(hand_made):
-    found = answer(hand_made, "what_was_removed")
-    assert [(row["removed"], row["unit"]) for row in found] == [(1, "1"), (2, "1"), (2, "2"), (1, None)]
-    assert found[-1]["refused"] == "at chance"
-    assert found[0]["before_stderr"] == pytest.approx(0.04)
-
-
 def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
     one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
@@ -159,15 +142,6 @@ def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
     assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
     # The base model is always right, so all the doubt in the ratio is the variant's.
     assert two["kept_stderr"] == pytest.approx(two["stderr"])
-
-
-def test_repair_is_measured_against_the_same_plan_without_it(hand_made):
-    *_, pruned, found = answer(hand_made, "what_repair_gave_back")
-    assert (pruned["repair"], pruned["removed"], pruned["gain"]) == ("none", 2, None)
-    assert (found["repair"], found["gain"], found["loss"]) == ("ghost", pytest.approx(0.2), pytest.approx(0.4))
-    assert found["gain_stderr"] == pytest.approx((0.2 * 0.8 / 9) ** 0.5)
-    assert found["recovered"] == pytest.approx(0.5)
-    assert not found["certain"]
 
 
 def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
@@ -181,13 +155,6 @@ def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
     found = {row["layer"]: row for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")}
     assert found[0]["rank_difference"] == -3 and found[0]["confirmed"]
     assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
-
-
-def test_widest_disagreement_comes_first(hand_made):
-    found = answer(hand_made, "where_metrics_disagree")
-    assert [(row["layer"], row["rank_difference"]) for row in found] == [(0, 3), (1, -3), (2, 0), (3, 0)]
-    assert found[0]["confirmed"] and not found[2]["confirmed"]
-    assert found[0]["spearman"] == pytest.approx(-0.8)
 
 
 def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(hand_made):
@@ -242,44 +209,6 @@ def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
     ]
 
 
-def test_the_error_of_the_frontiers_perplexity_is_over_texts(tmp_path):
-    """Two plans read the same two texts, of three and four documents: numpy over the mean of each document."""
-    rng = np.random.default_rng(0)
-    read = {"long": rng.gamma(2, 1, (2, 3)), "short": rng.gamma(2, 1, (2, 4))}
-    shared, number = dict(model="m", selector="s", removed=1, repair="none", healing="none"), dict(stderr=0.1)
-    rows = [BASE | number | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xy"]
-    samples = []
-    for text, losses in read.items():
-        kind = number | dict(task=text, metric="perplexity", higher_is_better=False)
-        rows.append(BASE | kind | dict(value=2.0))
-        for calibration, mine in zip("xy", losses, strict=True):
-            key = shared | dict(calibration=calibration)
-            rows.append(key | kind | dict(value=exp(mine.mean())))
-            samples += [key | dict(task=text, metric="nll", sample=i, value=value) for i, value in enumerate(mine)]
-    rows += [
-        shared | number | dict(calibration=name, task=name, metric="acc", value=0.5, higher_is_better=True)
-        for name in "xy"
-    ]
-    calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xy"]
-    tables = dict(benchmarks=[row | dict(n_samples=9) for row in rows], calibrations=calibrations)
-    wanted = exp(np.mean([losses.mean() for losses in read.values()]))
-    means = [losses.mean(axis=0) for losses in read.values()]
-    error = np.sqrt(sum(mean.var(ddof=1) / mean.size for mean in means)) / 2
-    unknown = np.mean(
-        [np.hypot(*(0.1 / exp(losses[which].mean()) for losses in read.values())) / 2 for which in (0, 1)]
-    )
-    for known, relative in ((samples, error), (samples[1:3], unknown)):
-        files = write_tables(tmp_path, **tables, benchmark_samples=known)
-        (found,) = answers.rows(database.connect(VIEWS, files), "FROM frontier")
-        assert found["perplexity"] == pytest.approx(wanted)
-        assert found["perplexity_stderr"] == pytest.approx(wanted * relative)
-
-
-def test_time_per_rule(hand_made):
-    (found,) = answer(hand_made, "where_the_time_went")
-    assert (found["n_jobs"], found["seconds"], found["mean_seconds"], found["stderr"]) == (2, 4.0, 2.0, 1.0)
-
-
 def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
     benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
@@ -287,14 +216,6 @@ def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
     files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
     found = answers.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
     assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
-
-
-def test_perplexity_keeps_less_when_it_rises(tmp_path):
-    row = dict(model="m", task="text", metric="perplexity", stderr=0.0, n_samples=9, higher_is_better=False)
-    found = [BASE | row | dict(value=10.0), KEY | row | dict(removed=1, value=20.0)]
-    files = write_tables(tmp_path, benchmarks=found)
-    (score,) = answers.rows(database.connect(VIEWS, files), "SELECT kept FROM scores WHERE removed = 1")
-    assert score["kept"] == 0.5
 
 
 def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
@@ -371,13 +292,6 @@ def test_only_the_named_tables_are_opened(study):
         broken.write_bytes(kept)
 
 
-def test_a_named_table_without_a_file_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="models.parquet"):
-        database.connect(VIEWS, [tmp_path / "models.parquet"])
-    with pytest.raises(LaminaError, match="no table 'modles'"):
-        database.connect(VIEWS, [tmp_path / "modles.parquet"])
-
-
 def test_database_holds_views_only_and_opens_from_the_project_root(study, monkeypatch):
     root = study[0].parents[2]
     monkeypatch.chdir(root)
@@ -407,13 +321,6 @@ def test_database_refuses_to_lack_a_table(study, tmp_path):
     with pytest.raises(LaminaError, match="no models.parquet among"):
         database.build(VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_views_file_opens_a_shell(study, monkeypatch):
-    monkeypatch.chdir(study[0].parents[2])
-    connection = duckdb.connect()
-    connection.execute(sql.views_text(VIEWS))  # the shell reads what its lines `.read` name, from the project's folder
-    assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
 
 
 def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
@@ -446,14 +353,6 @@ def test_plans_are_gathered_with_refusals(tmp_path):
     assert rows[2]["refused"] == "at chance; take more samples"
 
 
-def test_models_are_gathered_from_manifests(tmp_path):
-    path = tmp_path / "models" / "reference" / "manifest.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(dict(path="/x", source="s", revision=None, n_layers=12, trust_remote_code=False)))
-    (row,) = gathered(tmp_path, "models", path)
-    assert (row["model"], row["n_layers"], row["revision"]) == ("reference", 12, None)
-
-
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     path = tmp_path / "calibrations" / "reference" / "recall.parquet"
     path.parent.mkdir(parents=True)
@@ -465,26 +364,6 @@ def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     assert row == named | described
     (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
     assert row["replicate_of"] == "draws"
-
-
-def test_jobs_are_gathered_from_benchmark_files(tmp_path):
-    folder = tmp_path / "benchmarks"
-    (folder / "sweep_units").mkdir(parents=True)
-    record = dict(s=1.5, cpu_time="NA", max_rss="NA", rule_name="sweep_units", wildcards=dict(model="m", block="0"))
-    (folder / "sweep_units" / "m.jsonl").write_text(json.dumps(record | dict(resources=dict(gpu=1))) + "\n")
-    (folder / "sweep_units" / "n.jsonl").write_text(json.dumps(dict(s=2.5, cpu_time=1.0, max_rss=80.5)) + "\n")
-    output = str(tmp_path / "jobs.parquet")
-    done = started(GatherJobs(tables=[], folder=str(folder), output=output))
-    assert done.returncode == 0, done.stderr
-    first, second = store.read(output).to_pylist()
-    assert first == dict(
-        rule="sweep_units", wildcards="block=0, model=m", seconds=1.5, cpu_seconds=None, max_rss_mb=None, device="gpu"
-    )
-    assert (second["rule"], second["max_rss_mb"], second["device"]) == ("sweep_units", 80.5, "cpu")
-
-
-def test_tables_without_parts_are_gathered_empty(tmp_path):
-    assert gathered(tmp_path, "patches") == []
 
 
 def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):

@@ -1,6 +1,5 @@
 """Every figure and the report, on made-up studies of several sizes and on a run that has measured nothing."""
 
-import ast
 import csv
 import functools
 import io
@@ -17,7 +16,7 @@ import pytest
 from lamina.relevance.statistics import Z95
 from lamina.report import database, explorer
 from lamina.report import page as report
-from lamina.report.figures import relevance_agreement, style
+from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
 from lamina.tables import answers
 from tests.given.figures import FIGURES
@@ -108,14 +107,6 @@ def test_a_figure_reads_every_table_that_it_declares(name, studies):
             drawn(name, database.connect(VIEWS, files))
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_the_workflow_can_read_what_a_figure_declares_without_importing_matplotlib(name):
-    tree = ast.parse(Path(FIGURES[name].__file__).read_text(encoding="utf-8"))
-    found = {s.targets[0].id: s.value for s in tree.body if isinstance(s, ast.Assign)}
-    for declared in ("TITLE", "PLACE", "TABLES", "ABOUT"):
-        assert ast.literal_eval(found[declared]) == getattr(FIGURES[name], declared)
-
-
 def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     page = whole(study)
     at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
@@ -130,17 +121,6 @@ def test_what_a_figure_draws_is_there_as_csv(name, study):
     assert bool(found) == (caption(name, study) != "")
     for row in found:
         assert any(column.startswith("n_") or column.endswith(("_samples", "repeats", "step")) for column in row)
-
-
-def test_the_hints_of_a_map_are_the_numbers_of_the_database(small):
-    said = re.findall(r"<title>(.*?)</title>", draw("relevance_maps", small))
-    wanted = opened("relevance_maps", small).execute(
-        """SELECT format('{}, layer {}: {} {} [{}, {}], n = {}', calibration, layer, metric,
-            printf(digits, score), printf(digits, ci_low), printf(digits, ci_high), n_samples)
-        FROM (SELECT *, if(metric = 'accuracy', '%.3f', '%.4f') AS digits FROM relevance) WHERE score IS NOT NULL"""
-    )
-    wanted = wanted.fetchall()
-    assert sorted(said) == sorted(text.replace("-", "−") for (text,) in wanted)
 
 
 def test_the_hints_of_curves_stand_on_their_points(small):
@@ -223,33 +203,10 @@ def test_the_report_tells_of_outputs_that_are_not_finite(tmp_path):
     assert "not finite" not in rendered(tmp_path)
 
 
-def test_the_report_of_a_run_without_data_says_so(tmp_path):
-    write_tables(tmp_path)
-    page = rendered(tmp_path)
-    assert "measured nothing that can be summed up" in page
-    assert "Refused plans" not in page
-
-
 def test_names_from_the_configuration_cannot_break_the_page(tmp_path):
     write_study(tmp_path, n_layers=4, calibrations=("<b>&",), sizes=(1,), healed=1, n_test=20)
     page = rendered(tmp_path, drawn=("relevance_maps",))
     assert "<b>&<" not in page and "&lt;b&gt;&amp;" in page
-
-
-def test_spearman_agrees_with_scipy():
-    from scipy.stats import spearmanr
-
-    rng = np.random.default_rng(0)
-    first, second = rng.integers(0, 5, 30), rng.normal(size=30)
-    assert relevance_agreement.spearman(first, second) == pytest.approx(spearmanr(first, second).statistic)
-
-
-def test_an_interval_that_covers_every_score_reaches_every_rank():
-    data = [dict(accuracy=score, accuracy_low=score, accuracy_high=score) for score in (0.1, 0.2, 0.3)]
-    data[1] |= dict(accuracy_low=0.0, accuracy_high=1.0)
-    ranks, below, above = relevance_agreement.ranks_with_reach(data, "accuracy")
-    assert ranks.tolist() == [1, 2, 3]
-    assert (below.tolist(), above.tolist()) == ([0, 1, 0], [0, 1, 0])
 
 
 @pytest.mark.parametrize("script", ["plot_figure", "render_report", "build_database", "gather_table"])

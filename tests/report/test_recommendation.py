@@ -66,21 +66,6 @@ def test_a_recipe_is_a_mean_over_all_tasks(folder):
     assert recipe["kept_stderr"] == pytest.approx(sum(v["own_kept_stderr"] ** 2 for v in parts) ** 0.5 / 2)
 
 
-def test_texts_that_several_models_read_count_once(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    cards = recommendation.recommendations(connection, 0.5, None)
-    assert {row["text_samples"] for row in cards} == {80}
-    recipe = next(row for row in cards if row["question"] == "recipe")
-    same = [v for v in explorer.variants(connection) if all(v[k] == recipe[k] for k in ("model", *RECIPE))]
-    error = sum(v["text_ratio_stderr"] / v["text_ratio"] for v in same) / len(same)
-    assert recipe["text_ratio_stderr"] == pytest.approx(recipe["text_ratio"] * error)
-
-
-def test_no_variant_is_recommended_where_none_keeps_enough(folder):
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    assert not any(row["kept_enough"] for row in recommendation.recommendations(connection, 1.0, 1.0))
-
-
 def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
     """A healing of which no step was better is what it began from, to the last document."""
     rng = np.random.default_rng(0)

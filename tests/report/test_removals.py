@@ -47,12 +47,6 @@ def test_accuracies_have_the_error_of_the_samples_that_were_seen(tmp_path):
     assert second["before_stderr"] == pytest.approx((0.85 * 0.15 / 150) ** 0.5)
 
 
-def test_a_full_sweep_is_shared_by_the_selectors(tmp_path):
-    plans = [PLAN | dict(removed=1, unit="4", position=1, accuracy_before=0.9, accuracy_after=0.8)]
-    (row,) = rows(run(tmp_path, plans, relevance=[swept("4", 0, 500, "base")]), "FROM removals")
-    assert (row["n_before"], row["n_after"]) == (500, 500)
-
-
 def test_a_search_counts_what_it_did_not_hold_back(tmp_path):
     plans = [
         PLAN | dict(unit="2", position=1, accuracy_before=0.9, accuracy_after=None),
@@ -63,9 +57,3 @@ def test_a_search_counts_what_it_did_not_hold_back(tmp_path):
     first, last = rows(run(tmp_path, plans, searches=searches), "FROM removals ORDER BY position")
     assert (first["n_before"], first["n_after"], last["n_before"], last["n_after"]) == (375, None, None, 375)
     assert last["after_stderr"] == pytest.approx((0.7 * 0.3 / 375) ** 0.5)
-
-
-def test_samples_that_nobody_counted_make_no_error(tmp_path):
-    plans = [PLAN | dict(removed=1, unit="4", position=1, accuracy_before=0.9, accuracy_after=0.8)]
-    (row,) = rows(run(tmp_path, plans), "FROM removals")
-    assert (row["n_before"], row["before_stderr"], row["after_stderr"]) == (None, None, None)

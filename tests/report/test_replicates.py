@@ -14,14 +14,12 @@ from lamina.errors import LaminaError
 from lamina.report import database, summary
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
-from lamina.stages.gather_table import GatherTable
 from lamina.store import parquet as store
 from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.tables import answers
 from tests.given.configurations import REPOSITORY, minimal, put, workplace
 from tests.given.plausible_tables import write_study
-from tests.given.scripts import place
 
 VIEWS = REPOSITORY / "sql/views.sql"
 DRAWS = ("recall", "recall.2", "recall.3")
@@ -74,15 +72,6 @@ def test_draws_that_cannot_differ_are_refused(root: Path, where: str, value: Any
     with pytest.raises(LaminaError) as refused:
         configuration.load(put(replicated(), where, value), root)
     assert all(word in str(refused.value) for word in words)
-
-
-def test_questions_of_ones_own_stay_own_when_repeated(root: Path) -> None:
-    (root / "mine.jsonl").write_text(
-        "".join(f'{{"query": "{n}", "choices": ["b", "c"], "gold": 0}}\n' for n in range(9))
-    )
-    raw = put(minimal(), "calibrations.mine", {"choices": "mine.jsonl", "limit": 4, "replicates": 2})
-    put(raw, "benchmarks.tasks.mine", {"choices": "mine_test.jsonl"})
-    assert configuration.load(raw, root).own_tasks("mine.2") == ["mine"]
 
 
 @pytest.fixture(scope="module")
@@ -162,12 +151,6 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckd
     } | {("facts", "some")}
 
 
-def test_t_is_students_for_any_number_of_draws(run: duckdb.DuckDBPyConnection) -> None:
-    for n in (2, 3, 5, 10, 21, 22, 40, 200):
-        ((found,),) = run.execute(f"SELECT t95({n})").fetchall()
-        assert float(found) == pytest.approx(stats.t.ppf(0.975, n - 1), rel=3e-3)
-
-
 def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) -> None:
     for file in folder.glob("*.parquet"):
         (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -200,25 +183,3 @@ def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnecti
     told = summary.replicates(run)
     assert f"standard deviation of {np.median(spreads):.3f} from draw to draw in the median of 4 layers" in told[0]
     assert any(sentence.startswith("some on recall, drawn 6 times") for sentence in told)
-
-
-def test_a_run_without_replicates_has_no_means(tmp_path: Path) -> None:
-    write_study(tmp_path, n_layers=4, calibrations=("recall",), sizes=(1,), healed=1, n_test=10)
-    run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    assert not answers.rows(run, "FROM relevance_means") and not answers.rows(run, "FROM score_means")
-    assert summary.replicates(run) == [] and "replicates" not in drawn("pruning_curves", run).caption
-
-
-def test_tables_are_told_which_rows_are_replicates(root: Path) -> None:
-    loaded = configuration.load(replicated(), root)
-    groups = {
-        name: GatherTable.of(loaded, place(table=name)).groups for name in ("benchmarks", "plans", "calibrations")
-    }
-    assert groups["benchmarks"] == groups["plans"] == {}
-    assert groups["calibrations"] == {"corpus": "corpus", "corpus.2": "corpus"} | dict.fromkeys(DRAWS, "recall")
-
-
-def test_the_table_of_calibrations_is_told_how_choices_are_compared(root: Path) -> None:
-    loaded = configuration.load(put(replicated(), "calibrations.corpus.score", "acc"), root)
-    assert GatherTable.of(loaded, place(table="calibrations")).scores == {"corpus": "acc", "corpus.2": "acc"}
-    assert GatherTable.of(loaded, place(table="plans")).scores == {}

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-import duckdb
 import pytest
 
 from lamina.report import database, explorer
@@ -14,7 +13,7 @@ from lamina.report.figures.drawing import drawn
 from lamina.report.queries import query_text
 from tests.given import chromium
 from tests.given.figures import FIGURES
-from tests.given.plausible_tables import write_study, write_tables
+from tests.given.plausible_tables import write_study
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
@@ -204,28 +203,6 @@ def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browse
     )
 
 
-def test_a_card_says_where_hardly_any_variant_was_asked(file, folder, tmp_path):
-    """One model for all tasks: here every variant was tested on all; without most of these tests it is not settled."""
-    page = file.read_text(encoding="utf-8")
-    assert "Not known yet" not in page and "Of a unit: how much the unit turns" in page
-    assert "<dt>accuracy</dt><dd>Removes the lowest unit.</dd>" in page
-    for file in folder.glob("*.parquet"):
-        target = tmp_path / file.name
-        if file.stem.startswith("benchmark"):
-            few = "task = 'microworld_' || calibration OR selector IN ('random', 'none') OR task = 'corpus_test'"
-            duckdb.execute(f"COPY (FROM '{file}' WHERE {few}) TO '{target}'")
-        else:
-            target.symlink_to(file)
-    (tmp_path / "figures").mkdir()
-    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    template = ROOT / "workflow" / "report" / "report.html.j2"
-    page = report.render(connection, tmp_path / "figures", template, {}, 1.5)
-    variants = counted(folder, "model = 'a' AND removed > 0")
-    random = counted(folder, "model = 'a' AND selector = 'random'")
-    assert f"Not known yet: only {random} of {variants} variants were tested on all of them" in page
-    assert "None of the" in page  # of single tasks, on which all were
-
-
 def test_every_section_names_the_questions_that_it_answers(file):
     """So that a wrong number is traced from the page to its SQL, and no SQL stands in the code of the page."""
     page = file.read_text(encoding="utf-8")
@@ -250,17 +227,3 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
     assert len(cards) > 10
     for name, text in cards:
         assert name == "saves" or (re.search(r"±|\[.*, .*\]", text) and re.search(r"n = \d", text)), (name, text)
-
-
-def test_a_run_without_variants_has_no_controls(tmp_path):
-    write_tables(tmp_path)
-    (tmp_path / "figures").mkdir()
-    template = ROOT / "workflow" / "report" / "report.html.j2"
-    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    page = report.render(connection, tmp_path / "figures", template, {})
-    assert "<script" not in page and 'id="explore"' not in page and "Nothing to show" not in page
-
-
-def test_a_latency_is_told_apart_where_its_interval_leaves_out_the_base_models() -> None:
-    assert report.apart(0.8, 0.01, 5) and report.apart(1.3, 0.02, 5)
-    assert not report.apart(0.8, 0.3, 5) and not report.apart(0.8, None, 5) and not report.apart(0.8, 0.01, 1)

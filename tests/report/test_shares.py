@@ -83,20 +83,6 @@ def test_unknown_errors_stay_unknown(tmp_path):
     assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (float("inf"), None, None)
 
 
-def test_a_mean_with_an_unknown_error_has_none(tmp_path):
-    row = dict(metric="acc", n_samples=100, higher_is_better=True)
-    rows = [
-        key | row | dict(task=task, value=0.9, stderr=error)
-        for key in (BASE, variant("c"))
-        for task, error in (("t", 0.03), ("u", None))
-    ]
-    calibrations = [dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)]
-    run = database.connect(VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations))
-    (found,) = answered(run, "FROM variants WHERE removed = 1")
-    assert (found["mean_kept"], found["n_tasks"], found["mean_kept_stderr"]) == (1.0, 2, None)
-    assert found["own_kept_stderr"] == pytest.approx(0.03 * 2**0.5 / 0.9)
-
-
 def test_tasks_at_chance_are_kept_nowhere(tmp_path):
     """One real task at 89 % and two at chance: nothing is kept of what was not there."""
     rng = np.random.default_rng(2)

@@ -3,8 +3,6 @@
 import builtins
 import csv
 import io
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,13 +65,6 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     assert shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2] == 99 * "x" + "…"
 
 
-def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
-    command = f"{sys.executable} -m lamina.report.shell --page nowhere | head -1"
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
-    found = subprocess.run(command, shell=True, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
-    assert (found.stdout, found.stderr) == ("# Questions and answers\n", "")
-
-
 def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> None:
     assert shell.query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
     with pytest.raises(LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"):
@@ -133,7 +124,3 @@ def test_the_documented_page_has_every_question_and_no_other() -> None:
     titles = [line.removeprefix("## ") for line in (REPOSITORY / "docs/results.md").read_text().splitlines()]
     asked = [file.read_text().splitlines()[0].removeprefix("-- ") for file in sorted(QUERIES.glob("*.sql"))]
     assert [title for title in titles if title in asked] == asked
-
-
-def test_all_questions_of_a_line_are_answered(connection: duckdb.DuckDBPyConnection) -> None:
-    assert shell._reply(connection, "SELECT 1 AS a; SELECT 2 AS b;") == "a\n-\n1\n(1 rows)\nb\n-\n2\n(1 rows)"

@@ -71,20 +71,6 @@ def test_studies_stand_side_by_side_and_the_last_is_the_main_one(
     assert found == [("first", 1), ("second", 1), ("studies_", 2)] and scored == [("first",), ("studies_",)]
 
 
-def test_a_study_may_be_called_like_a_piece_of_sql(
-    tables: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = ['x" ; DROP SCHEMA main CASCADE; --', "it's", "Main"]
-    for name in names:
-        database.build(VIEWS, tables["first"], "results/lamina.duckdb", name)
-    with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
-        found = connection.execute("SELECT study, count(*) FROM studies.plans GROUP BY study").fetchall()
-        expected = store.read(next(file for file in tables["first"] if file.stem == "plans")).num_rows
-        assert sorted(found) == sorted((name, expected) for name in [*names[:2], "Main_"])
-        assert connection.execute("SELECT count(*) FROM main.plans").fetchall() == [(expected,)]
-
-
 def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
     tables: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

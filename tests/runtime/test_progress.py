@@ -150,11 +150,5 @@ def test_failures_and_warnings_are_shown_as_snakemake_words_them(stream: io.Stri
     assert "Trying to restart job 3." in stream.getvalue() and "something is odd" in stream.getvalue()
 
 
-def test_a_dry_run_is_shown_whole() -> None:
-    stream = io.StringIO()
-    handler(stream, dryrun=True).handle(record("Job stats:\n", 0, event=LogEvent.RUN_INFO, stats={"total": 1}))
-    assert stream.getvalue() == "Job stats:\n\n"
-
-
 def test_times_are_spoken_in_the_unit_of_a_person() -> None:
     assert [spoken(seconds) for seconds in (0.2, 45, 600, 7200)] == ["1 s", "45 s", "10 min", "2.0 h"]

@@ -223,19 +223,6 @@ class Fixed:
         raise AssertionError("everything has been measured")
 
 
-@pytest.mark.parametrize("removed", [(), ("2", "5"), ("3", "4")])
-def test_the_loop_costs_little_more_than_the_plain_sweep(removed: tuple[str, ...]) -> None:
-    """Layer-tokens of the engine, padding included; the base pass for the moments comes on top."""
-    model, samples = tiny.model(depth=8), random_samples(7, count=60)
-    wanted, fitted = candidates(removed, 8), repairs_for(model, samples, removed)
-    spent = []
-    for loop in (False, True):
-        with engine.opened(model, samples) as session:
-            (Looped(session, fitted) if loop else session).measure(range(len(samples)), wanted)
-        spent.append(session.layer_tokens)
-    assert spent[1] <= 1.5 * spent[0]
-
-
 def test_one_base_pass_serves_all_candidates() -> None:
     model, samples, other = tiny.model(), random_samples(8, count=20), random_samples(12, count=8)
     seen: list[int] = []
@@ -256,21 +243,6 @@ def test_one_base_pass_serves_all_candidates() -> None:
     more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
     assert sum(seen) == len(samples) + len(other)
     assert not torch.equal(more.patches[0][2, 3].operator, fitted.patches[0][2, 3].operator)
-
-
-def test_blocks_of_units_together_are_the_whole_sweep() -> None:
-    model, samples = tiny.model(), random_samples(9, count=16)
-    whole, wanted = swept(model, samples, ["1"], outputs=False), candidates(["1"])
-    for part in (["0", "3"], ["2", "4"]):
-        mine = {unit: wanted[unit] for unit in (CURRENT, *part)}
-        fitted = looped.fitted(model, [Source([s.sequence() for s in samples])], mine.values(), options(), 0)
-        with engine.opened(model, samples, outputs=False) as session:
-            Looped(session, fitted).measure(range(len(samples)), mine)
-        for unit in mine:
-            difference = (
-                session.scores.loglikelihood[session.scores.index[unit]] - whole.loglikelihood[whole.index[unit]]
-            )
-            assert np.abs(difference).max() < 1e-4
 
 
 def test_too_few_samples_are_refused() -> None:

@@ -119,11 +119,6 @@ def test_generations_are_those_of_the_paper() -> None:
         parent = set(winner["units"])
 
 
-def test_a_search_ends_where_there_is_nothing_to_swap() -> None:
-    found = evolutionary.find(search(Toy()), UNITS[:3], [3, 2], chosen())
-    assert found[3].removed == {"0", "1", "2"} and len(found[2].removed) == 2
-
-
 def run(toy: Toy, log: Path | None = None, sizes: Sequence[int] = (2, 3)) -> Result:
     trials = Trials(toy, SAMPLES, log, "this")
     lengths = np.full(SAMPLES, 100)
@@ -193,19 +188,6 @@ def test_a_killed_search_goes_on_to_the_same_result(after: int, tmp_path: Path) 
     assert run(done := Toy(1), log) == expected and not done.asked
     Trials(rest, SAMPLES, log, "other")
     assert run(anew := Toy(1), log) == expected and anew.asked == whole.asked
-
-
-def test_what_is_no_number_is_an_infinite_loss_also_after_a_kill(tmp_path: Path) -> None:
-    class Broken(Toy):
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            found = super().losses(candidates, numbers)
-            found[["3" in one.removed for one in candidates], 0] = np.nan
-            return found
-
-    one = run(Broken(), tmp_path / "log")
-    assert {row["loss"] == np.inf for row in one.rows if "3" in row["units"]} == {True}
-    assert not {"3"} & one.sets[3].removed
-    assert run(asked := Broken(), tmp_path / "log") == one and not asked.asked
 
 
 def test_samples_held_back_are_a_seeded_share_and_equal_ones_are_on_one_side() -> None:

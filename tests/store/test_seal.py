@@ -1,6 +1,5 @@
 """A file that lamina wrote is read as what was written, or refused with its name and the remedy."""
 
-import json
 import os
 import random
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from lamina.repair import patch
 from lamina.report import database, shell
 from lamina.selection import plans
 from lamina.selection.plans import Plan
-from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress
 from tests.given import tiny
@@ -112,11 +110,6 @@ def test_files_follow_the_umask_and_hold_nothing_that_changes(write: Any, tmp_pa
     assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
     assert oct((tmp_path / "one").stat().st_mode & 0o777) == "0o640"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "other"]
-
-
-def test_what_an_earlier_version_wrote_is_read(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(json.dumps({"a": 1}))
-    assert seal.read_json(tmp_path / "plan.json") == {"a": 1}
 
 
 def test_a_changed_adapter_is_refused(tmp_path: Path) -> None:

@@ -204,19 +204,6 @@ def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypa
     assert not list(tmp_path.glob("*.unfinished*"))
 
 
-def test_a_job_says_how_far_it_is_once_a_minute(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = 0.0
-    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
-    left = TimeLeft(100, 20)
-    with caplog.at_level("INFO", "lamina"):
-        for now in (30.0, 61.0, 90.0, 130.0, 600.0):
-            left.step(10 if now < 600 else 40)
-    # 20 done in 61 s, 60 left; 40 in 130 s, 40 left; the end needs no line.
-    assert [record.getMessage() for record in caplog.records] == ["40 %, about 3 min left", "60 %, about 2 min left"]
-
-
 def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -233,13 +220,3 @@ def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(
     now = 200.0
     left.step(1)
     assert caplog.messages[1:] == ["70 %, about 86 s left"]
-
-
-def test_items_are_tracked_as_they_are_done(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
-    with caplog.at_level("INFO", "lamina"):
-        for item in timeleft.tracked("abcd", 4):
-            now += 70.0 if item == "a" else 20.0
-    # 1 of 4 in 70 s, and no line in the minute after it.
-    assert [record.getMessage() for record in caplog.records] == ["25 %, about 4 min left"]

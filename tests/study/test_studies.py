@@ -114,16 +114,6 @@ def test_studies_that_overlap_share_variants(config: Configuration) -> None:
     assert listed.count(Variant("small", "recall", "accuracy", 2, "none", "none")) == 1
 
 
-def test_a_share_means_each_models_own_layers(config: Configuration) -> None:
-    assert {v.removed for v in studies.variants(config) if v.model == "small"} == {1, 2}
-    assert {v.removed for v in studies.variants(config) if v.model == "other"} == {4}
-
-
-def test_a_size_written_twice_is_one_size(raw: Raw, root: Path) -> None:
-    config = only(raw, root, selectors=["accuracy"], removed=[2, "25%", 2])
-    assert studies.plans(config) == [("small", "recall", "accuracy", 2)]
-
-
 def test_plans_are_those_that_variants_use_and_no_steps_on_the_way(raw: Raw, root: Path) -> None:
     config = only(raw, root, selectors=["accuracy"], removed=[5], repairs=["none", "ghost"])
     assert studies.plans(config) == [("small", "recall", "accuracy", 5)]
@@ -288,10 +278,6 @@ def test_the_pass_of_a_step(config: Configuration) -> None:
     }
 
 
-def test_captures_are_all_calibrations_that_studies_use(config: Configuration) -> None:
-    assert studies.captures(config) == [("other", "recall"), ("small", "corpus"), ("small", "recall")]
-
-
 def test_diagnoses_are_those_that_studies_list(raw: Raw, root: Path) -> None:
     assert studies.diagnoses(configuration.load(raw, root)) == []
     raw["diagnoses"] = {"spread": {"kind": "variance"}}
@@ -316,30 +302,6 @@ def test_efficiency_is_given_every_variant_unhealed_and_once(config: Configurati
     assert studies.efficiency_variants(config, "other") == [Variant("other", "recall", "accuracy", 4)]
 
 
-def test_the_order_of_studies_changes_nothing(raw: Raw, root: Path) -> None:
-    def asked(config: Configuration) -> list[Any]:
-        return [studies.variants(config), studies.sweeps(config), studies.efficiency_variants(config, "small")]
-
-    before = asked(configuration.load(raw, root))
-    raw["studies"] = dict(reversed(raw["studies"].items()))
-    raw["studies"]["prune"]["selectors"].reverse()
-    assert asked(configuration.load(raw, root)) == before
-
-
-def test_structures_are_counted_by_kind_of_unit_size_and_repair(raw: Raw, root: Path) -> None:
-    config = only(raw, root, selectors=["cosine", "accuracy", "heads"], removed=[1])
-    assert studies.structures(config, "small") == 2
-    config = only(raw, root, selectors=["cosine"], removed=[1, 2], repairs=["none", "ghost"], healings=["lora"])
-    assert studies.structures(config, "small") == 4
-
-
-def test_efficiency_uses_plans_and_patches_that_exist_anyway(raw: Raw, root: Path) -> None:
-    config = only(raw, root, selectors=["cosine"], removed=[1], repairs=["ghost"], healings=["lora"])
-    (variant,) = studies.efficiency_variants(config, "small")
-    assert variant == Variant("small", "recall", "cosine", 1, "ghost", "none")
-    assert (variant.model, variant.calibration, variant.selector, variant.removed) in studies.plans(config)
-
-
 def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Path) -> None:
     raw["sweep"] = {"blocks": 3}
     raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
@@ -362,14 +324,3 @@ def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> 
         shares = [share_by_cost(all_units(depth, "layer"), depth, block, blocks) for block in range(blocks)]
         layers = [depth + sum(depth - 1 - int(unit) for unit in share) for share in shares]
         assert sum(layers) <= 1.1 * depth * (depth + 1) / 2
-
-
-def test_without_the_section_no_efficiency_is_measured(raw: Raw, root: Path) -> None:
-    del raw["benchmarks"]["efficiency"]
-    assert studies.efficiency_variants(configuration.load(raw, root), "small") == []
-
-
-def test_a_study_of_maps_alone_asks_for_no_variants(raw: Raw, root: Path) -> None:
-    config = only(raw, root, metrics=["accuracy"])
-    assert studies.variants(config) == studies.plans(config) == studies.benchmark_blocks(config) == []
-    assert studies.captures(config) == [("small", "recall")]
