@@ -47,7 +47,7 @@ PLANTED = {
     "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[replaceme]": "lamina.engine.moments:empty",
     "fit_patch[prune_comp]": "lamina.repair.methods.linearpatch:_empty",
-    "fit_patch[streamline]": "lamina.repair.methods.streamline:alone",
+    "fit_patch[streamline]": "lamina.models.devices:alone",
     "fit_patch_refit": "lamina.engine.moments:empty",
     "fit_patch_auto_weight": "lamina.engine.moments:empty",
     "heal_variant": "lamina.healing.objectives:padded",
@@ -57,7 +57,7 @@ PLANTED = {
     "benchmark_efficiency": "tests.device.stages:materialise",
     "diagnose_layers": "lamina.engine.taps:padded",
     "diagnose_probe": "lamina.engine.taps:padded",
-    "diagnose_patching": "lamina.diagnosis.patching:padded",
+    "diagnose_patching": "lamina.engine.batches:padded",
 }
 # One operand alone, on the device or on the host.
 ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}
