@@ -9,10 +9,11 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
+from tests.given.slow import slow_but
 
 SHARE = devices.SHARE
 QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_looped", "sweep_donors", "fit_patch[ghost]")
-ALL = [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.slow) for stage in STAGES]
+ALL = slow_but(QUICK, STAGES)
 # Healing and gradients need all weights on a device; a load for a notebook goes to one device.
 WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
 

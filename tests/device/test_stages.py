@@ -14,9 +14,13 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
+from tests.given.slow import slow_but
+
+QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_gradient", "search_plans", "fit_patch[ghost]")
+QUICK += ("fit_patch[streamline]", "heal_variant[lora]", "benchmark_together", "diagnose_patching", "export_variant")
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", slow_but(QUICK, STAGES))
 def test_a_stage_gives_what_it_gives_on_the_cpu(stage: str, on_host: OnHost, on_devices: OnDevices) -> None:
     found, machine = on_devices(stage)
     assert not differences(on_host(stage), found)

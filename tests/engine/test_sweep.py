@@ -19,6 +19,7 @@ from lamina.errors import LaminaError
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
 from tests.given import tiny
+from tests.given.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -60,7 +61,7 @@ def naive(model: PreTrainedModel, samples: list[Sample], units: list[str]) -> np
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-@pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
+@pytest.mark.parametrize("kind", slow_but(["layer"], ["layer", "attention", "mlp"]))
 def test_every_removal_of_every_family_equals_the_cut_model(family: str, kind: str) -> None:
     model = tiny.model(family)
     samples = random_samples(1)
@@ -195,7 +196,7 @@ def test_logits_that_are_not_numbers_are_refused() -> None:
         engine.sweep(model, random_samples(8), ["2"])
 
 
-@pytest.mark.parametrize("name", ["recall", "facts", "hops", "addition", "comparison", "boolean"])
+@pytest.mark.parametrize("name", slow_but(["recall"], ["recall", "facts", "hops", "addition", "comparison", "boolean"]))
 def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: str) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)

@@ -52,6 +52,7 @@ def test_scores_equal_gradients_by_hand(part: str, removed: list[str]) -> None:
         assert got["taylor"]["n_samples"] == len(samples)
 
 
+@pytest.mark.slow
 def test_gradients_of_half_precision_are_summed_in_float32() -> None:
     """Against a loop over the same bfloat16 gradients, added in float64; summed in bfloat16 the small ones are lost."""
     model, samples = tiny.model().to(torch.bfloat16), random_samples(4, count=60, kinds=("text", "choices"))

@@ -22,6 +22,7 @@ from lamina.models.structure import layers_of
 from lamina.repair.protocol import Fitted
 from tests.evaluation.test_evaluation import ROOT, plain_nll, stock
 from tests.given import tiny
+from tests.given.slow import slow_but
 
 PLANS: dict[str, list[str]] = {
     "one": ["2"],
@@ -174,7 +175,10 @@ def task(kind: str, folder: Path) -> Any:
     return ConfigurableTask(config=config | kinds[kind])
 
 
-@pytest.mark.parametrize("kind", ["choices", "few_shot", "late", "mutual", "ending", "text"])
+KINDS = ("choices", "few_shot", "late", "mutual", "ending", "text")
+
+
+@pytest.mark.parametrize("kind", slow_but(["few_shot", "text"], KINDS))
 def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path: Path) -> None:
     model = tiny.model()
     parts = variants(model, ("two", "halves"))

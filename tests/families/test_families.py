@@ -276,13 +276,16 @@ def matrix(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return cells
 
 
-# Families whose layers are built as llama's are: slow; the others are fast.
-ALIKE = ("gemma3_text", "mistral", "olmo2", "phi3", "qwen2", "qwen3")
-every_cell = pytest.mark.parametrize(
-    "cell",
-    [pytest.param(cell, marks=[pytest.mark.slow] if cell[0] in ALIKE else []) for cell in CELLS],
-    ids="-".join,
-)
+EVERY_DAY = [cell for cell in CELLS if cell[0] in ("bloom", "gemma2", "gpt2", "llama")]
+WITH_CODE = [cell for cell in CELLS if cell[1] in ("ghost", "code")]
+
+
+def each_alone(cells: list[Any]) -> list[Any]:
+    """One parameter for each cell; those of most families are slow."""
+    return [pytest.param(cell, marks=[] if cell in EVERY_DAY else [pytest.mark.slow]) for cell in cells]
+
+
+every_cell = pytest.mark.parametrize("cell", each_alone(CELLS), ids="-".join)
 
 
 def assert_close(found: torch.Tensor, wanted: torch.Tensor, relative: float) -> None:
@@ -342,7 +345,7 @@ def test_the_configuration_survives_saving_and_loading(cell: Any, matrix: dict[A
     assert again == {key: value for key, value in made.fresh["config"].items() if key != "_name_or_path"}
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell[1] in ("ghost", "code")], ids="-".join)
+@pytest.mark.parametrize("cell", each_alone(WITH_CODE), ids="-".join)
 def test_a_plain_load_refuses_and_says_what_to_do(cell: Any, matrix: dict[Any, Cell]) -> None:
     for way in ("plain", "asked", "stock class"):
         assert "trust_remote_code=True" in matrix[cell].fresh[way], way

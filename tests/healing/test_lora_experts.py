@@ -14,12 +14,13 @@ from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from tests.families import configurations
 from tests.given import tiny
+from tests.given.slow import slow_but
 from tests.healing.test_lora import FAST, PLAN, samples
 
 FAMILIES = ["mixtral", "qwen3_moe", "gpt_oss", "llama4_text", "jetmoe"]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", slow_but(FAMILIES[:1], FAMILIES))
 def test_a_saved_adapter_of_experts_gives_the_trained_model_back(family: str, tmp_path: Path) -> None:
     base, ids = configurations.model(family), tiny.tokens()
     before = {name: parameter.clone() for name, parameter in base.named_parameters()}

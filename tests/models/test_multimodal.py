@@ -14,6 +14,7 @@ from lamina.models.export import save as export
 from lamina.models.load import load_folder
 from lamina.models.materialise import materialise
 from tests.families import configurations, trials
+from tests.given.slow import slow_but
 
 SEEING = ["gemma3", "gemma4", "qwen3_5", "llama4", "mistral3", "qwen2_5_vl"]
 UNITS = ["2"]
@@ -43,7 +44,7 @@ def test_a_sweep_is_right(model: PreTrainedModel, tmp_path: Path) -> None:
     trials.sweep(model, tmp_path)
 
 
-@pytest.mark.parametrize("patched", [False, True])
+@pytest.mark.parametrize("patched", slow_but([True], [False, True]))
 @pytest.mark.parametrize("model", SEEING, indirect=True)
 def test_an_export_keeps_the_model_whole(model: PreTrainedModel, patched: bool, tmp_path: Path) -> None:
     generator, width = torch.Generator().manual_seed(0), trials._stream_width(model)

@@ -68,6 +68,7 @@ def test_a_metric_agrees_with_itself_and_one_task_has_no_variance() -> None:
     assert found.variance_ratio is None and found.p_value is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second", "clear"),
     [

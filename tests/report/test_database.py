@@ -129,11 +129,6 @@ def test_every_query_says_what_it_asks_and_answers_it(query, study):
     assert erring or query.stem in LISTS | COUNTS | NOT_THERE, "a number needs its error"
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
-def test_every_query_runs_on_a_run_without_results(query, tmp_path):
-    assert answers.rows(database.connect(VIEWS, write_tables(tmp_path)), query.read_text(encoding="utf-8")) == []
-
-
 def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
     one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)

