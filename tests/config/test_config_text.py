@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from snakemake.common.configfile import load_configfile
 
 import snakemake_logger_plugin_lamina  # noqa: F401, what Snakemake imports whenever it starts
 from lamina.config import text
@@ -72,23 +71,6 @@ def test_what_is_in_order_passes(tmp_path: Path) -> None:
     files = [tmp_path / "tabs.json", tmp_path / "alias.yaml", *Path("config").glob("*.yaml")]
     for file in files:
         text.check(file)
-
-
-def test_snakemake_says_so_of_a_file_given_with_configfile(tmp_path: Path) -> None:
-    """It reads the file before the Snakefile, and would say only that it is no YAML, or show a traceback."""
-    for name, content, said in (
-        ("broken", b"a: {b: 1\n", "line 2.*never|line 2.*comma"),
-        ("latin", b"a: \xe9\n", "line 1: byte 0xe9 is not UTF-8"),
-        ("empty", b"", "empty.yaml holds no keys at the top level"),
-    ):
-        (tmp_path / f"{name}.yaml").write_bytes(content)
-        with pytest.raises(SystemExit, match=said):
-            load_configfile(tmp_path / f"{name}.yaml")
-    for no_file in (tmp_path, tmp_path / "relevance"):
-        with pytest.raises(SystemExit, match="there is no configuration file .* behind --"):
-            load_configfile(str(no_file))
-    (tmp_path / "good.yaml").write_text("a: {b: 1}\n")
-    assert load_configfile(tmp_path / "good.yaml") == {"a": {"b": 1}}
 
 
 @pytest.mark.parametrize(

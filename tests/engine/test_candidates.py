@@ -69,29 +69,6 @@ def test_half_precision_repairs_as_the_variant_does(dtype: torch.dtype) -> None:
     assert found == pytest.approx(naive(variant, samples, []), abs=0.15 if dtype == torch.bfloat16 else 0.02)
 
 
-@pytest.mark.parametrize(
-    ("units", "boundaries", "family", "changes"),
-    [
-        (["9"], [], "llama", {}),
-        (["1"], [(2, 3)], "llama", {}),
-        (["1", "2"], [(1, 2), (2, 3)], "llama", {}),
-        (["4"], [(4, 5)], "opt", {"do_layer_norm_before": False}),
-        (["1.mlp"], [], "bloom", {"apply_residual_connection_post_layernorm": True}),
-        (["1"], [], "gpt2", {"scale_attn_by_inverse_layer_idx": True}),
-    ],
-)
-def test_the_engine_refuses_what_a_variant_refuses(
-    units: list[str], boundaries: list[tuple[int, int]], family: str, changes: dict
-) -> None:
-    model, samples = tiny.model(family, **changes), random_samples(3, count=2)
-    patches = {boundary: Patch(torch.zeros(32, 32)) for boundary in boundaries}
-    with pytest.raises(LaminaError) as theirs:
-        materialise(model, {"units": units}, patches or None)
-    with pytest.raises(LaminaError) as mine:
-        measured(model, samples, [Candidate(frozenset(units), patches)])
-    assert str(mine.value) == str(theirs.value)
-
-
 def layers_run(wanted: list[Candidate], depth: int = 12, **observed: list) -> int:
     return grow(wanted, observed.get("observations", []), depth, halves_are_all=True).layers
 

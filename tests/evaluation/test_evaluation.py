@@ -22,7 +22,6 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
-from lamina.repair import patch
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant
@@ -241,22 +240,6 @@ def written(results: Path, selector: str, units: list[str], removed: int) -> Var
     text = json.dumps({"units": units, "removed": removed, "kind": kind, "refused": None if units else "at chance"})
     store.write_text(paths.plan(variant.key, removed, results), text)
     return variant
-
-
-def test_variants_are_read_in_turn_and_refused_plans_left_out(tmp_path: Path) -> None:
-    base, pruned = tiny.model(), written(tmp_path, "s", ["2"], 1)
-    ghost = replace(pruned, repair="ghost")
-    named = patch.tensors(1, {(2, 3): {"operator": torch.ones(32, 32)}})
-    patch.save(paths.patch(ghost.key, "ghost", tmp_path), "ghost", named)
-    wanted = [Variant.base("m"), pruned, ghost, written(tmp_path, "s", [], 2)]
-    found = list(assembly.in_turn(base, [Variant.parse(str(variant)) for variant in wanted], tmp_path))
-    assert [variant for variant, _ in found] == wanted[:3]
-    assert [len(layers_of(model)) for _, model in found] == [5, 4, 4]
-    assert (
-        assembly.title(wanted[0]) == "the model 'm'"
-        and assembly.title(ghost) == "the variant m/c/s/removed=1/ghost/none"
-    )
-    assert hasattr(layers_of(found[2][1])[2], "patch_operator")
 
 
 def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: Path) -> None:

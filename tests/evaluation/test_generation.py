@@ -135,33 +135,6 @@ def test_the_embedded_model_writes_sums_as_stock_generate_does_one_by_one() -> N
     assert 0 < sum(expected) < 12
 
 
-def test_samples_follow_the_numbers_of_their_question_alone(questions: Path) -> None:
-    """Equal to a plain loop with the same numbers, in any batch, order and number of questions."""
-    records = [json.loads(line) for line in questions.read_text().splitlines()]
-    options = Generate(max_tokens=LONGEST, ngram=1, samples=3, temperature=0.1, seed=7)
-    model, ours = variants()[0], benchmark(questions, options)
-    scores = ours.score(model, "x")
-    correct, unstopped = [], []
-    for record in records:
-        prompt = tiny.tokenizer()(record["query"])["input_ids"]
-        numbers = [generation.numbers(7, draw, prompt, LONGEST).tolist() for draw in range(3)]
-        plain = [plainly(model, record["query"], uniform, 0.1) for uniform in numbers]
-        correct.append(sum(tiny.tokenizer().decode(tokens) == record["choices"][1] for tokens, _ in plain))
-        unstopped.append(sum(not stopped for _, stopped in plain) / 3)
-    assert 0 < sum(correct) < 48
-    assert list(of(scores, "pass@1").values()) == pytest.approx([count / 3 for count in correct])
-    assert list(of(scores, "pass@3").values()) == [float(count > 0) for count in correct]
-    assert list(of(scores, "sampled_unstopped").values()) == pytest.approx(unstopped)
-    single = benchmark(questions, options, 5)
-    single.lm.batch_size_per_gpu = 1
-    assert of(single.score(model, "x"), "pass@1") == {n: v for n, v in of(scores, "pass@1").items() if n < 5}
-    written = ours.writer.answers
-    other = benchmark(questions, options.model_copy(update={"seed": 8}), 4)
-    other.score(model, "x")
-    drawn = {prompt: written[prompt] for prompt in other.writer.answers}
-    assert len(drawn) == 4 and other.writer.answers != drawn
-
-
 def test_a_task_that_generates_keeps_its_own_exact_match_to_itself(questions: Path) -> None:
     """Only pass@k and what answers look like are added; its own limit holds, under whichever name it gives it."""
     task = generation.written(task_object("mine", questions.parent, 0, str(questions)))

@@ -1,10 +1,10 @@
-"""Tiny GGUF files, written with numpy: a Llama whose weights are quantised here, and what they are worth again."""
+"""Tiny GGUF files: a Llama whose weights are quantised here, and what they are worth again."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType, GGUFWriter, quants
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -13,39 +13,12 @@ HEADS, KV_HEADS, WIDTH, INNER, LAYERS, CONTEXT = 4, 2, 64, 96, 3, 256
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ t", "h e", "Ġt he", "Ċ Ċ", "Ġ Ġ", "i n", "Ġ 1", "1 2"]
 TOKENS = [*SPECIAL, *sorted(bytes_to_unicode().values()), *("".join(merge.split()) for merge in MERGES)]
+KINDS = {
+    "embedding": GGMLQuantizationType.Q8_0,
+    "value": GGMLQuantizationType.F16,
+    "other": GGMLQuantizationType.Q4_1,
+}
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
-
-Quantised = tuple[np.ndarray, GGMLQuantizationType, np.ndarray]  # bytes, their type, and what they are worth
-
-
-def q8_0(weight: np.ndarray) -> Quantised:
-    """Blocks of 32: a scale in float16, then 32 signed bytes."""
-    blocks = weight.reshape(-1, 32).astype(np.float32)
-    scale = (np.abs(blocks).max(axis=1, keepdims=True) / 127).astype(np.float16)
-    codes = np.round(blocks / scale.astype(np.float32)).clip(-127, 127).astype(np.int8)
-    packed = np.concatenate([scale.view(np.uint8), codes.view(np.uint8)], axis=1)
-    return packed.reshape(len(weight), -1), GGMLQuantizationType.Q8_0, _worth(weight, codes * scale.astype(np.float32))
-
-
-def q4_1(weight: np.ndarray) -> Quantised:
-    """Blocks of 32: a scale and a least value in float16, then 4 bits each, the first 16 in the low halves."""
-    blocks = weight.reshape(-1, 32).astype(np.float32)
-    least = blocks.min(axis=1, keepdims=True).astype(np.float16)
-    scale = ((blocks.max(axis=1, keepdims=True) - least) / 15).astype(np.float16)
-    codes = np.round((blocks - least) / scale.astype(np.float32)).clip(0, 15).astype(np.uint8)
-    nibbles = codes[:, :16] | codes[:, 16:] << 4
-    packed = np.concatenate([scale.view(np.uint8), least.view(np.uint8), nibbles], axis=1)
-    worth = codes * scale.astype(np.float32) + least.astype(np.float32)
-    return packed.reshape(len(weight), -1), GGMLQuantizationType.Q4_1, _worth(weight, worth)
-
-
-def f16(weight: np.ndarray) -> Quantised:
-    half = weight.astype(np.float16)
-    return half, GGMLQuantizationType.F16, half.astype(np.float32)
-
-
-def _worth(weight: np.ndarray, values: np.ndarray) -> np.ndarray:
-    return values.reshape(weight.shape).astype(np.float32)
 
 
 def _rotated(weight: np.ndarray, heads: int) -> np.ndarray:
@@ -136,9 +109,10 @@ def write(path: Path, seed: int = 0, cut: str = "smollm", more: dict[str, Any] |
         if weight.ndim == 1:
             writer.add_tensor(name, weight)
             continue
-        quantise = q8_0 if name == "token_embd.weight" else f16 if "attn_v" in name else q4_1
-        packed, kind, worth = quantise(weight)
+        kind = KINDS["embedding" if name == "token_embd.weight" else "value" if "attn_v" in name else "other"]
+        packed = quants.quantize(weight, kind)
         writer.add_tensor(name, packed, raw_dtype=kind)
+        worth = quants.dequantize(packed, kind)
         if "attn_q" in name or "attn_k" in name:
             heads = HEADS if "attn_q" in name else KV_HEADS
             worth = worth.reshape(heads, -1, 2, worth.shape[1]).swapaxes(1, 2).reshape(worth.shape)

@@ -1,11 +1,10 @@
 """A cut model computes what the base model without those units would, in every family, with and without a cache."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Patch, share
@@ -181,18 +180,6 @@ def test_a_patch_of_another_plan_is_refused() -> None:
         materialise(model, {"units": ["1"]}, {(2, 3): Patch(torch.zeros(32, 32))})
 
 
-def test_norms_on_the_stream_stay_when_a_layer_loses_both_halves() -> None:
-    model, ids = tiny.model("opt", do_layer_norm_before=False), tiny.tokens()
-    assert family_of(model).stream_norm and family_of(model).final_norm is None
-    halved = remove(share(model), ["2.attention", "2.mlp"])
-    assert len(layers_of(halved)) == 5
-    _assert_cache_agrees(halved, ids)
-    assert not torch.allclose(logits(halved, ids), logits(remove(share(model), ["2"]), ids), atol=1e-3)
-    torch.testing.assert_close(logits(remove(share(model), ["2"]), ids), skipping(model, {2}, ids))
-    with pytest.raises(LaminaError, match="protect"):
-        materialise(model, {"units": ["4"]}, {(4, 5): Patch(torch.zeros(32, 32))})
-
-
 def test_units_that_do_not_exist_are_named() -> None:
     for units, words in ((["9"], "layer 9 does not exist"), (["1", "1"], "named twice"), (["x"], "not a unit")):
         with pytest.raises(LaminaError, match=words):
@@ -212,23 +199,6 @@ def test_an_unlisted_family_loses_layers_and_halves() -> None:
     torch.testing.assert_close(logits(cut, ids), logits(model, ids), atol=1e-5, rtol=1e-5)
     silence.remove()
     assert not torch.allclose(logits(cut, ids), logits(model, ids), atol=1e-4)
-
-
-def test_dense_layers_stay_dense_and_heads_that_predict_ahead_are_no_longer_promised(tmp_path: Path) -> None:
-    """The first layers of DeepSeek V3 are dense by their number; transformers drops its heads for later tokens."""
-    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1}
-    heads = {"q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}
-    settings = {**tiny.CONFIGS["llama"], **experts, **heads, "topk_group": 1, "num_key_value_heads": 4}
-    settings |= {"first_k_dense_replace": 2, "num_nextn_predict_layers": 1}
-    base = AutoModelForCausalLM.from_config(AutoConfig.for_model("deepseek_v3", **settings)).eval()
-    cut = materialise(base, {"units": ["0"]})
-    cut.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert (again.config.first_k_dense_replace, again.config.num_nextn_predict_layers) == (1, 0)
-    assert (base.config.first_k_dense_replace, base.config.num_nextn_predict_layers) == (2, 1)
-    ids = tiny.tokens()
-    with torch.no_grad():
-        torch.testing.assert_close(again(input_ids=ids).logits, cut(input_ids=ids).logits)
 
 
 @pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])

@@ -11,9 +11,8 @@ from lamina.errors import LaminaError
 from lamina.relevance.columns import Columns, Context
 from lamina.relevance.stability import sizes, stability
 from lamina.study.load import load
-from tests.given.configurations import REPOSITORY, Raw, minimal, put, workplace
+from tests.given.configurations import Raw, minimal, put, workplace
 
-VIEWS = REPOSITORY / "sql/views.sql"
 HUB: Raw = {"source": "org/model", "revision": "step{checkpoint}", "layers": 8, "checkpoints": [2000, "400-tokens1B"]}
 
 
@@ -36,13 +35,6 @@ def test_checkpoints_become_models_and_studies_follow(tmp_path: Path) -> None:
     assert load(config.plain(), tmp_path) == config
 
 
-def test_checkpoints_of_a_folder_are_its_subfolders(tmp_path: Path) -> None:
-    root = workplace(tmp_path)
-    (root / "small").rename(root / "small-1")
-    config = load(put(minimal(), "models.small", {"source": "small-{checkpoint}", "checkpoints": [1]}), root)
-    assert config.models["small-1"].source == "small-1" and config.models["small-1"].layers == 8
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -58,11 +50,6 @@ def test_checkpoints_that_cannot_be_are_refused(changes: Raw, message: str, tmp_
     with pytest.raises(LaminaError) as caught:
         load(series(**changes), workplace(tmp_path))
     assert str(caught.value).startswith(message)
-
-
-def test_a_checkpoint_must_not_take_the_name_of_a_model(tmp_path: Path) -> None:
-    with pytest.raises(LaminaError, match="'trained-2000' is the name of a model already"):
-        load(put(series(), "models.trained-2000", {"source": "org/other", "revision": "main"}), workplace(tmp_path))
 
 
 def test_sizes_double_up_to_half_of_the_samples() -> None:

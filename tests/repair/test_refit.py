@@ -18,7 +18,8 @@ from lamina.repair import check, refit
 from lamina.repair.methods import ghost
 from lamina.repair.methods.ghost import Ghost
 from lamina.repair.protocol import Fitted
-from tests.given import test_published_repairs, tiny
+from tests.given import tiny
+from tests.repair import test_published_repairs
 
 RUNS: list[Boundary] = [(0, 1), (2, 4), (5, 6)]
 UNITS = ["0", "2", "3", "5"]

@@ -137,22 +137,6 @@ def test_a_point_leads_to_its_row_and_a_row_to_its_point(browser, file):
 
 
 @in_browser
-def test_a_mean_in_the_curves_is_that_of_the_database(browser, file, folder):
-    page = opened(browser, file)
-    said = page.run(
-        """[...document.querySelectorAll("#curves-live .mark-symbol.role-mark path")]
-        .map(mark => mark.__data__.datum).map(d => [d.selector, d.repair, d.removed, d.kept, d.reach])"""
-    )
-    connection = database.connect(VIEWS, folder.glob("*.parquet"))
-    wanted = connection.execute(
-        """SELECT selector, removed, 100 * avg(own_kept), 196 * sqrt(sum(own_kept_stderr ** 2)) / count(*)
-        FROM variants WHERE model = 'a' AND removed > 0 AND repair = 'ghost' AND healing = 'none' GROUP BY ALL"""
-    ).fetchall()
-    found = {(selector, removed): (kept, reach) for selector, repair, removed, kept, reach in said if repair == "ghost"}
-    assert found == {(name, n): pytest.approx((kept, reach), rel=1e-3) for name, n, kept, reach in wanted}
-
-
-@in_browser
 def test_the_table_is_sorted_and_downloaded_as_shown(browser, file, tmp_path):
     page = opened(browser, file)
     chosen(page, selector="cosine")
@@ -174,21 +158,6 @@ def test_the_page_is_no_wider_than_a_phone(browser, file):
     page = opened(browser, file, 390)
     assert page.run("document.documentElement.scrollWidth") <= 390
     assert page.run('[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)')
-
-
-@in_browser
-def test_the_table_of_variants_is_no_wider_than_the_page_until_all_columns_are_asked_for(browser, file):
-    page = opened(browser, file)
-    shown = '[...document.querySelectorAll("#table thead th")].filter(e => e.clientWidth).length'
-    few, wider = (
-        page.run(shown),
-        'document.getElementById("table").scrollWidth - document.querySelector(".tall").clientWidth',
-    )
-    assert page.run(wider) <= 0
-    page.run('document.getElementById("more").click()')
-    assert page.run(shown) == few + 5
-    page.run('document.getElementById("more").click()')
-    assert page.run(shown) == few
 
 
 @in_browser

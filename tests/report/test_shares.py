@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lamina.report import database, explorer, recommendation
+from lamina.report import database, recommendation
 from lamina.tables.answers import rows as answered
 from tests.given.planted_tables import BASE, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
@@ -17,47 +17,6 @@ def answers(rng: np.random.Generator, share: float, n: int = 400) -> np.ndarray:
 
 def stderr(values: np.ndarray) -> float:
     return float(values.std(ddof=1) / len(values) ** 0.5)
-
-
-def test_texts_of_a_calibrations_own_are_general_text_nowhere(tmp_path):
-    """A calibration of text has nothing to lose but its own; one of a task loses both texts."""
-    rng = np.random.default_rng(0)
-    base = {"t": answers(rng, 0.9), "text": rng.gamma(4, 0.4, 60), "text_long": rng.gamma(4, 0.3, 50)}
-    worse = {
-        task: values * 0.9 if task == "t" else values + rng.gamma(2, 0.1, len(values)) for task, values in base.items()
-    }
-    calibrations = [dict(calibration="c", source="t"), dict(calibration="corpus", source="file", kind="text")]
-    run = write(tmp_path, base, [(variant(name), worse) for name in ("c", "corpus")], calibrations)
-    (own,) = answered(run, "SELECT general_text FROM scores WHERE calibration = 'corpus' AND task = 'text'")
-    assert own["general_text"] is False
-    ratio = np.exp(np.mean([(worse[text] - base[text]).mean() for text in ("text", "text_long")]))
-    error = np.hypot(*(stderr(worse[text] - base[text]) for text in ("text", "text_long"))) / 2
-    told = {row["calibration"]: row for row in answered(run, "FROM variants WHERE removed > 0")}
-    assert (told["c"]["text_ratio"], told["c"]["text_ratio_stderr"]) == pytest.approx((ratio, ratio * error))
-    assert (told["c"]["texts"], told["c"]["text_samples"]) == ("text, text_long", 110)
-    drawn = {row["calibration"]: row for row in explorer.variants(run) if row["removed"]}
-    cards = {row["name"]: row for row in recommendation.recommendations(run, 0.5, None) if row["question"] == "task"}
-    (pair,) = answered(run, "FROM frontier")
-    assert pair["perplexity"] == pytest.approx(np.exp(np.mean([worse[t].mean() for t in ("text", "text_long")])))
-    assert pair["n_calibrations"] == 1
-    for found in (drawn, cards):
-        assert found["c"]["text_ratio"] == pytest.approx(ratio) and found["corpus"]["text_ratio"] is None
-    assert told["corpus"]["text_perplexity"] is None
-    assert not [
-        row for row in recommendation.recommendations(run, 0.1, 9.0) if row["name"] == "corpus" and row["kept_enough"]
-    ]
-
-
-def test_shares_above_chance_have_their_delta_error(tmp_path):
-    rng = np.random.default_rng(1)
-    b = answers(rng, 0.9)
-    v = b * answers(rng, 0.95)
-    run = write(tmp_path, {"t": b}, [(variant("c"), {"t": v})], [dict(calibration="c", source="t")])
-    (row,) = answered(run, "FROM scores WHERE removed = 1")
-    above = (v.mean() - CHANCE) / (b.mean() - CHANCE)
-    assert (row["kept"], row["kept_above_chance"]) == pytest.approx((v.mean() / b.mean(), above))
-    assert row["kept_stderr"] == pytest.approx(stderr(v - row["kept"] * b) / b.mean())
-    assert row["kept_above_chance_stderr"] == pytest.approx(stderr(v - above * b) / (b.mean() - CHANCE))
 
 
 def test_unknown_errors_stay_unknown(tmp_path):

@@ -125,19 +125,6 @@ def test_make_run_counts_the_visible_devices(place: Path) -> None:
         assert subprocess.check_output(command, env=environment, text=True).strip() == count
 
 
-def test_who_waits_says_for_what_and_who_holds_it(place: Path) -> None:
-    held, waiting = start(CUDA_VISIBLE_DEVICES="0"), None
-    try:
-        assert held.stderr is not None
-        held.stderr.readline()
-        waiting = start(CUDA_VISIBLE_DEVICES="0")
-        said = waiting.communicate(timeout=60)[1].splitlines()
-        assert said[0] == f"waiting for 1 of 1 devices; in use: 0 (process {held.pid})"
-        assert said[-1].startswith("host=")
-    finally:
-        held.kill()
-
-
 def test_a_folder_of_locks_is_this_users_alone(place: Path) -> None:
     folder = place / f"lamina-gpus-{os.getuid()}"
     mask = os.umask(0)

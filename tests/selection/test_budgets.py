@@ -19,7 +19,7 @@ from lamina.engine.scores import Scores
 from lamina.engine.session import Session
 from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.score import ranking, relevance
+from lamina.relevance.score import ranking
 from lamina.selection import exact, race
 from lamina.selection.betting import log_evidence
 from lamina.selection.evaluator import Evaluator
@@ -84,48 +84,6 @@ def test_exact_finds_the_unit_of_the_full_sweep(metric: str, removed: tuple[str,
         assert first_to_go(rows, metric, chance, 1) == expected
         assert chosen in (None, current.without(expected))
         assert len(rows) <= full.seen.sum()
-
-
-def test_what_left_early_has_a_bound_and_no_mean() -> None:
-    """The bound counts every sample that was not seen as harmless, and is not above what the full sweep says."""
-    model, units = tiny.model(depth=6), all_units(6, "layer")
-    samples = random_samples(1, count=120, kinds=("choices",))
-    whole = engine.sweep(model, samples, units)
-    candidates = [Candidate(frozenset({unit})) for unit in units]
-    with engine.opened(model, samples) as session:
-        asked = evaluator(session, "perplexity", (), units, observe=True)
-        exact.run(asked, candidates, options(), 0.0)
-        rows = asked.rows([Candidate(), *candidates])
-    metrics, context = ["accuracy", "perplexity", "cosine", "margin"], Context(0.0, "acc_norm", 1, hard_first=True)
-    full, told = (
-        {(row["metric"], row["unit"]): row for row in relevance(sweeps(found), metrics, context, 0)}
-        for found in (whole.rows(whole.names), rows)
-    )
-    by_unit = {unit: [row for row in rows if row["unit"] == unit] for unit in ["none", *units]}
-    early = {unit for unit in units if len(by_unit[unit]) < len(samples)}
-    assert 0 < len(early) < len(units)
-    before = by_unit["none"]
-    for (metric, unit), row in told.items():
-        if unit not in early:
-            assert row["at_least"] is None
-            assert row["score"] == pytest.approx(full[metric, unit]["score"], abs=1e-5)
-            continue
-        assert row["score"] is row["ci_low"] is row["ci_high"] is None
-        assert "hardest" in row["reason"]
-        mine = by_unit[unit]
-        if metric == "margin":  # a lead may also grow
-            assert row["at_least"] is None
-            continue
-        if metric == "accuracy":
-            wrong = sum(not each["correct_norm"] for each in mine)
-            expected = 1 - (1 - wrong / len(samples)) / np.mean([each["correct_norm"] for each in before])
-        elif metric == "perplexity":
-            lost = sum(each["nll"] for each in mine) - sum(each["nll"] for each in before)
-            expected = lost / sum(each["n_tokens"] for each in before)
-        else:
-            expected = sum(each[metric] for each in mine) / len(samples)
-        assert row["at_least"] == pytest.approx(expected, abs=1e-9)
-        assert row["at_least"] <= full[metric, unit]["score"] + 1e-5
 
 
 class Planted:

@@ -15,12 +15,9 @@ from lamina.engine.sources import Source
 from lamina.selection import combined, looped
 from lamina.selection.looped import Looped
 from lamina.selection.plans import Step
-from lamina.stages import files
 from lamina.stages.prune_step import PruneStep
 from lamina.stages.sweep_units import SweepUnits
-from lamina.study import requests as studies
 from lamina.study.load import load
-from lamina.study.variant import Variant
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, workplace
@@ -162,14 +159,3 @@ def test_a_sweep_beside_has_the_repair_of_the_plans_it_follows(config: Configura
     assert beside.modules == own.modules
     bare = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
     assert bare.data == {} and bare.loop is None
-
-
-def test_what_is_scored_beside_is_checked_and_counted_and_in_no_table_of_sweeps(config: Configuration) -> None:
-    both = [f"results/overlap/small/{name}/t.json" for name in ("corpus", "recall")]
-    assert files.gates(config, "small", "recall", "t", [Variant("small", "recall", "wide", 1)]) == both
-    assert files.gates(config, "small", "recall", "t", [Variant("small", "recall", "bare", 1)]) == both[1:]
-    assert ("small", "corpus") in studies.calibrations(config)
-    tables = studies.sweeps(config)
-    assert tables == [("small", "recall", "base/removal/layer", 0), ("small", "recall", "wide", 1)]
-    counted = set(studies.sweeps(config, carried=True)) - set(tables)
-    assert {("small", "corpus", "base/removal/layer", 0), ("small", "corpus", "for/recall/wide", 1)} <= counted

@@ -14,7 +14,6 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.errors import LaminaError
 from lamina.models.units import all_units
-from lamina.report import database
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator
 from lamina.selection.growing import Growing
@@ -23,13 +22,10 @@ from lamina.selection.losses import loss_of
 from lamina.selection.strategies import evolutionary
 from lamina.selection.trials import Result, Search, Trials, split
 from lamina.selection.trials import run as run_search
-from lamina.tables import answers
 from tests.engine.test_sweep import naive, random_samples
 from tests.given import tiny
-from tests.given.plausible_tables import write_tables
 from tests.selection.test_loop import options as ghost_options
 
-VIEWS = Path(__file__).parents[2] / "sql/views.sql"
 UNITS = [str(layer) for layer in range(10)]
 SAMPLES = 40
 
@@ -74,14 +70,6 @@ def test_a_search_finds_what_trying_everything_finds(options: Any) -> None:
     best = [frozenset(min(combinations(UNITS, 3), key=Toy(seed).mean)) for seed in range(10)]
     found = [evolutionary.find(search(Toy(seed)), UNITS, [3], options)[3].removed for seed in range(10)]
     assert sum(one == other for one, other in zip(found, best, strict=True)) >= 9
-
-
-def test_among_equals_the_deeper_units_go() -> None:
-    class Flat:
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            return np.zeros((len(candidates), len(list(numbers))))
-
-    assert evolutionary.find(search(Flat()), UNITS, [3], chosen())[3].removed == {"9", "8", "7"}
 
 
 @pytest.mark.parametrize("options", WAYS)
@@ -138,26 +126,6 @@ def test_the_ends_of_a_search_are_measured_on_samples_that_it_never_saw() -> Non
         assert row["loss"] == pytest.approx(np.mean(own)) and row["n_samples"] == 10
         assert row["loss_stderr"] == pytest.approx(np.std(own, ddof=1) / 10**0.5)
     assert result.losses[3] == pytest.approx(toy.mean(result.sets[3].removed, 30))
-
-
-def test_the_view_tells_what_each_size_cost(tmp_path: Path) -> None:
-    """Counted from the questions of a search that is run for one size, in trials of its own."""
-    rows = run(Toy()).rows
-    key = {"model": "m", "calibration": "c", "selector": "s"}
-    files = write_tables(tmp_path, searches=[key | dict(row) for row in rows])
-    found = {row["removed"]: row for row in answers.rows(database.connect(VIEWS, files), "FROM search_results")}
-    assert set(found) == {0, 2, 3}
-    for size, row in found.items():
-        ends = {r["stage"]: r for r in rows if r["removed"] == size and r["stage"] in ("winner", "held back")}
-        assert (row["search_loss"], row["loss"]) == (ends["winner"]["loss"], ends["held back"]["loss"])
-        assert row["units"] == ends["winner"]["units"] and (row["n_search"], row["n_held_back"]) == (30, 10)
-        if size:
-            alone = run(asked := Toy(), sizes=[size])
-            assert alone.sets[size].removed == set(row["units"])
-            own = {(removed, number) for removed, number in asked.asked if number < 30}
-            theirs = [r for r in alone.rows if r["removed"] == size and r["stage"] != "held back"]
-            assert row["sets"] == len({tuple(r["units"]) for r in theirs})
-            assert row["evaluations"] == sum(r["n_new"] for r in theirs) <= len(own)
 
 
 @pytest.mark.parametrize("after", [0, 1, 4, 9])
