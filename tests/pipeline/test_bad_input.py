@@ -83,6 +83,7 @@ def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Proje
     assert not (project.folder / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project: Project) -> None:
     """Learned positions, a context of 64, a tokenizer with neither BOS nor EOS: questions that are longer are cut."""
     tiny.save_without_bos_and_eos(project.folder / "small", 64)
@@ -123,6 +124,7 @@ def test_a_calibration_that_holds_test_documents_is_refused(project: Project) ->
     assert not (project.folder / gate).exists()
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project: Project) -> None:
     source, broken = project.folder / "resources/reference", project.folder / "broken"
     broken.mkdir()
@@ -138,6 +140,7 @@ def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project:
     assert not (project.folder / target).exists() and nothing_half_written(project)
 
 
+@pytest.mark.slow
 def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finishes(tmp_path: Path) -> None:
     project = copy_project(tmp_path, "tests/configs/minimal.yaml")
     draw = random.Random(0)

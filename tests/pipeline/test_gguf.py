@@ -8,6 +8,8 @@ import yaml
 from tests.given import gguf_files
 from tests.pipeline.project import Project, copy_project
 
+pytestmark = pytest.mark.slow
+
 SAID = "models.tiny: dequantising tiny.gguf into results/models/tiny/checkpoint, once."
 
 

@@ -22,6 +22,8 @@ from tests.stages.test_job import kinds
 RUNNER = """
 import json, os, runpy, sys
 import datasets, lm_eval.evaluator, peft, pyarrow.parquet, torch, transformers
+
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
 for line in sys.stdin:
     script, told, said = json.loads(line)
