@@ -39,7 +39,7 @@ from lamina.study import paths
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.unit import chromium  # noqa: E402
+from tests.given import chromium  # noqa: E402
 
 # The five questions that are asked most.
 QUERIES = (
@@ -53,7 +53,7 @@ QUERIES = (
 
 def study(folder: Path, layers: int, tasks: int, sweep_rows: int) -> list[Path]:
     """Tables of a made-up study, its sweeps repeated with other sample numbers until they have that many rows."""
-    from tests.unit.plausible_tables import write_study
+    from tests.given.plausible_tables import write_study
 
     names = tuple(f"task{number}" for number in range(tasks))
     files = write_study(folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random"))

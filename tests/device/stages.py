@@ -146,7 +146,7 @@ def search_plans(world: World) -> Any:
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
         growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
-        asked = Evaluator(looped.Looped(session, growing.fitted), loss_of("perplexity", "acc"))
+        asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
         found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)

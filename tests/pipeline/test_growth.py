@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.project import Project
 from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 FIGURE = '''"""A made-up figure."""
 
