@@ -10,6 +10,7 @@ from lamina.stages.changes import Donors, Loop, donors, loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, Part, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
+from lamina.study.sweeps import step_pass
 
 TRIES = 100  # sets that a search compares, roughly, for its time limit
 
@@ -46,7 +47,7 @@ class PruneStep(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         selector, beside = config.selectors[w.selector], {}
-        if studies.step_pass(config, w.selector):
+        if step_pass(config, w.selector):
             for name, weight in sorted(studies.beside(config, w.calibration, w.selector).items()):
                 beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
         return cls(
