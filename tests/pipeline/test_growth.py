@@ -54,7 +54,7 @@ def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Pr
 
 
 def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "repair", "ghost")
+    add_twin(restored, "repair/methods", "ghost")
     assert restored.stale() == []
     change = {
         "repairs": {"new": {"method": "made_up"}},
@@ -78,7 +78,7 @@ def test_another_repair_reruns_no_other_fit(restored: Project) -> None:
 
 
 def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
-    add_twin(restored, "search", "deepest")
+    add_twin(restored, "selection/strategies", "deepest")
     assert restored.stale() == []
     change = {
         "selectors": {"new": {"strategy": "made_up"}},
@@ -101,7 +101,7 @@ def test_a_diagnosis_reruns_nothing_until_a_study_lists_it(restored: Project) ->
 
 
 def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
-    restored.add("src/lamina/figures/made_up.py", FIGURE)
+    restored.add("src/lamina/report/figures/made_up.py", FIGURE)
     jobs = restored.stale()
     assert rules(jobs) <= REPORTING | {"plot_figure", "build_database"}
     assert of(jobs, "plot_figure", "figure") == {"made_up"}
@@ -125,7 +125,7 @@ def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
     with moved.restored():
         add_twin(moved, "relevance", "perplexity")
-        moved.add("src/lamina/figures/made_up.py", FIGURE)
+        moved.add("src/lamina/report/figures/made_up.py", FIGURE)
         moved.run()
         made, known = (
             moved.query(f"SELECT selector, removed, unit, score FROM relevance WHERE metric = '{metric}' ORDER BY ALL")

@@ -18,12 +18,12 @@ from tests.given.scripts import place
 from tests.pipeline.project import Project, parse_jobs
 from tests.stages.test_job import kinds
 
+pytestmark = pytest.mark.slow
+
 # Jobs are forks of a process that has the libraries and nothing of lamina. A fork says what it holds in the end.
 RUNNER = """
 import json, os, runpy, sys
 import datasets, lm_eval.evaluator, peft, pyarrow.parquet, torch, transformers
-
-pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
 for line in sys.stdin:
     script, told, said = json.loads(line)
