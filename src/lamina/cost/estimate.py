@@ -15,7 +15,6 @@ from lamina.cost.tokens import Tokens
 from lamina.cost.work import TRAINING, benchmark_work, fit_work, layer_flops, sweep_work, timing_work
 from lamina.study import paths
 from lamina.study import requests as studies
-from lamina.study.sweeps import sweeps
 from lamina.study.variant import Variant
 
 
@@ -71,7 +70,7 @@ def works(
         tokens = calibrations[model, calibration]
         work = float(tokens.stream * depth[model])
         yield Counted("capture", [paths.activations(model, calibration)], work, work, flops(model, tokens))
-    for model, calibration, selector, removed in sweeps(config, carried=True):
+    for model, calibration, selector, removed in studies.sweeps(config, carried=True):
         tokens = calibrations[model, calibration]
         work, naive = _sweep(config, calibrations, depth[model], (model, calibration, selector, removed))
         blocks = range(studies.sweep_blocks(config, model, selector))

@@ -11,7 +11,6 @@ from lamina.engine import footprint
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.footprint import HOST, Shape
 from lamina.study import requests as studies
-from lamina.study.sweeps import sweeps
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
 
@@ -32,7 +31,7 @@ def peaks(
     for model, calibration in studies.captures(config):
         tokens = calibrations[model, calibration]
         at_least("capture", footprint.capture(shapes[model], int(budget), tokens.longest, tokens.samples))
-    for model, calibration, selector, removed in sweeps(config, carried=True):
+    for model, calibration, selector, removed in studies.sweeps(config, carried=True):
         tokens, shape = calibrations[model, calibration], shapes[model]
         streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
         scored = -(-tokens.scored // tokens.samples)
