@@ -59,7 +59,7 @@ plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.cost.pace results results/pace.json)
 	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
-		$(if $(RATE),--rate "$$RATE") $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
+		$(if $(RATE),--rate "$$RATE")
 
 test: test-unit test-pipeline
 

@@ -5,11 +5,11 @@ engine's own trees say what its passes run, apart from padding.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
 
-from lamina.cost.tokens import Tokens
 from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import all_units
 from lamina.study.variant import DONOR
@@ -24,14 +24,34 @@ ALONE = 16
 DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of samples: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold).
+
+    `longest` is the number of tokens of the longest packed line. `scored` is the number of packed tokens with logits.
+    """
+
+    samples: int
+    packed: int
+    rows: int
+    stream: int
+    longest: int = 0
+    scored: int = 0
+
+    def scaled(self, samples: int) -> "Tokens":
+        """The same mean lengths with another number of samples."""
+        counts = {name: round(count * (samples / self.samples)) for name, count in asdict(self).items()}
+        return Tokens(**counts | {"samples": samples, "longest": self.longest})
+
+    def plus(self, other: "Tokens") -> "Tokens":
+        """The tokens of both together."""
+        counts = {name: count + getattr(other, name) for name, count in asdict(self).items()}
+        return Tokens(**counts | {"longest": max(self.longest, other.longest)})
+
+
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
     """FLOP of one token through one layer: twice its weights, and attention over half of a line on average."""
     return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
-
-
-def head_flops(manifest: Mapping[str, Any]) -> float:
-    """FLOP of the logits of one position."""
-    return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
 
 
 def sweep_work(
@@ -91,20 +111,9 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
 
 
 def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
-    """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
+    """Layer-tokens of one fit of a repair (`options`) for plans that remove `sizes` of `depth` layers, in many runs.
 
-    Parameters
-    ----------
-    options
-        The repair's entry.
-    own
-        The calibration of the variants.
-    read
-        Tokens of the calibrations that it is fitted on, by name.
-    depth
-        Layers of the model.
-    sizes
-        Removed layers of each plan.
+    `own` is the calibration of the variants; `read` are the tokens of all calibrations of the fit, by name.
     """
     stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
     if options.method == "streamline":
