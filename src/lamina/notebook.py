@@ -74,12 +74,13 @@ def sweep(
     for metric in metrics:
         if metric not in METRICS:
             raise LaminaError(f"metrics: '{metric}' is not known. {nearest(metric, list(METRICS))}")
+    was_training = model.training  # lm-eval's encoder changes it
     read = _tokenised(model, tokenizer, list(samples), length)
     embedding: Any = model.get_input_embeddings()
     context = Context(calibrations.chance_accuracy(read, embedding.weight.shape[0]), seed=seed)
     names = all_units(engine.layer_count(model), units)
-    rows, was_training = [], model.training
     model.eval()
+    rows = []
     try:
         # One pass may measure several metrics.
         for pass_ in dict.fromkeys(METRICS[metric].pass_ for metric in metrics):

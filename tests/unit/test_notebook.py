@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import lamina
+from lamina import notebook
 from lamina.config.metrics import METRICS
 from lamina.data.calibrations import chance_accuracy
 from lamina.engine import sweep as engine
@@ -21,8 +22,9 @@ from lamina.store import parquet
 from tests.unit import tiny
 
 ROOT = Path(__file__).parents[2]
-QUESTIONS = [("t1 t2", ["t3", "t4 t5"], 1), ("t6", ["t7", "t8"], 0), ("t9 t10", ["t11", "t12", "t13"], 2)]
-TEXTS = ["t1 t2 t3 t4 t5", "t6 t7 t8", "t9 t10 t11 t12"]
+W = tiny.WORDS
+QUESTIONS = [(f"{W[n]} {W[n + 1]}", [W[n + 2], f"{W[n + 3]} {W[n]}", W[n + 4]], n % 3) for n in range(6)]
+TEXTS = [" ".join(W[n : n + 4 + n % 2]) for n in range(6)]
 
 
 def test_the_example_runs_in_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -51,8 +53,6 @@ def test_a_sweep_in_a_notebook_has_the_numbers_of_a_job(samples: list[Any], unit
     table = lamina.sweep(model, tiny.tokenizer(), samples, units, metrics)
     assert model.training and {row["metric"] for row in table.to_pylist()} == set(metrics)
     assert table["unit"].to_pylist() == 2 * all_units(5, units)
-    from lamina import notebook
-
     read = notebook._tokenised(model, tiny.tokenizer(), samples, 256)
     model.eval()
     rows = engine.sweep(model, read, all_units(5, units)).rows(["none", *all_units(5, units)])
