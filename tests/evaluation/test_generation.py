@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from lamina.config.benchmarks import Generate, Task
 from lamina.cost import estimate
 from lamina.cost.forecast import Stage
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation

@@ -14,7 +14,6 @@ from lamina.errors import LaminaError
 from lamina.report import database, summary
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
-from lamina.stages.report import GatherTable
 from lamina.store import parquet as store
 from lamina.study import load as configuration
 from lamina.study import requests as studies

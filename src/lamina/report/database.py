@@ -19,6 +19,7 @@ import duckdb
 from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
 from lamina.report import queries as sql
+from lamina.store import checksum
 from lamina.store import parquet as store
 
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
@@ -71,6 +72,24 @@ def connect(
         # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
         with suppress(duckdb.CatalogException):
             connection.execute(statement)
+    return connection
+
+
+def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
+    """The database of a run, opened for reading only.
+
+    Raises
+    ------
+    LaminaError
+        If there is no database, or if it is damaged.
+    """
+    if not Path(file).is_file():
+        raise LaminaError(f"there is no {file} here. Run the study first: make run")
+    try:
+        connection = duckdb.connect(str(file), read_only=True)
+        connection.execute("SELECT count(*) FROM models")
+    except duckdb.Error as error:
+        raise checksum.damaged(file, str(error).splitlines()[0]) from error
     return connection
 
 
