@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.project import Project
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
 COLUMN = 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'

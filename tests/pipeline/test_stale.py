@@ -4,7 +4,7 @@ import pytest
 
 from tests.pipeline.project import Job, Project
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 # What follows from any new row, and from what is drawn and written of it.
 REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}

@@ -50,7 +50,7 @@ class Metric:
 MODULES = {
     "gradient": "lamina.engine.weights",
     "weights": "lamina.engine.weights",
-    "fit": "lamina.engine.residuals",
+    "fit": "lamina.selection.residuals",
 }
 
 ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")

@@ -5,7 +5,7 @@ overlap share their jobs, and sorted, so that the order of studies and names cha
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -59,17 +59,6 @@ def sizes(config: Configuration, model: str, calibration: str, selector: str, re
             if variant.selector == selector and variant.repair == repair
         }
     )
-
-
-def fitted_together(config: Configuration, w: Mapping[str, str]) -> list[str]:
-    """The repairs of the selector at `w` that get their fits from one pass."""
-    used = {
-        variant.repair
-        for study in _pruning(config)
-        for variant in _study_variants(config, study, w["model"], w["calibration"])
-        if variant.selector == w["selector"]
-    }
-    return sorted(name for name in used - {"none"} if config.repairs[name].shares(w["calibration"]))
 
 
 def block_variants(config: Configuration, model: str, calibration: str, task: str, block: int) -> list[Variant]:

@@ -7,7 +7,8 @@ from typing import Any
 import yaml
 
 from lamina.config.selectors import Selector
-from lamina.study.variant import DONOR, Variant
+from lamina.models.units import DONOR
+from lamina.study.variant import Variant
 from lamina.version import VERSION
 
 # Keys of a base model's card that bind its descendants.
