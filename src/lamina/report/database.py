@@ -234,7 +234,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
             read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
             given = {column: text for source in reversed(read) for column, text in source.items()}
             if "FOR (metric) IN" in statement:
-                given |= {metric: f"Relevance: {entry.help}." for metric, entry in METRICS.items()}
+                given |= {metric: f"Relevance, high = relevant: {entry.help}." for metric, entry in METRICS.items()}
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:
             if comment is None and column in given:

@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lamina.config.metrics import ATTRIBUTES
 from lamina.models.families import FAMILIES
 
 _PACKAGE = "lamina"
@@ -190,8 +191,13 @@ def _parse(name: str, file: Path) -> tuple[str, list[str]]:
         for statement in tree.body:
             if isinstance(statement, ast.ClassDef):
                 # The entry of a metric. Jobs follow it by `entry_digest`, which leaves its help out.
-                statement.body = [line for line in statement.body if not isinstance(line, ast.Assign)]
+                statement.body = [line for line in statement.body if not _is_attribute(line)]
     return _hashed(ast.dump(tree)) if tree.body else "", sorted(imported)
+
+
+def _is_attribute(statement: ast.stmt) -> bool:
+    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+    return isinstance(target, ast.Name) and target.id in ATTRIBUTES
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
