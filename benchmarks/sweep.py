@@ -35,8 +35,7 @@ from lamina.models.boundary import share
 from lamina.models.surgery import remove
 from lamina.models.units import all_units
 from lamina.selection import exact, race
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
 
 BUDGET = {"confidence": 0.95, "tolerance": 0.01}
 SEEDS = 20

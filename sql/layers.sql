@@ -1,33 +1,24 @@
 -- Units: their relevance by every metric, the order in which they go, and what searching whole sets of them found.
 
 CREATE OR REPLACE VIEW relevance_wide AS
-WITH wide AS (
-    SELECT
-        model, calibration, component, layer, unit,
-        max(score) FILTER (metric = 'accuracy') AS accuracy,
+WITH base AS (SELECT * FROM relevance WHERE selector = 'base' AND removed = 0),
+scores AS (
+    SELECT * FROM (SELECT model, calibration, component, layer, unit, metric, score FROM base)
+    -- lamina lists every metric here; these two are read by other views.
+    PIVOT (max(score) FOR metric IN ('accuracy', 'cosine'))
+),
+beside AS (
+    SELECT model, calibration, component, layer, unit,
         max(ci_low) FILTER (metric = 'accuracy') AS accuracy_low,
         max(ci_high) FILTER (metric = 'accuracy') AS accuracy_high,
         max(n_samples) FILTER (metric = 'accuracy') AS accuracy_samples,
         max(reason) FILTER (metric = 'accuracy') AS accuracy_reason,
-        max(score) FILTER (metric = 'cosine') AS cosine,
         max(ci_low) FILTER (metric = 'cosine') AS cosine_low,
         max(ci_high) FILTER (metric = 'cosine') AS cosine_high,
-        max(n_samples) FILTER (metric = 'cosine') AS cosine_samples,
-        max(score) FILTER (metric = 'angular') AS angular,
-        max(score) FILTER (metric = 'perplexity') AS perplexity,
-        max(score) FILTER (metric = 'output_cosine') AS output_cosine,
-        max(score) FILTER (metric = 'output_norm') AS output_norm,
-        max(score) FILTER (metric = 'output_js') AS output_js,
-        max(score) FILTER (metric = 'output_kl') AS output_kl,
-        max(score) FILTER (metric = 'margin') AS margin,
-        max(score) FILTER (metric = 'agreement') AS agreement,
-        max(score) FILTER (metric = 'acceptance') AS acceptance,
-        max(score) FILTER (metric = 'residual') AS residual,
-        max(score) FILTER (metric = 'taylor') AS taylor,
-        max(score) FILTER (metric = 'magnitude') AS magnitude,
-        max(score) FILTER (metric = 'random') AS random
-    FROM relevance WHERE selector = 'base' AND removed = 0 GROUP BY ALL
-)
+        max(n_samples) FILTER (metric = 'cosine') AS cosine_samples
+    FROM base GROUP BY ALL
+),
+wide AS (SELECT * FROM scores JOIN beside USING (model, calibration, component, layer, unit))
 SELECT *,
     -- Equals share the mean of their places, which is what Spearman's correlation needs.
     CASE WHEN accuracy IS NOT NULL THEN rank() OVER (
@@ -37,29 +28,14 @@ SELECT *,
         PARTITION BY model, calibration, component ORDER BY cosine NULLS LAST)
         + (count(*) OVER (PARTITION BY model, calibration, component, cosine) - 1) / 2 END AS cosine_rank
 FROM wide;
-COMMENT ON VIEW relevance_wide IS 'One row per unit of the base model and calibration, one column per metric (null where not measured; metrics of your own stand in relevance).';
-COMMENT ON COLUMN relevance_wide.accuracy IS 'Accuracy relevance: 1 = all above chance lost, 0 = none lost, negative = better without.';
+COMMENT ON VIEW relevance_wide IS 'One row per unit of the base model and calibration, one column per metric (null where not measured).';
 COMMENT ON COLUMN relevance_wide.accuracy_low IS 'Lower end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.accuracy_high IS 'Upper end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.accuracy_samples IS 'Number of samples behind accuracy.';
 COMMENT ON COLUMN relevance_wide.accuracy_reason IS 'Why accuracy is null.';
-COMMENT ON COLUMN relevance_wide.cosine IS 'Cosine relevance: mean of 1 - cos over the unit, 0 to 2.';
 COMMENT ON COLUMN relevance_wide.cosine_low IS 'Lower end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.cosine_high IS 'Upper end of its 95 % interval.';
 COMMENT ON COLUMN relevance_wide.cosine_samples IS 'Number of samples behind cosine.';
-COMMENT ON COLUMN relevance_wide.angular IS 'Angular distance over the unit at the last token, divided by pi, 0 to 1.';
-COMMENT ON COLUMN relevance_wide.perplexity IS 'Rise of the mean negative log-likelihood without the unit, in nats per token.';
-COMMENT ON COLUMN relevance_wide.output_cosine IS '1 - cos of the logits against the base model.';
-COMMENT ON COLUMN relevance_wide.output_norm IS 'Euclidean distance of the logits from the base model.';
-COMMENT ON COLUMN relevance_wide.output_js IS 'Jensen-Shannon divergence of the outputs, in nats.';
-COMMENT ON COLUMN relevance_wide.output_kl IS 'KL divergence of the outputs from the base model, in nats.';
-COMMENT ON COLUMN relevance_wide.margin IS 'Fall of the right choice''s lead over the best other one, in nats (per character for acc_norm).';
-COMMENT ON COLUMN relevance_wide.agreement IS 'Share of scored positions where the likeliest token is not the base model''s.';
-COMMENT ON COLUMN relevance_wide.acceptance IS 'Total variation distance of the outputs: how often a draft would be rejected.';
-COMMENT ON COLUMN relevance_wide.residual IS 'Share of the stream''s variance that no linear patch gives back where the unit went: 0 to about 1.';
-COMMENT ON COLUMN relevance_wide.taylor IS 'Sum over the weights of abs(weight x gradient).';
-COMMENT ON COLUMN relevance_wide.magnitude IS 'Sum over the weights of their absolute value.';
-COMMENT ON COLUMN relevance_wide.random IS 'Place in a seeded permutation.';
 COMMENT ON COLUMN relevance_wide.accuracy_rank IS 'Place by accuracy among units of the kind, 1 = least relevant, ties share a place.';
 COMMENT ON COLUMN relevance_wide.cosine_rank IS 'Place by cosine among units of the kind, 1 = least relevant, ties share a place.';
 

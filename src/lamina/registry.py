@@ -1,7 +1,7 @@
 """What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
 
-A figure names the tables that it reads (`TABLES`), a table names its grain (`GRAIN`), and a metric names how it is
-measured (`METRIC`). So the rules and the configuration need no list of them: a new module is enough.
+A figure names the tables that it reads (`TABLES`), a table names its grain (`GRAIN`), and the class of a metric names
+how it is measured. So the rules and the configuration need no list of them: a new module is enough.
 """
 
 import ast
@@ -31,6 +31,22 @@ def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
             if target == name and value is not None:
                 literals[file.stem] = ast.literal_eval(value)
     return literals
+
+
+@cache
+def declared_classes(package: str, base: str, root: Path = _SOURCE) -> list[tuple[str, dict[str, Any]]]:
+    """(module, literals by attribute) of the classes in `package` that have `base` as their only base class.
+
+    Parameters are those of `declared`.
+    """
+    found = []
+    for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
+        for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
+            if isinstance(statement, ast.ClassDef) and [ast.unparse(each) for each in statement.bases] == [base]:
+                pairs = [(target, value) for target, value in map(_assigned, statement.body) if target and value]
+                literals = {target: ast.literal_eval(value) for target, value in pairs}
+                found.append((f"{package}.{file.stem}", literals))
+    return found
 
 
 def _assigned(statement: ast.stmt) -> tuple[str | None, ast.expr | None]:

@@ -13,9 +13,9 @@ from scipy.stats import norm
 from lamina.report import database
 from lamina.store import parquet as store
 from lamina.tables.answers import rows
-from tests.unit.plausible_tables import VIEWS, write_tables
+from tests.given.plausible_tables import VIEWS, write_tables
 
-pytestmark = pytest.mark.coverage
+pytestmark = pytest.mark.slow
 KEEP, TRIED, Z95 = 0.95, 35, 1.959964
 BASE = dict(calibration="none", selector="none", removed=0, repair="none", healing="none")
 CUT = BASE | dict(removed=2)

@@ -1,511 +1,36 @@
 """GPUs that are not there: tensors say they are on `cuda:N`, compute on the CPU, and refuse what a GPU would refuse.
 
 A `Placed` tensor holds a CPU tensor. C++ believes that it is a meta tensor, Python reads `cuda:N` from it. Every
-operation comes to `_Machine.__torch_dispatch__`, which refuses operands of different places, runs the CPU's kernel on
-what they hold, counts the bytes of the result against the memory of its device, and counts where the host must wait.
+operation comes to `Placed.__torch_dispatch__`, which refuses operands of different places, runs the CPU's kernel on
+what they hold, and counts the bytes of the result against the memory of its device.
 
 What this cannot show is written in docs/models.md: kernels, speed, fragmentation, random numbers of a device.
 """
 
-import sys
-import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-import numpy as np
+import peft  # noqa: F401  looks for devices as it is imported
 import torch
 from torch.nn import functional
 from torch.nn.utils import clip_grad
-from torch.utils import _device
-from torch.utils._python_dispatch import TorchDispatchMode
 
-HOST = torch.device("cpu")
-NOWHERE = torch.device("meta")  # what C++ takes a placed tensor's device for
-GIB = 1 << 30
-_BLOCK = 512  # bytes that CUDA's allocator rounds up to
-
-# Operations whose result has a size or a value that only the device knows, or that look at their success.
-_WAITS = {
-    "aten::_local_scalar_dense": "item",
-    "aten::nonzero": "nonzero",
-    "aten::masked_select": "nonzero",
-    "aten::equal": "item",
-    "aten::_unique2": "unique",
-    "aten::unique_dim": "unique",
-    "aten::unique_consecutive": "unique",
-    "aten::bincount": "item",
-    "aten::repeat_interleave": "item",
-    "aten::multinomial": "item",
-    "aten::_linalg_eigh": "linalg",
-    "aten::_linalg_svd": "linalg",
-    "aten::_linalg_solve_ex": "linalg",
-    "aten::linalg_lu_factor_ex": "linalg",
-    "aten::linalg_qr": "linalg",
-    "aten::linalg_cholesky_ex": "linalg",
-    "aten::linalg_inv_ex": "linalg",
-}
-_INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-
-_RESHAPING = {f"aten::{name}_" for name in ("squeeze", "unsqueeze", "t", "transpose", "as_strided")}
-
-
-class _Block:
-    """The memory of one storage, given back when the last tensor on it is gone, and the place of all of them.
-
-    What C++ makes on the way has no place (`meta`) before something of a device is written into it.
-    """
-
-    def __init__(self, place: torch.device, size: int) -> None:
-        self.place, self.size = NOWHERE, size
-        self.card: Card | None = None
-        self.settle(place)
-
-    def settle(self, place: torch.device) -> None:
-        """Take the memory of a place."""
-        if place != NOWHERE and _machine is not None:
-            card = _machine.cards[place.index]
-            card.take(self.size)
-            self.place, self.card = place, card
-
-    def __del__(self) -> None:
-        if self.card is not None:
-            self.card.alive -= self.size
-
-
-@dataclass
-class Card:
-    """One pretended device.
-
-    Attributes
-    ----------
-    memory : its bytes; an allocation that passes them raises `torch.cuda.OutOfMemoryError`.
-    alive, peak : bytes of tensors that are there now, and the most that there were since `peak` was reset.
-    failed : allocations that were refused.
-    """
-
-    number: int
-    memory: int
-    alive: int = 0
-    peak: int = 0
-    failed: int = 0
-
-    def take(self, size: int) -> None:
-        """Allocate; raises where real memory would be used up."""
-        if self.alive + size > self.memory:
-            self.failed += 1
-            raise torch.cuda.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {size} bytes. cuda:{self.number} has {self.memory} bytes, of "
-                f"which {self.alive} are in use. (A pretended device.)"
-            )
-        self.alive += size
-        self.peak = max(self.peak, self.alive)
-
-
-@dataclass
-class Machine:
-    """What tests ask of the pretended devices.
-
-    Attributes
-    ----------
-    waits : how often the host waited for a device, by what made it wait: `copy` to the host, `item`, `nonzero`,
-        `unique`, `linalg`, `synchronize`.
-    sent : copies from the host to a device.
-    between : copies from one device to another.
-    places : the line of code outside of torch that each wait came from, `module:function`, with its kind.
-    """
-
-    cards: list[Card]
-    waits: Counter[str] = field(default_factory=Counter)
-    places: Counter[tuple[str, str]] = field(default_factory=Counter)
-    sent: int = 0
-    between: int = 0
-    blocks: Any = field(default_factory=weakref.WeakValueDictionary)
-
-    def wait(self, kind: str) -> None:
-        """Count that the host waits."""
-        self.waits[kind] += 1
-        self.places[_caller(), kind] += 1
-
-    def forget(self) -> None:
-        """Begin to count anew; peaks start at what is alive."""
-        self.waits.clear()
-        self.places.clear()
-        self.sent = self.between = 0
-        for card in self.cards:
-            card.peak = card.alive
-
-    def card(self, place: Any = None) -> Card:
-        """The device that a user names: nothing, a number, a text or a torch.device."""
-        if isinstance(place, int):
-            return self.cards[place]
-        return self.cards[(torch.device(place).index or 0) if place is not None else 0]
-
-
-def _caller() -> str:
-    """The innermost function of lamina, else of a test, that the program is in."""
-    frame: Any = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        if name.startswith(("lamina", "tests.device.stages")):
-            return f"{name.removeprefix('lamina.')}:{frame.f_code.co_name}"
-        frame = frame.f_back
-    return "tests"
-
-
-_machine: Machine | None = None
-_device._device_constructors()  # which torch remembers for ever: as they are, not as they are replaced below
-
-
-class Placed(torch.Tensor):
-    """A tensor on a pretended device; `held` is the CPU's tensor with its values."""
-
-    held: torch.Tensor
-    block: _Block
-
-    @property
-    def place(self) -> torch.device:
-        """Its device."""
-        return self.block.place
-
-    @staticmethod
-    def __new__(cls, held: torch.Tensor, place: torch.device) -> "Placed":
-        """Take memory on the place, unless the tensor looks into memory that is taken."""
-        made: Any = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls,
-            held.shape,
-            strides=held.stride(),
-            storage_offset=held.storage_offset(),
-            dtype=held.dtype,
-            layout=held.layout,
-            device=NOWHERE,
-        )
-        made.held, made.block = held, _block(held, place)
-        return made
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
-
-    @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(function, args, kwargs or {})
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        return self.place
-
-    @property
-    def is_cuda(self) -> bool:  # type: ignore[override]
-        return True
-
-    @property
-    def is_cpu(self) -> bool:  # type: ignore[override]
-        return False
-
-    @property
-    def is_meta(self) -> bool:  # type: ignore[override]
-        return False
-
-    def get_device(self) -> int:
-        return int(self.place.index)
-
-    def data_ptr(self) -> int:
-        return self.held.data_ptr()
-
-    def untyped_storage(self) -> Any:
-        return self.held.untyped_storage()
-
-    def numpy(self, *_: Any, **__: Any) -> Any:
-        raise TypeError(
-            f"can't convert {self.place} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host "
-            "memory first."
-        )
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return super().__getitem__(_tensors(index, self.place))  # type: ignore[no-any-return, misc]
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        super().__setitem__(_tensors(index, self.place), value)  # type: ignore[misc]
-
-    def tolist(self) -> Any:
-        return self.cpu().tolist()
-
-    def __array__(self, *_: Any, **__: Any) -> Any:
-        return self.numpy()
-
-    def new_tensor(self, values: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-        made = torch.tensor(values, dtype=dtype or self.dtype, device=device or self.place)
-        return made.requires_grad_(requires_grad)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Placed":
-        if id(self) in memo:
-            return memo[id(self)]  # type: ignore[no-any-return]
-        with torch.no_grad():
-            copied: Any = self.detach().clone()
-        if getattr(self, "_is_param", False):
-            copied = torch.nn.Parameter(copied, requires_grad=self.requires_grad)
-        memo[id(self)] = copied
-        return copied
-
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-        return f"Placed({self.held}, {self.place})"
-
-
-def _block(held: torch.Tensor, place: torch.device) -> _Block:
-    assert _machine is not None
-    storage = held.untyped_storage()
-    found: _Block | None = _machine.blocks.get(storage.data_ptr()) if storage.nbytes() else None
-    if found is None:
-        found = _Block(place, -(-storage.nbytes() // _BLOCK) * _BLOCK)
-        if found.size:
-            _machine.blocks[storage.data_ptr()] = found
-    return found
-
-
-def _tensors(index: Any, place: torch.device) -> Any:
-    """An index whose lists are tensors on a device: from them C++ makes tensors on what it takes for the device."""
-    if isinstance(index, tuple):
-        return tuple(_tensors(each, place) if isinstance(each, (list, np.ndarray)) else each for each in index)
-    return torch.tensor(index, device=place) if isinstance(index, (list, np.ndarray)) else index
-
-
-def _numbered(place: torch.device) -> torch.device:
-    return torch.device("cuda", place.index or 0) if place.type == "cuda" else place
-
-
-def _place(tensor: torch.Tensor) -> torch.device:
-    return tensor.place if isinstance(tensor, Placed) else tensor.device
-
-
-def _held(value: Any) -> Any:
-    """What an operation on the CPU is given for a value."""
-    if isinstance(value, Placed):
-        return value.held
-    if isinstance(value, torch.device):
-        return HOST
-    return type(value)(map(_held, value)) if type(value) in (list, tuple) else value
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What is to be known of an operation: whether it is made of others, and which arguments it writes into."""
-
-    name: str
-    composite: bool
-    written: tuple[tuple[int, str, bool], ...]
-
-    @staticmethod
-    @cache
-    def of(function: Any) -> "_Known":
-        """Read from its schema, once."""
-        name, arguments = function._schema.name, function._schema.arguments
-        written = [
-            (number, argument.name, argument.kwarg_only)
-            for number, argument in enumerate(arguments)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        return _Known(name, function._can_decompose() and name not in _WAITS, tuple(written))
-
-
-def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """An operation with tensors of pretended devices, or one that makes a tensor there."""
-    known, told = _Known.of(function), kwargs.get("device")
-    tensors, listed = _among([*args, *kwargs.values()])
-    placed = any(isinstance(each, Placed) for each in tensors)
-    if not placed:
-        genuine_meta = told is not None and told.type == "meta" and (tensors or _device.CURRENT_DEVICE == NOWHERE)
-        if genuine_meta or told is None or told.type == "cpu":
-            return function(*args, **kwargs)
-    assert _machine is not None, "a tensor of a pretended device outlived it"
-    if known.composite:
-        # In inference mode these come whole; outside of it autograd has taken them apart.
-        with _Operations():
-            found = function.decompose(*args, **kwargs)
-        if found is not NotImplemented:
-            return found
-    if known.name == "aten::_to_copy":
-        return _copied(function, args[0], kwargs)
-    if known.name == "aten::copy_":
-        return _copied_into(function, args, kwargs)
-    at = _agreed(known.name, args, tensors, listed)
-    if told is not None and told.type == "cpu":
-        at = HOST
-    elif told is not None and told.type == "cuda":
-        at = _numbered(told)
-    _look(known.name, args)
-    inner = [_held(each) for each in args]
-    if known.name == "aten::histc":
-        inner[0] = inner[0].double()  # which a GPU counts as they are
-    found = function(*inner, **{key: _held(each) for key, each in kwargs.items()})
-    if at == HOST:
-        return found
-    if known.name in _RESHAPING:
-        # C++ has a shape of its own of the tensor outside.
-        with torch._C._DisableTorchDispatch():
-            return function(*args, **kwargs)
-    written = {}
-    for number, name, by_name in known.written:
-        outer = kwargs.get(name) if by_name or number >= len(args) else args[number]
-        if isinstance(outer, Placed):
-            if outer.place == NOWHERE:
-                outer.block.settle(at)
-            written[id(outer.held)] = outer
-    if isinstance(found, torch.Tensor):
-        return written.get(id(found)) if id(found) in written else Placed(found, at)
-    if isinstance(found, (tuple, list)):
-        wrapped = [Placed(each, at) if isinstance(each, torch.Tensor) else each for each in found]
-        return type(found)(wrapped)
-    return found
-
-
-def _among(values: Sequence[Any]) -> tuple[list[torch.Tensor], set[int]]:
-    """The tensors of an operation, and which of them stand in lists."""
-    tensors, listed = [], set()
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-        elif isinstance(value, (list, tuple)):
-            inside = [each for each in value if isinstance(each, torch.Tensor)]
-            tensors += inside
-            listed |= {id(each) for each in inside}
-    return tensors, listed
-
-
-def _agreed(name: str, args: Any, tensors: Sequence[torch.Tensor], listed: set[int]) -> torch.device:
-    """Where an operation runs; refused if its operands are in different places.
-
-    A number may come from the host beside tensors of a device, but not among those of a list, and so may indices.
-    """
-    places = set()
-    for each in tensors:
-        if isinstance(each, Placed):
-            places.add(each.place)
-        else:
-            assert each.device != NOWHERE, f"{name} of a tensor without values"
-            free = id(each) in listed and each is not args[0] if name in _INDEXING else each.dim() == 0
-            if not free or (id(each) in listed and name not in _INDEXING):
-                places.add(HOST)
-    places.discard(NOWHERE)
-    if len(places) > 1:
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"{' and '.join(sorted(map(str, places)))}! ({name}; a pretended device)"
-        )
-    return places.pop() if places else NOWHERE
-
-
-def _look(name: str, args: Any) -> None:
-    """Count the wait that an operation brings."""
-    assert _machine is not None
-    if name in _WAITS:
-        _machine.wait(_WAITS[name])
-    if name in _INDEXING:
-        for index in args[1]:
-            if index is None:
-                continue
-            if not isinstance(index, Placed):
-                _machine.sent += 1
-            if index.dtype in (torch.bool, torch.uint8):
-                _machine.wait("nonzero")
-
-
-def _copied(function: Any, tensor: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-    """A copy, of another type or in another place."""
-    assert _machine is not None
-    told, start = kwargs.get("device"), _place(tensor)
-    end = start if told is None else _numbered(told)
-    if end == NOWHERE and start != HOST:
-        end = start
-    if end == NOWHERE:
-        return function(tensor, **kwargs)  # type: ignore[no-any-return]
-    found: torch.Tensor = function(_held(tensor), **{**kwargs, "device": HOST})
-    _moved(start, end, bool(kwargs.get("non_blocking")))
-    return found if end == HOST else Placed(found, end)
-
-
-def _copied_into(function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor:
-    into, source = args[:2]
-    if isinstance(into, Placed) and into.place == NOWHERE and isinstance(source, Placed):
-        into.block.settle(source.place)
-    function(_held(into), _held(source), *args[2:], **kwargs)
-    _moved(_place(source), _place(into), bool(args[2] if len(args) > 2 else kwargs.get("non_blocking")))
-    return into  # type: ignore[no-any-return]
-
-
-def _moved(start: torch.device, end: torch.device, quietly: bool) -> None:
-    assert _machine is not None
-    if NOWHERE in (start, end) or start == end:
-        return
-    if start == HOST:
-        _machine.sent += 1
-    elif end != HOST:
-        _machine.between += 1
-    elif not quietly:
-        _machine.wait("copy")
-
-
-class _Operations(TorchDispatchMode):
-    """Operations without a placed tensor that are to make one, too."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _run(function, args, kwargs or {})
-
-
-class _Moved(torch.autograd.Function):
-    """A copy to another place, whose gradient goes back: C++ would not know where the tensor came from."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, end: torch.device, dtype: Any) -> torch.Tensor:
-        ctx.start, ctx.dtype = _place(tensor), tensor.dtype
-        return tensor.to(end, dtype)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0].to(ctx.start, ctx.dtype), None, None
-
-
-def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`Tensor.to`, for which C++ would ask whether a tensor is where it is to go already."""
-    copy = kwargs.pop("copy", False)
-    if args and isinstance(args[0], torch.Tensor) or "other" in kwargs:
-        other = args[0] if args else kwargs.pop("other")
-        device, dtype, quietly, form = other.device, other.dtype, False, None
-    else:
-        device, dtype, quietly, form = torch._C._nn._parse_to(*args, **kwargs)  # type: ignore[attr-defined]
-    end = _place(self) if device is None else _numbered(device)
-    if end == _place(self) and dtype in (None, self.dtype) and not copy:
-        return self
-    if end != _place(self) and isinstance(self, Placed) and self.requires_grad and torch.is_grad_enabled():
-        return _Moved.apply(self, end, dtype)  # type: ignore[no-any-return]
-    options = {"dtype": dtype, "device": end, "non_blocking": quietly, "memory_format": form}
-    return torch.ops.aten._to_copy.default(  # type: ignore[no-any-return]
-        self, **{key: value for key, value in options.items() if value is not None}
-    )
-
-
-def _on_host_first(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Functions that turn Python's numbers into a tensor on a device: they make it on the host, and send it."""
-
-    def made(values: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> torch.Tensor:
-        if device is None:
-            device = values.device if isinstance(values, torch.Tensor) else _device.CURRENT_DEVICE
-        if isinstance(values, Placed):
-            found: torch.Tensor = values.detach().clone()
-        elif torch.device(device or HOST).type != "cuda":
-            return make(values, *args, device=device, **kwargs).requires_grad_(requires_grad)
-        else:
-            found = make(values, *args, **kwargs)
-        return found.to(device=device, dtype=kwargs.get("dtype")).requires_grad_(requires_grad)
-
-    return made
+from tests.device import placed
+from tests.device.placed import (
+    GIB,
+    Card,
+    Machine,
+    Operations,
+    Placed,
+    agreed,
+    held_by,
+    moved_to,
+    on_host_first,
+    place_of,
+)
 
 
 def _attention(
@@ -526,9 +51,9 @@ def _attention(
         told = [query, key, value, *([] if attn_mask is None else [attn_mask])]
         if not any(isinstance(each, Placed) for each in told):
             return plain(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
-        at = _agreed("attention", told, told, set())
+        at = agreed("attention", told, told, set())
         if not (torch.is_grad_enabled() and any(each.requires_grad for each in told)):
-            inner = [_held(each) for each in told]
+            inner = [held_by(each) for each in told]
             options = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale, "enable_gqa": enable_gqa}
             return Placed(plain(*inner, **options), at)
         if dropout_p:
@@ -554,7 +79,7 @@ def _grouped(lists: Sequence[Sequence[torch.Tensor]]) -> dict[Any, Any]:
     (tensors,) = lists
     found: dict[Any, Any] = {}
     for number, tensor in enumerate(tensors):
-        among, numbers = found.setdefault((_place(tensor), tensor.dtype), ([[]], []))
+        among, numbers = found.setdefault((place_of(tensor), tensor.dtype), ([[]], []))
         among[0].append(tensor)
         numbers.append(number)
     return found
@@ -566,7 +91,6 @@ def pretended(*memory: int) -> Iterator[Machine]:
 
     Tensors of a pretended device must not be used after it.
     """
-    global _machine
     made = Machine([Card(number, size) for number, size in enumerate(memory or (80 * GIB,))])
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     with ExitStack() as stack:
@@ -575,17 +99,17 @@ def pretended(*memory: int) -> Iterator[Machine]:
         # Parameters are swapped where they are moved: their class changes.
         torch.__future__.set_swap_module_params_on_conversion(True)
         stack.callback(torch.__future__.set_swap_module_params_on_conversion, swaps)
-        _machine = made
-        stack.enter_context(_Operations())
+        placed.current = made
+        stack.enter_context(Operations())
         try:
             yield made
         finally:
-            _machine = None
+            placed.current = None
 
 
 def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     """(object, attribute, value) of all that must know of the pretended devices."""
-    yield torch.Tensor, "to", _to
+    yield torch.Tensor, "to", moved_to
     yield (
         torch.Tensor,
         "cuda",
@@ -593,7 +117,7 @@ def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
     )
     yield torch.Tensor, "type_as", lambda self, other: self.to(device=other.device, dtype=other.dtype)
     for name in ("tensor", "as_tensor", "asarray"):
-        yield torch, name, _on_host_first(getattr(torch, name))
+        yield torch, name, on_host_first(getattr(torch, name))
     yield functional, "scaled_dot_product_attention", _attention(functional.scaled_dot_product_attention)
     yield clip_grad, "_group_tensors_by_device_and_dtype", _grouped
 
@@ -625,7 +149,7 @@ def _replacements(machine: Machine) -> Iterator[tuple[Any, str, Any]]:
         "memory_stats": lambda place=None: {"num_ooms": machine.card(place).failed},
         "reset_peak_memory_stats": reset,
         "empty_cache": lambda: None,
-        "synchronize": lambda place=None: machine.wait("synchronize"),
+        "synchronize": lambda place=None: None,
         "manual_seed": lambda seed: None,
         "manual_seed_all": lambda seed: None,
         "get_rng_state": lambda place=None: torch.get_rng_state(),

@@ -38,12 +38,11 @@ from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
-from lamina.repair import check, fit_rows, patch, protocol, refit, shared, weighing
+from lamina.repair import check, fit_rows, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import exact, looped, race
-from lamina.selection.evaluator import Evaluator
+from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.growing import Growing
-from lamina.selection.losses import loss_of
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
@@ -147,7 +146,7 @@ def search_plans(world: World) -> Any:
     ghost = repairs.Repair.from_options({"method": "ghost", "ridge": 0.01})
     with engine.opened(model, world.samples, world.tokens, False) as session:
         growing = Growing(lambda c: looped.fitted(model, source, c, ghost, 0), seen, len(world.samples), DEPTH)
-        asked = Evaluator(looped.Looped(session, growing.fitted), loss_of("perplexity", "acc"))
+        asked = Evaluator(looped.Looped(session, growing.repairs), loss_of("perplexity", "acc"))
         trials = Trials(asked, len(world.samples), prepare=growing.fit)
         lengths = np.array([len(sample.sequence()) for sample in world.samples])
         found = run(trials, UNITS, [1, 2], options, seen, held_back, lengths)
@@ -188,14 +187,6 @@ def fit_patch(world: World, name: str) -> Any:
     patch.save(file, REPAIRS[name]["method"], tensors, {})
     variant = materialise(model, PLAN, patch.load(file, 3))
     return [facts, _nll(variant, world)]
-
-
-@stage()
-def fit_runs(world: World) -> Any:
-    """All repairs that can share a pass."""
-    options = {name: repairs.Repair.from_options(settings) for name, settings in REPAIRS.items()}
-    asked = {name: shared.Wanted(each, frozenset(RUNS)) for name, each in options.items() if each.one_pass}
-    return [[*key, facts] for *key, _, facts in shared.fitted(world.model(), [Source(world.texts)], asked, 0)]
 
 
 @stage()

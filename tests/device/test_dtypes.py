@@ -11,16 +11,11 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
-from tests.unit import tiny
+from tests.given import tiny
+from tests.given.slow import slow_but
 
-QUICK = (
-    "capture_activations",
-    "sweep_removal[layer]",
-    "fit_patch[streamline]",
-    "heal_variant[lora]",
-    "diagnose_layers[fit]",
-)
-ALL = [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in STAGES]
+QUICK = ("sweep_removal[layer]", "heal_variant[lora]")
+ALL = slow_but(QUICK, STAGES)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

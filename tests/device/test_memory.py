@@ -17,6 +17,7 @@ from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import Machine, pretended
 from tests.device.stages import STAGES
 from tests.device.world import UNITS, World
+from tests.given.slow import slow_but
 
 
 def needed(world: World, tokens: int) -> tuple[int, Scores, int]:
@@ -52,7 +53,6 @@ HALVED = {
     "sweep_gradient": (0.8, 0.5),
     "sweep_fit": (0.9,),
     "sweep_looped": (0.8, 0.6),
-    "fit_runs": (0.8, 0.6),
     "fit_patch[ghost]": (0.8, 0.6),
     "fit_patch[linearpatch]": (0.8, 0.6),
     "fit_patch[replaceme]": (0.8, 0.6),
@@ -68,19 +68,10 @@ HALVED = {
     "diagnose_layers[fit]": (0.95, 0.8),
     "diagnose_probe": (0.6,),
 }
-QUICK = ("capture_activations", "sweep_gradient", "fit_patch[linearpatch]", "fit_patch[streamline]")
-QUICK += (
-    "heal_variant[lora]",
-    "diagnose_layers[fit]",
-    "benchmark_task",
-    "benchmark_generation",
-    "benchmark_perplexity",
-)
+QUICK = ("fit_patch[linearpatch]", "heal_variant[lora]", "benchmark_perplexity")
 
 
-@pytest.mark.parametrize(
-    "stage", [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in HALVED]
-)
+@pytest.mark.parametrize("stage", slow_but(QUICK, HALVED))
 def test_a_stage_that_is_too_large_is_halved_until_it_fits(
     stage: str, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,9 +100,7 @@ def test_efficiency_is_of_its_batch_and_is_never_halved(made: Made) -> None:
             efficiency.measure(model, [({}, model)], Efficiency(prompt=8, generate=3, batch=900))
 
 
-@pytest.mark.parametrize(
-    "stage", ["capture_activations", "sweep_removal[layer]", "fit_patch[ghost]", "heal_variant[lora]"]
-)
+@pytest.mark.parametrize("stage", ["sweep_removal[layer]", "fit_patch[ghost]"])
 def test_nothing_of_a_stage_stays_on_the_device(stage: str, made: Made) -> None:
     with pretended() as machine:
         STAGES[stage](made())

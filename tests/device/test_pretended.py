@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from tests.device.pretended import Placed, pretended
-from tests.unit import tiny
+from tests.given import tiny
 
 CUDA = torch.device("cuda", 0)
 
@@ -55,36 +55,6 @@ def test_numbers_and_indices_of_the_host_are_taken_as_a_gpu_takes_them() -> None
         assert machine.sent == sent + 2
         there[:, [0, 2]] = 9
         assert there.tolist() == [[9, 1, 9], [9, 4, 9]]
-
-
-WAITS: dict[str, tuple[str, Callable[[torch.Tensor], object]]] = {
-    "item": ("item", lambda x: x[0].item()),
-    "float": ("item", lambda x: float(x.sum())),
-    "condition": ("item", lambda x: 1 if x.any() else 0),
-    "equal": ("item", lambda x: torch.equal(x, x + 1)),
-    "cpu": ("copy", lambda x: x.cpu()),
-    "to": ("copy", lambda x: x.to("cpu")),
-    "tolist": ("copy", lambda x: x.tolist()),
-    "copy into the host's": ("copy", lambda x: torch.zeros(4).copy_(x)),
-    "nonzero": ("nonzero", lambda x: x.nonzero()),
-    "boolean index": ("nonzero", lambda x: x[x > 1]),
-    "boolean index from the host": ("nonzero", lambda x: x[torch.tensor([True, False, True, False])]),
-    "boolean assignment": ("nonzero", lambda x: x.__setitem__(x > 1, torch.zeros(2, device="cuda"))),
-    "unique": ("unique", lambda x: x.unique()),
-    "solve": ("linalg", lambda x: torch.linalg.solve(torch.diag(x + 1), x)),
-    "synchronize": ("synchronize", lambda x: torch.cuda.synchronize()),
-}
-
-
-@pytest.mark.parametrize("how", WAITS)
-@pytest.mark.parametrize("context", [torch.enable_grad, torch.inference_mode])
-def test_what_makes_the_host_wait_is_counted(how: str, context: Callable[[], Callable]) -> None:
-    kind, look = WAITS[how]
-    with pretended() as machine, context():  # type: ignore[attr-defined]
-        x = torch.arange(4.0, device="cuda")
-        assert not machine.waits
-        look(x)
-        assert machine.waits == {kind: 1} and list(machine.places.values()) == [1]
 
 
 def test_numpy_is_refused() -> None:

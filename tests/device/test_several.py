@@ -9,10 +9,11 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
+from tests.given.slow import slow_but
 
 SHARE = devices.SHARE
 QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_looped", "sweep_donors", "fit_patch[ghost]")
-ALL = [stage if stage in QUICK else pytest.param(stage, marks=pytest.mark.devices) for stage in STAGES]
+ALL = slow_but(QUICK, STAGES)
 # Healing and gradients need all weights on a device; a load for a notebook goes to one device.
 WHOLE = ("sweep_gradient", "heal_variant", "load_an_export")
 
@@ -33,7 +34,7 @@ def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[
     return (1 << 30,) * len(layers)
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.devices)])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ALL)
 def test_a_model_over_several_devices(
     stage: str,

@@ -14,9 +14,13 @@ from tests.device.compare import differences
 from tests.device.conftest import Made, OnDevices, OnHost
 from tests.device.pretended import pretended
 from tests.device.stages import STAGES
+from tests.given.slow import slow_but
+
+QUICK = ("capture_activations", "sweep_removal[layer]", "sweep_gradient", "search_plans", "fit_patch[ghost]")
+QUICK += ("fit_patch[streamline]", "heal_variant[lora]", "benchmark_together", "diagnose_patching", "export_variant")
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", slow_but(QUICK, STAGES))
 def test_a_stage_gives_what_it_gives_on_the_cpu(stage: str, on_host: OnHost, on_devices: OnDevices) -> None:
     found, machine = on_devices(stage)
     assert not differences(on_host(stage), found)
@@ -41,13 +45,12 @@ PLANTED = {
     "sweep_looped": "lamina.engine.taps:padded",
     "sweep_donors": "lamina.models.donors:_loaded",
     "search_plans": "lamina.engine.moments:empty",
-    "fit_runs": "lamina.engine.moments:empty",
     "fit_patch[ghost]": "lamina.engine.moments:empty",
     "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[replaceme]": "lamina.engine.moments:empty",
     "fit_patch[prune_comp]": "lamina.repair.methods.linearpatch:_empty",
-    "fit_patch[streamline]": "lamina.repair.methods.streamline:alone",
+    "fit_patch[streamline]": "lamina.models.devices:alone",
     "fit_patch_refit": "lamina.engine.moments:empty",
     "fit_patch_auto_weight": "lamina.engine.moments:empty",
     "heal_variant": "lamina.healing.objectives:padded",
@@ -57,7 +60,7 @@ PLANTED = {
     "benchmark_efficiency": "tests.device.stages:materialise",
     "diagnose_layers": "lamina.engine.taps:padded",
     "diagnose_probe": "lamina.engine.taps:padded",
-    "diagnose_patching": "lamina.diagnosis.patching:padded",
+    "diagnose_patching": "lamina.engine.batches:padded",
 }
 # One operand alone, on the device or on the host.
 ALONE = {"sweep_weights", "export_variant", "load_an_export", "budget_of_tokens"}

@@ -13,7 +13,7 @@ from lamina.data import calibrations
 from lamina.data.calibrations import Calibration, Row, Sample
 from lamina.models import checksum
 from lamina.models.load import load_model, load_tokenizer
-from tests.unit import tiny
+from tests.given import tiny
 
 DEPTH = 5
 UNITS = [str(layer) for layer in range(DEPTH)]

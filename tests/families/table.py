@@ -1,18 +1,15 @@
 """The table of docs/families.md: `python -m tests.families.table` tries every type and writes it anew.
 
-With names of types it tries those alone and keeps the other rows; with `--keep FOLDER` it goes on from what stands
-there. A new version of transformers is a rerun and a diff.
+With names of types it tries those alone and keeps the other rows. A new version of transformers is a rerun and a diff.
 """
 
 import argparse
-import json
 import re
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,17 +39,6 @@ def tried(model_type: str) -> dict[str, str]:
     for trial in trials.TRIALS:
         with tempfile.TemporaryDirectory() as folder:
             found[trial] = trials.outcome(trial, configurations.model(model_type), Path(folder))
-    return found
-
-
-def remembered(folder: Path | None, model_type: str) -> dict[str, str]:
-    """As `tried`, or what it gave before where that is kept in the folder."""
-    if folder is None:
-        return tried(model_type)
-    file = folder / f"{model_type}.json"
-    if not file.is_file():
-        file.write_text(json.dumps(tried(model_type), indent=1) + "\n", encoding="utf-8")
-    found: dict[str, str] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
@@ -92,14 +78,11 @@ def counts(table: Mapping[str, str]) -> Counter[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("types", nargs="*", help="only these")
-    parser.add_argument("--keep", type=Path, help="folder of what was found; types that stand there are not tried")
     parser.add_argument("--workers", type=int, help="processes, one per processor if not given")
     told = parser.parse_args()
     known, wanted = rows() if told.types else {}, told.types or configurations.TYPES
-    if told.keep:
-        told.keep.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(told.workers) as pool:
-        for model_type, outcomes in zip(wanted, pool.map(partial(remembered, told.keep), wanted), strict=True):
+        for model_type, outcomes in zip(wanted, pool.map(tried, wanted), strict=True):
             known[model_type] = row(model_type, outcomes)
             print(known[model_type], end="", flush=True)
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)

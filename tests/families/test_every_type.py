@@ -3,15 +3,16 @@
 import pytest
 
 from tests.families import configurations, table
+from tests.given.slow import slow_but
 
-# What the tests of every day try: each kind of layer, and every sixth type.
+# What the tests of every day try: each kind of layer, and every 24th type.
 HYBRIDS = {"bamba", "deepseek_v32", "gemma4_text", "gpt_oss", "jamba", "lfm2", "llama4_text", "qwen3_next"}
-EVERY_DAY = HYBRIDS | set(configurations.TYPES[::6])
+EVERY_DAY = HYBRIDS | set(configurations.TYPES[::24])
 
 
 @pytest.mark.parametrize(
     "model_type",
-    [pytest.param(each, marks=[] if each in EVERY_DAY else pytest.mark.every_type) for each in configurations.TYPES],
+    slow_but(EVERY_DAY, configurations.TYPES),
 )
 def test_a_type_is_right_or_refused(model_type: str) -> None:
     outcomes = table.tried(model_type)

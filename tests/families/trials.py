@@ -20,9 +20,9 @@ from lamina.engine import sweep as engine
 from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.healing.lora import Lora
-from lamina.models import check as proof
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
+from lamina.models.export.check import check_cache
 from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.study.variant import Variant
@@ -233,7 +233,7 @@ def _writing(model: PreTrainedModel, units: list[str]) -> PreTrainedModel:
     if not units:
         return model
     variant = materialise(model, {"units": units})
-    proof.check_cache(variant, model, "the variant")
+    check_cache(variant, model, "the variant")
     return variant
 
 

@@ -15,6 +15,8 @@ from tests.faults import study
 from tests.faults.study import replace, until
 from tests.pipeline.project import Project
 
+pytestmark = pytest.mark.slow
+
 LONG_AGO, FAR_OFF = 10**18, 4 * 10**18
 # None of the changes reaches what these rules make.
 UNTOUCHED = {"prepare_model", "prepare_calibration", "sweep_units", "prune_step"}

@@ -12,6 +12,8 @@ from tests.faults import study
 from tests.faults.study import KEY, cut, empty, flip, foreign
 from tests.pipeline.project import Project, parse_jobs
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Damage:

@@ -9,6 +9,8 @@ import pytest
 from tests.faults import study
 from tests.pipeline.project import Project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def begun(finished: Callable[[], Project]) -> Project:

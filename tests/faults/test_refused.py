@@ -11,6 +11,8 @@ import pytest
 from tests.faults import study
 from tests.pipeline.project import Project
 
+pytestmark = pytest.mark.slow
+
 LISTS = "a0: &a0 [x, y]\n" + "".join(f"a{n + 1}: &a{n + 1} [*a{n}, *a{n}]\n" for n in range(40))
 MAPPINGS = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{l: *a{n}, r: *a{n}}}\n" for n in range(40))
 MERGED = "a0: &a0 {x: 1}\n" + "".join(f"a{n + 1}: &a{n + 1} {{<<: [*a{n}, *a{n}]}}\n" for n in range(40))

@@ -14,7 +14,8 @@ from typing import Any
 import duckdb
 import yaml
 
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
+
 PARTS = (
     "Snakefile",
     "rules",
@@ -27,7 +28,6 @@ PARTS = (
     "requirements.lock",
     "tests/configs",
 )
-SHARED = ROOT.parent / "shared" / "real"
 
 
 @dataclass(frozen=True)

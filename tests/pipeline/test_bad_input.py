@@ -10,8 +10,8 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from lamina.store import parquet as store
+from tests.given import tiny
 from tests.pipeline.project import Project, copy_project
-from tests.unit import tiny
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,6 @@ def test_a_file_that_is_no_configuration_is_told_by_its_line(project: Project, c
     assert "Traceback" not in done.stdout
 
 
-def test_more_layers_than_can_go_are_refused_when_the_config_is_read(project: Project) -> None:
-    config = study()
-    config["studies"]["prune"]["removed"] = [12]
-    done = with_config(project, config, "many").run("-n", check=False)
-    assert done.returncode != 0 and "12" in done.stdout and "11" in done.stdout
-
-
 def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Project) -> None:
     question = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0.0}
     (project.folder / "mine.jsonl").write_text(json.dumps(question))
@@ -90,6 +83,7 @@ def test_a_line_that_is_no_question_ends_the_run_before_it_starts(project: Proje
     assert not (project.folder / "results").exists()
 
 
+@pytest.mark.slow
 def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project: Project) -> None:
     """Learned positions, a context of 64, a tokenizer with neither BOS nor EOS: questions that are longer are cut."""
     tiny.save_without_bos_and_eos(project.folder / "small", 64)
@@ -130,6 +124,7 @@ def test_a_calibration_that_holds_test_documents_is_refused(project: Project) ->
     assert not (project.folder / gate).exists()
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project: Project) -> None:
     source, broken = project.folder / "resources/reference", project.folder / "broken"
     broken.mkdir()
@@ -145,6 +140,7 @@ def test_weights_that_are_not_numbers_end_with_the_model_and_the_remedy(project:
     assert not (project.folder / target).exists() and nothing_half_written(project)
 
 
+@pytest.mark.slow
 def test_a_calibration_at_chance_is_refused_a_plan_and_the_rest_of_the_run_finishes(tmp_path: Path) -> None:
     project = copy_project(tmp_path, "tests/configs/minimal.yaml")
     draw = random.Random(0)

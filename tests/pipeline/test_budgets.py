@@ -2,8 +2,9 @@
 
 import pytest
 
-from lamina.store import parquet as store
 from tests.pipeline.project import Project, copy_project
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -62,28 +63,3 @@ def test_what_exact_ruled_out_early_has_a_bound_instead_of_a_score(planned: Proj
     assert all(bound is None and score == full for score, _, bound, n, full in rows if n == 150)
     race = planned.query("SELECT count(*) FROM relevance WHERE selector = 'race' AND at_least IS NOT NULL")
     assert race == [(0,)]
-
-
-def test_every_unit_is_scored_by_metrics_that_remove_nothing(planned: Project) -> None:
-    rows = planned.query(
-        "SELECT metric, unit, score, ci_low, ci_high FROM relevance WHERE selector = 'base' AND removed = 0 "
-        "AND metric IN ('taylor', 'magnitude', 'residual')"
-    )
-    assert {metric for metric, *_ in rows} == {"taylor", "magnitude", "residual"}
-    assert all(low <= score * 1.000001 and score <= high * 1.000001 for _, _, score, low, high in rows)
-    for metric, known in (("taylor", 2), ("magnitude", 2), ("residual", 1)):
-        ordered = sorted((score, unit) for name, unit, score, *_ in rows if name == metric)
-        assert plans(planned)[metric][:known] == [unit for _, unit in ordered[:known]]
-
-
-def test_budgeted_steps_are_one_job_each(planned: Project) -> None:
-    config = planned.folder / "blocks.yaml"
-    config.write_text(planned.config.read_text() + "sweep: {blocks: 3}\n")
-    jobs = [job for job in planned.stale(config) if job.rule == "sweep_units"]
-    assert jobs
-    assert not {job.wildcards["selector"] for job in jobs} & {"exact", "race"}
-
-
-def test_columns_are_the_declared_ones(planned: Project) -> None:
-    data = store.read(planned.folder / "results/tables/relevance.parquet")
-    assert data.schema.names == store.schema("relevance").names

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.pipeline.project import Project, copy_project, parse_jobs
 
-pytestmark = pytest.mark.studies
+pytestmark = pytest.mark.slow
 
 VARIANT = "reference/addition/given/removed=2/none/none"
 

@@ -5,8 +5,10 @@ import json
 import pytest
 import yaml
 
+from tests.given import gguf_files
 from tests.pipeline.project import Project, copy_project
-from tests.unit import gguf_files
+
+pytestmark = pytest.mark.slow
 
 SAID = "models.tiny: dequantising tiny.gguf into results/models/tiny/checkpoint, once."
 

@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.project import Project
 from tests.pipeline.test_stale import GATHERING, REPORTING, of, rules
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 FIGURE = '''"""A made-up figure."""
 
@@ -66,8 +66,7 @@ def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> No
     assert not rules(jobs) & {"sweep_units", "capture_activations", "prune_step", "score_relevance", "heal_variant"}
 
 
-def test_a_repair_that_could_share_a_pass_reruns_no_other_fit(restored: Project) -> None:
-    """The file of the shared pass stays as it is; the new one makes a pass of its own."""
+def test_another_repair_reruns_no_other_fit(restored: Project) -> None:
     change = {
         "repairs": {"new": {"method": "linearpatch"}},
         "studies": {"prune": {"repairs": ["none", "ghost", "new"]}},
@@ -75,7 +74,7 @@ def test_a_repair_that_could_share_a_pass_reruns_no_other_fit(restored: Project)
     restored.configure(change)
     jobs = restored.stale()
     assert of(jobs, "fit_patch", "repair") == {"new"}
-    assert not rules(jobs) & {"fit_runs", "sweep_units", "prune_step", "heal_variant"}
+    assert not rules(jobs) & {"sweep_units", "prune_step", "heal_variant"}
 
 
 def test_a_strategy_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:

@@ -9,19 +9,21 @@ from typing import Any
 
 import pytest
 import yaml
+from lamina.stages.gather_sweep import GatherSweep
 
 from lamina.runtime import fingerprint as digest
-from lamina.stages.gather_sweep import GatherSweep
 from lamina.stages.job import Job
 from lamina.study.load import load
+from tests.given.scripts import place
 from tests.pipeline.project import Project, parse_jobs
-from tests.unit.scripts import place
-from tests.unit.test_job import kinds
+from tests.stages.test_job import kinds
 
 # Jobs are forks of a process that has the libraries and nothing of lamina. A fork says what it holds in the end.
 RUNNER = """
 import json, os, runpy, sys
 import datasets, lm_eval.evaluator, peft, pyarrow.parquet, torch, transformers
+
+pytestmark = pytest.mark.slow
 torch.set_num_threads(1)
 for line in sys.stdin:
     script, told, said = json.loads(line)

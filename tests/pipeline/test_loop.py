@@ -4,6 +4,8 @@ import pytest
 
 from tests.pipeline.project import Project, copy_project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def looped(tmp_path_factory: pytest.TempPathFactory) -> Project:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lamina.store import parquet as store
-from tests.pipeline.project import ROOT
+from tests import ROOT
 
-pytestmark = pytest.mark.studies
+pytestmark = pytest.mark.slow
 
 SNAKEFILE = """
 configfile: "config/config.yaml"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.project import Project
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
 COLUMN = 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
@@ -21,7 +21,7 @@ CONFIGURED = {
 EDITED = {
     "view": ("sql/views.sql", VIEW),
     "column": ("src/lamina/tables/efficiency.py", COLUMN),
-    "metric": ("src/lamina/relevance/metrics/perplexity.py", "\nEDITED = True\n"),
+    "metric": ("src/lamina/relevance/metrics/outputs.py", "\nEDITED = True\n"),
 }
 
 

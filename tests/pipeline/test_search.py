@@ -7,7 +7,7 @@ import pytest
 from lamina.report import database
 from tests.pipeline.project import Project, copy_project
 
-pytestmark = pytest.mark.studies
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

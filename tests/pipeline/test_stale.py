@@ -4,7 +4,7 @@ import pytest
 
 from tests.pipeline.project import Job, Project
 
-pytestmark = pytest.mark.reruns
+pytestmark = pytest.mark.slow
 
 # What follows from any new row, and from what is drawn and written of it.
 REPORTING = {"all", "collect_facts", "render_report", "check_refusals"}
@@ -145,7 +145,7 @@ def test_editing_a_strategy_reruns_its_plans_and_what_follows(restored: Project)
 
 
 def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -> None:
-    restored.add("src/lamina/relevance/metrics/cosine.py", EDIT)
+    restored.add("src/lamina/relevance/metrics/streams.py", EDIT)
     jobs = restored.stale()
     assert of(jobs, "prune_step", "selector") == {"cosine"}
     assert of(jobs, "fit_patch", "selector") == {"cosine"}
@@ -153,7 +153,7 @@ def test_editing_a_metric_reruns_the_plans_made_by_it_alone(restored: Project) -
 
 
 def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restored: Project) -> None:
-    restored.add("src/lamina/relevance/metrics/perplexity.py", EDIT)
+    restored.add("src/lamina/relevance/metrics/outputs.py", EDIT)
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING | {"score_relevance"} and "score_relevance" in rules(jobs)
     assert of(jobs, "gather_table", "table") == {"relevance"}

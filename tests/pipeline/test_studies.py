@@ -1,18 +1,17 @@
 """Every kind of study of docs/start.md in a real run, and the papers' configurations in dry ones."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.pipeline.project import ROOT, SHARED, Project, copy_project, parse_jobs
+from tests import ROOT
+from tests.pipeline.project import Project, copy_project, parse_jobs
 
-pytestmark = pytest.mark.studies
+pytestmark = pytest.mark.slow
 
 PAPERS = ("rethinking-layer-relevance", "deeper-layers", "ghosted-layers", "minitron")
 KINDS = ("relevance_maps", "calibration_size", "cost_of_metrics", "cross_task")
@@ -76,28 +75,3 @@ def test_a_papers_study_can_be_planned_without_a_network(name: str, tmp_path: Pa
     project = copy_project(tmp_path, f"config/papers/{name}.yaml")
     jobs = {job.rule for job in parse_jobs(project.run("-n").stdout)}
     assert {"prepare_model", "capture_activations", "prune_step", "benchmark_task", "render_report"} <= jobs
-
-
-@pytest.mark.skipif(not SHARED.is_dir(), reason="REAL MODELS NOT TESTED: no folder shared/real beside the project")
-def test_studies_of_models_that_others_trained(tmp_path: Path) -> None:
-    """Two models, one real text: relevance at every step, sizes of calibrations, angles, loss over log V."""
-    project = copy_project(tmp_path, "tests/configs/studies.yaml")
-    config: dict[str, Any] = yaml.safe_load(project.config.read_text())
-    names = {"tiny1m": "tiny1m-llama", "stories260k": "stories260K-llama"}
-    for folder in names.values():
-        shutil.copytree(SHARED / "models" / folder, project.folder / "models" / folder)
-    config["models"] = {name: {"source": f"models/{folder}"} for name, folder in names.items()}
-    text = {"text": str(SHARED / "data/tinystories_1000.json")}
-    config["calibrations"] = {"recall": {**text, "documents": "0:64", "length": 64}}
-    config["selectors"]["accuracy"] = {"metric": "perplexity"}
-    config["benchmarks"] = {"perplexity": {"held_out": {**text, "documents": "500:540", "window": 64}}}
-    del config["studies"]["cross_task"]
-    config["studies"]["maps"] |= {"calibrations": ["recall"], "metrics": ["perplexity", "cosine"]}
-    config["studies"]["deeper"]["selectors"] = ["accuracy", "angular"]
-    for study in config["studies"].values():
-        study["models"] = list(names)
-    project.config.write_text(yaml.safe_dump(config))
-    shown = ("relevance_maps", "calibration_size", *DEEPER)
-    project.run("--", *(f"results/figures/{name}.svg" for name in shown))
-    for name in shown:
-        assert (project.folder / f"results/figures/{name}.svg").read_text().count('id="axes_') > 0, name

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.pipeline.project import ROOT, copy_project
+from tests import ROOT
+from tests.pipeline.project import copy_project
 
 SCRIPT = Path(__file__).with_name("cluster.sh")
 # What differs from a site's run: one thread a job, as in the local runs to compare with, and no patience.
@@ -24,7 +25,6 @@ HASTE = [
         for rule in (
             "sweep_units",
             "capture_activations",
-            "fit_runs",
             "fit_patch",
             "heal_variant",
             "diagnose_layers",

@@ -1,6 +1,5 @@
 """A cluster that lives as long as the tests, and runs on it that several tests look at."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -14,18 +13,13 @@ from tests.slurm.cluster import SCRIPT, Clone, clone
 RELEVANCE = "tests/configs/relevance.yaml"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the word of `make test-slurm` there is no cluster: it needs root and leaves nothing as it was."""
-    reason = None
-    if not shutil.which("slurmd", path=f"{os.environ['PATH']}:/usr/sbin"):
-        reason = "no slurmd here; `make test-slurm` installs it and runs these tests"
-    elif "LAMINA_TEST_SLURM" not in os.environ:
-        reason = "`make test-slurm` runs these tests"
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Unless they are asked for there is no cluster: it needs root and leaves nothing as it was."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slurm)
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=reason))
+            if not config.getoption("--cluster"):
+                item.add_marker(pytest.mark.skip(reason="`make test-cluster` runs these tests"))
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def test_a_job_out_of_memory_gets_more(fresh: Callable[[], Clone], undisturbed: 
     check(made, undisturbed)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_job_out_of_time_gets_more(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     made.inject("sweep_units.py", FIRST.format(deed="time.sleep(600)"))
@@ -99,7 +99,7 @@ def test_a_job_out_of_time_gets_more(fresh: Callable[[], Clone], undisturbed: Pa
     check(made, undisturbed)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_job_out_of_time_is_given_what_is_left(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     """The job that ran out of time had saved two batches: the next one begins with the third."""
     made = fresh()
@@ -125,7 +125,7 @@ def release(made: Clone) -> None:
     (made.folder / "faults/hold").unlink()
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_job_cancelled_from_outside_is_tried_again(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     driver = held(made)
@@ -170,7 +170,7 @@ def test_after_a_killed_driver_resuming_ends_its_jobs_and_goes_on(
     check(made, undisturbed)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_terminated_driver_waits_for_its_jobs(fresh: Callable[[], Clone], undisturbed: Path) -> None:
     made = fresh()
     driver = held(made)
@@ -191,7 +191,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=False, capture_output=True)
 
 
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_full_disk_leaves_no_half_file(fresh: Callable[[], Clone], undisturbed: Path, small_disk: Path) -> None:
     made = fresh()
     small_disk.mkdir(parents=True)

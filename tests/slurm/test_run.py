@@ -15,7 +15,6 @@ STUDY = "tests/configs/cluster.yaml"
 GPU_STAGES = (
     "capture_activations",
     "sweep_units",
-    "fit_runs",
     "fit_patch",
     "heal_variant",
     "diagnose_layers",

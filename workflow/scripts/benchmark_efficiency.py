@@ -3,10 +3,10 @@
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
 from lamina.runtime.script import running
-from lamina.runtime.timeleft import tracked
 from lamina.stages.benchmark import BenchmarkEfficiency
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
+from lamina.store.timeleft import tracked
 from lamina.study.variant import Variant
 
 if __name__ == "__main__":

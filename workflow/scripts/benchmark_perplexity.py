@@ -1,34 +1,27 @@
 """Measure one perplexity on many variants of one model, with one model load."""
 
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedModel
 
 from lamina.data.documents import corpus_file, read_documents
-from lamina.evaluation import measuring, perplexity
-from lamina.evaluation.together import Together
-from lamina.models.load import load_tokenizer
-from lamina.models.structure import text_config
+from lamina.evaluation import perplexity
+from lamina.evaluation.measuring import Unfinished, measure
+from lamina.models.load import load_model, load_tokenizer
 from lamina.runtime.script import running
 from lamina.stages.benchmark import BenchmarkPerplexity
+from lamina.store import checksum as seal
+from lamina.store import parquet as store
+from lamina.study.variant import Variant
 
 if __name__ == "__main__":
     with running(snakemake):
         job = BenchmarkPerplexity.read(snakemake)
-        text = job.text
-
-        def prepare(manifest: dict[str, Any], base: PreTrainedModel) -> measuring.Score:
-            documents = read_documents(corpus_file(text.text, text.split, Path.cwd()), text.documents)
-            cut = perplexity.windows(documents, load_tokenizer(manifest), text.window, text.stride)
-            about = {"task": job.name, "task_version": perplexity.version(text.window, text.stride)}
-
-            def score(model: PreTrainedModel, name: str, together: Together) -> tuple[measuring.Rows, measuring.Rows]:
-                scores = perplexity.document_nll(model, cut, len(documents), name, together)
-                measured = perplexity.metric_rows(scores, text_config(base).vocab_size)
-                samples = perplexity.sample_rows(scores)
-                return [row | about for row in measured], [row | {"task": job.name} for row in samples]
-
-            return score
-
-        measuring.run(job, prepare)
+        unfinished, rows, samples = Unfinished(f"{job.output}.unfinished", job.origin), [], []
+        if job.variants:
+            manifest = seal.read_json(job.manifest)
+            base = load_model(manifest, check=job.check)
+            documents = read_documents(corpus_file(job.text.text, job.text.split, Path.cwd()), job.text.documents)
+            score = perplexity.benchmark(job.name, documents, load_tokenizer(manifest), job.text)
+            rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
+        store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
+        store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)
+        unfinished.remove()

@@ -1,7 +1,7 @@
 """Prove once that the engine does to a model what cutting its layers would do, and write what was found."""
 
-from lamina.engine import model_check as check
-from lamina.models import findings
+from lamina.engine.check import check_model
+from lamina.models.check import findings
 from lamina.models.load import load_model
 from lamina.runtime.script import running
 from lamina.stages.prepare import CheckModel
@@ -13,5 +13,5 @@ if __name__ == "__main__":
         job = CheckModel.read(snakemake)
         manifest = seal.read_json(job.manifest)
         model = load_model(manifest)
-        check.check_model(model, job.tokens)
-        store.write_json(job.output, findings.written(model, manifest))
+        check_model(model, job.tokens)
+        store.write_json(job.output, findings(model, manifest))

@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
+from lamina.models.units import DONOR
 from lamina.runtime.script import running
 from lamina.stages.report import GatherTable
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
-from lamina.study.variant import DONOR
 from lamina.tables.columns import SELECTION
 
 

@@ -9,6 +9,11 @@ if __name__ == "__main__":
     with running(snakemake):
         job = PruneStep.read(snakemake)
         n_layers = seal.read_json(job.manifest)["n_layers"]
-        previous = plans.read(job.previous) if job.previous else choosing.empty(job)
-        refused, step = choosing.evidence(job, previous)
-        plans.write(job.output, choosing.choose(job, n_layers, previous, refused, step))
+        previous = plans.read(job.previous) if job.previous else None
+        refused, step = choosing.evidence(job.selector, job.scored, job.activations, previous)
+        if refused:
+            plan = choosing.empty(job.selector, job.keys, refused)
+        else:
+            donors = job.donors.records(job.siblings) if job.donors else None
+            plan = choosing.choose(job.selector, job.keys, n_layers, step, previous, donors)
+        plans.write(job.output, plan)

@@ -1,5 +1,6 @@
 """Search the sets of units that one selector removes, at every size that a study asks for."""
 
+import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,9 +17,24 @@ if __name__ == "__main__":
         job = SearchPlans.read(snakemake)
         manifest = seal.read_json(job.manifest)
         files = {job.keys["calibration"]: job.calibration} | job.data
-        read = {name: calibrations.read(file) for name, file in files.items()}
+        read = [job.manifest, *files.values()]
+        contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in read]
         log = Path(job.output).with_suffix(".log")
-        plans, rows = searched(job, load_model(manifest, check=job.check), manifest, read, log)
+        plans, rows = searched(
+            load_model(manifest, check=job.check),
+            {name: calibrations.read(file) for name, file in files.items()},
+            job.selector,
+            job.sizes,
+            job.keys,
+            job.score,
+            job.tokens,
+            loop=job.loop,
+            donors=job.donors,
+            records=job.donors.records(job.siblings) if job.donors else None,
+            manifest=manifest,
+            log=log,
+            origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),
+        )
         store.write_json(job.plans, {"plans": [asdict(plan) for plan in plans]})
         store.write(job.output, store.from_rows("searches", rows, **job.keys), job.provenance)
         log.unlink(missing_ok=True)

@@ -16,11 +16,23 @@ if __name__ == "__main__":
         progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
             manifest, removed = seal.read_json(job.manifest), plan.units if plan else []
-            if units := removals.share(job, manifest["n_layers"], removed):
+            share = removals.share(manifest["n_layers"], job.units, removed, job.donors, job.block, job.blocks)
+            if share:
                 files = {job.keys["calibration"]: job.calibration} | job.data
-                read = {name: calibrations.read(file) for name, file in files.items()}
                 rows = removals.rows(
-                    job, load_model(manifest, check=job.check), manifest, read, units, removed, progress
+                    load_model(manifest, check=job.check),
+                    {name: calibrations.read(file) for name, file in files.items()},
+                    share,
+                    removed,
+                    job.pass_,
+                    job.tokens,
+                    current=job.block == 0,
+                    budget=job.budget,
+                    loop=job.loop,
+                    donors=job.donors,
+                    records=job.donors.records(job.siblings) if job.donors else None,
+                    manifest=manifest,
+                    progress=progress,
                 )
         store.write(job.output, store.from_rows("sweeps", rows, **job.keys), job.provenance)
         progress.remove()

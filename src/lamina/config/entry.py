@@ -136,7 +136,7 @@ class Entry(BaseModel):
 class Choice(Entry):
     """One of several entries: a base class; its subclasses are the kinds of entry, a tagged union for pydantic.
 
-    The value of the key `BY` names the kind, such as `method: ghost`; without the key it is `USUAL`. If `BY` is empty,
+    The value of the key `BY` names the kind, such as `method: lora`; without the key it is `USUAL`. If `BY` is empty,
     the keys that are there decide: only one kind has the keys in its `MARKS`. Modules of `PACKAGE` may define kinds.
     """
 

@@ -1,6 +1,6 @@
 """The relevance metrics, one entry each: which pass measures a metric, and which strategies may use it.
 
-An entry is the literal `METRIC` in the metric's module of `lamina.relevance`, beside its formula. It is read from the
+An entry is the class attributes of a metric in `lamina.relevance.metrics`, beside its formula. They are read from the
 source, since the configuration imports nothing of what computes numbers.
 """
 
@@ -11,41 +11,54 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from lamina.config.explain import listed
-from lamina.registry import declared
+from lamina.registry import declared_classes
 
 
 @dataclass(frozen=True)
 class Metric:
-    """`pass_` is the cheapest pass that measures the metric and `column` where table `sweeps` holds it.
-
-    `bound`: the largest loss of a sample (None if there is none), which the sequential test of `race` needs. `signed`:
-    the loss may be below 0, which `exact` does not allow. `runs`: a whole run of layers has a value, which `block`
-    needs. `halves`: half a layer has a value.
-    """
+    """The attributes of `lamina.relevance.protocol.Metric`, and the `module` that has the class."""
 
     name: str
+    module: str
     pass_: str
-    column: str
+    columns: tuple[str, ...]
     help: str
     bound: float | None = None
     signed: bool = False
+    adds: bool = True
     runs: bool = False
     halves: bool = True
+    remedy: str = ""
+
+    @property
+    def removes(self) -> bool:
+        """Whether it compares models without a unit with the model that has it."""
+        return self.pass_ == "removal"
 
     @property
     def losing(self) -> bool:
         """Whether every sample has a loss whose mean ranks removals; budgets and searches compare such losses."""
-        return self.pass_ == "removal"
+        return self.removes and self.adds
+
+    @property
+    def outputs(self) -> bool:
+        """Whether it compares outputs with the unpruned model's."""
+        return any(column.startswith("output_") for column in self.columns)
 
 
 # Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
 MODULES = {
     "gradient": "lamina.engine.weights",
     "weights": "lamina.engine.weights",
-    "fit": "lamina.engine.residuals",
+    "fit": "lamina.selection.residuals",
 }
 
-METRICS = {name: Metric(name, **entry) for name, entry in declared("lamina.relevance.metrics", "METRIC").items()}
+METRICS = {
+    entry["name"]: Metric(module=module, **entry)
+    for module, entry in sorted(
+        declared_classes("lamina.relevance.metrics", "Metric"), key=lambda declared: str(declared[1]["name"])
+    )
+}
 
 
 def those(condition: Callable[[Metric], object]) -> str:

@@ -1,11 +1,12 @@
 """Section `repairs`: what all repairs of removed runs of layers share; options of a method stand in its module."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from lamina.config.entry import Choice, Named, Spelt, option
-from lamina.config.explain import wrong
+from lamina.config.explain import listed, wrong
 
 OWN = "own"  # the calibration of the variant itself
 AUTO: Final = "auto"  # a weight that is chosen for each plan
@@ -35,8 +36,6 @@ class Repair(Choice):
     LINEAR: ClassVar[bool] = True
     # Whether it is folded into weights and leaves no patch that could be trained.
     FOLDED: ClassVar[bool] = False
-    # Whether it is fitted on matrices (C, C) of sums, and not on vectors (C,) only.
-    MATRICES: ClassVar[bool] = True
 
     method: str = option("The repair method.")
     data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
@@ -59,7 +58,7 @@ class Repair(Choice):
         if AUTO in self.data.values() and not self.LINEAR:
             raise wrong(
                 f"'{AUTO}' tries repairs inside one pass, and '{self.method}' is no linear map of the stream. Write a "
-                "number such as 0.1, or method: ghost.",
+                f"number such as 0.1, or a method that is one: {Repair.of_stream()}.",
                 "data",
             )
         return self
@@ -72,17 +71,28 @@ class Repair(Choice):
             weights[name] = weights.get(name, 0.0) + (auto if weight == AUTO else weight)
         return weights
 
+    @classmethod
+    def of_stream(cls) -> str:
+        """`a or b`: the methods that put a linear map of the stream where a run went, and fold it into no weights."""
+        return listed([kind.title() for kind in Repair.kinds() if kind.LINEAR and not kind.FOLDED])
+
     @property
-    def one_pass(self) -> bool:
-        """Whether it is fitted on statistics of one pass over the unpruned model, which several repairs can share.
+    def chain(self) -> str | None:
+        """The module whose `fit` fits the runs of a plan one after the other; None if one pass serves them all."""
+        return None
 
-        Its module then has `collector` and `collected`, see `lamina.repair.protocol`.
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a fit loads by name."""
+        return (f"{self.PACKAGE}.{self.method}", *filter(None, [self.chain]))
+
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+        """How many layers each token of a fit goes through, for plans that remove `sizes` of `depth` layers.
+
+        One pass for the sums; absolute errors of a linear map take the held-out samples and half as many others. A
+        training step costs `training` forward passes, and a share of `held_out` samples is not trained on.
         """
-        return False
-
-    def shares(self, own: str) -> bool:
-        """Whether variants of the calibration `own` get it from a pass that repairs share."""
-        return self.one_pass and not self.automatic(own)
+        return depth * (1 + held_out + held_out / 2 if self.LINEAR else 1)
 
     def automatic(self, own: str) -> list[str]:
         """The calibrations whose weight must be chosen; that of the variant itself is given."""

@@ -117,6 +117,8 @@ class Selector(Choice):
     SWEEPS: ClassVar[bool] = False
     STEPS: ClassVar[bool] = False
     CAPTURED: ClassVar[bool] = False
+    # How units went, for the card of an export.
+    CHOICE: ClassVar[str] = "units went by their scores"
 
     strategy: str = option("How units are picked from their scores.", "iterative")
     units: Units = units_option()
@@ -168,10 +170,10 @@ class Selector(Choice):
                 " Write units: layer, or leave `repair` out.",
                 "repair",
             )
-        if self.metric and not METRICS[self.metric].losing:
+        if self.metric and not METRICS[self.metric].removes:
             raise wrong(
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `repair` out.",
+                f"that. Write metric: {those(lambda metric: metric.removes)}, or leave `repair` out.",
                 "repair",
             )
         return self
@@ -202,10 +204,10 @@ class Selector(Choice):
                 "`donors` out.",
                 "donors",
             )
-        if self.metric and not METRICS[self.metric].losing:
+        if self.metric and not METRICS[self.metric].removes:
             raise wrong(
                 f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                f"{those(lambda metric: metric.losing)}, or leave `donors` out.",
+                f"{those(lambda metric: metric.removes)}, or leave `donors` out.",
                 "metric",
             )
         if self.budget != "full":

@@ -83,23 +83,13 @@ def works(
         tokens, written = calibrations[model, calibration], [paths.search(f"{model}/{calibration}/{selector}")]
         yield Counted("search", written, *search_work(tokens, depth[model], sizes, entry), flops(model, tokens))
     variants = studies.variants(config)
-    together: dict[tuple[str, str, str], dict[tuple[tuple[str, float], ...], float]] = {}
     for model, own, selector, repair in sorted(
         {(v.model, v.calibration, v.selector, v.repair) for v in variants if v.repair != "none"}
     ):
         read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, repair)}
         removed_sizes = studies.sizes(config, model, own, selector, repair)
         work = fit_work(config.repairs[repair], own, read, depth[model], removed_sizes)
-        if config.repairs[repair].shares(own):
-            # Those that are fitted on the same samples share the passes of the one that needs most.
-            passes = together.setdefault((model, own, selector), {})
-            weights = tuple(sorted(config.repairs[repair].weights(own, auto=0.0).items()))
-            passes[weights] = max(work, passes.get(weights, 0.0))
-            continue
         written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-        yield Counted("repair", written, work, work, flops(model, calibrations[model, own]))
-    for (model, own, selector), passes in together.items():
-        work, written = sum(passes.values()), [paths.fits(f"{model}/{own}/{selector}")]
         yield Counted("repair", written, work, work, flops(model, calibrations[model, own]))
     for variant in (v for v in variants if v.healing != "none"):
         key = f"{variant.model}/{variant.calibration}/{variant.selector}"

@@ -29,7 +29,6 @@ RULES = {
     "capture_activations": "capture",
     "sweep_units": "sweep",
     "search_plans": "search",
-    "fit_runs": "repair",
     "fit_patch": "repair",
     "heal_variant": "heal",
     "benchmark_task": "benchmark",

@@ -37,17 +37,10 @@ def peaks(
         scored = -(-tokens.scored // tokens.samples)
         at_least("sweep", footprint.sweep(shape, int(budget), _lengths(tokens), tokens.samples, scored, streams))
     variants = studies.variants(config)
-    kinds: dict[tuple[str, str, str], set[str]] = {}  # of matrices that one pass collects: one for each method
-    for variant in (variant for variant in variants if variant.repair != "none"):
-        entry = config.repairs[variant.repair]
-        if entry.MATRICES and entry.shares(variant.calibration):
-            kinds.setdefault((variant.model, variant.calibration, variant.selector), set()).add(entry.method)
     for variant in variants:
         shape, own = shapes[variant.model], calibrations[variant.model, variant.calibration]
         if variant.repair != "none":
-            sharing = kinds.get((variant.model, variant.calibration, variant.selector), ())
-            runs = variant.removed * max(1, len(sharing))
-            at_least("repair", footprint.moments(shape, TOKENS, own.longest, own.samples, runs))
+            at_least("repair", footprint.moments(shape, TOKENS, own.longest, own.samples, variant.removed))
         if variant.healing != "none":
             settings: Any = config.healings[variant.healing]
             left, distilled = shape.layers - variant.removed, settings.objective == "distill"

@@ -9,10 +9,10 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
+from lamina.config.repairs import Repair
 from lamina.cost.tokens import Tokens
 from lamina.engine.candidates import Candidate, carried, grow, swept
-from lamina.models.units import all_units
-from lamina.study.variant import DONOR
+from lamina.models.units import DONOR, all_units
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
@@ -90,7 +90,7 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
     return 2.0 * structures * options.repeats * n_layers * (PREFILLS * prompts.packed + written)
 
 
-def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
+def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
     """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
 
     Parameters
@@ -107,18 +107,8 @@ def fit_work(options: Any, own: str, read: Mapping[str, Tokens], depth: int, siz
         Removed layers of each plan.
     """
     stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
-    if options.method == "streamline":
-        # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
-        # held-out samples.
-        steps = options.epochs * (TRAINING + 1) * (1 - HELD_OUT)
-        looks = 2 * ((options.epochs + 1) * HELD_OUT + 1 - HELD_OUT)
-        return stream * (depth + sum(sizes) * (steps + looks))
-    if getattr(options, "refit", False):
-        # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
-        return stream * depth * sum(3 + 6 * (size - 1) for size in sizes)
     if weighed := options.automatic(own):
         # Gram matrices, errors of each chosen weight, and all plans with every weight and with none, held out.
         tried = HELD_OUT * sum(read[name].packed for name in weighed) * (WEIGHTS + 1) * sum(depth - n for n in sizes)
         return stream * depth * (1 + min(len(sizes), WEIGHTS)) + tried
-    # One pass for the Gram matrices; absolute errors of a linear map take one and a half over the held-out samples.
-    return stream * depth * (1 + 1.5 * HELD_OUT if options.LINEAR else 1)
+    return stream * options.layer_passes(depth, sizes, TRAINING, HELD_OUT)

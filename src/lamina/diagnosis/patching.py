@@ -165,6 +165,7 @@ def _measure(model: PreTrainedModel, pairs: Sequence[Pair]) -> _Measured:
     corrupt, _ = padded([pair.corrupt for pair in pairs], model.device)
     answers = torch.tensor([(pair.right, pair.foil) for pair in pairs], device=model.device)
 
+    @torch.no_grad()
     def difference(ids: torch.Tensor) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=real.long(), use_cache=False, logits_to_keep=1).logits[:, -1]
         chosen = logits.double().gather(1, answers)
@@ -197,12 +198,11 @@ def _places(clean: torch.Tensor, corrupt: torch.Tensor) -> list[torch.Tensor]:
     """Masks (pairs, T) of `PLACES`."""
     import torch
 
-    with torch.no_grad():
-        changed = clean != corrupt
-        last = torch.zeros_like(changed)
-        last[:, -1] = True
-        after = changed.cumsum(1) > 0
-        return [changed & ~last, after & ~changed & ~last, last]
+    changed = clean != corrupt
+    last = torch.zeros_like(changed)
+    last[:, -1] = True
+    after = changed.cumsum(1) > 0
+    return [changed & ~last, after & ~changed & ~last, last]
 
 
 @contextmanager

@@ -10,8 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.units import parse
-from lamina.study.variant import DONOR
+from lamina.models.units import DONOR, parse
 
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch

@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 from lamina.engine import taps
 from lamina.engine.batches import TOKENS, padded
 from lamina.errors import LaminaError
-from lamina.models import check as proof
-from lamina.models import findings
+from lamina.models import check
 from lamina.models.structure import layers_of, text_config
 
 # Numbers of the streams that are converted to float32 at a time: 8 MiB.
@@ -32,8 +31,8 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
         If the streams are not numbers, or the model is not a causal one whose layers can be cut, or its numbers depend
         on what runs beside a sequence.
     """
-    short, longest = proof.short(sequences), max(sequences, key=len)
-    proof.check(model, short, longest)
+    short, longest = check.short(sequences), max(sequences, key=len)
+    check.check(model, short, longest)
     check_beside(model, short, longest)
     count = len(layers_of(model)) + 1
     similarities = _Similarities(len(sequences), count, int(text_config(model).hidden_size), model.device)
@@ -69,20 +68,20 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
 @torch.inference_mode()
 def check_beside(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) -> None:
     """Refuse a model whose logits of a text change beside a longer one, as with some rotations of positions."""
-    if len(ids) == len(longest) or findings.found(model, _BESIDE, len(longest)):
+    if len(ids) == len(longest) or check.finding(model, _BESIDE, len(longest)):
         return
     rows, real = padded([longest, ids], model.device)
-    last = proof.places(model, ids)
-    with proof.scored(model, slice(len(ids) - last, len(ids))):
+    last = check.places(model, ids)
+    with check.scored(model, slice(len(ids) - last, len(ids))):
         logits = model(input_ids=rows, attention_mask=real.long(), use_cache=False).logits[1, -last:].clone()
-    far = proof.distance(logits, proof.logits(model, ids, last), model.dtype)
-    if far > proof.tolerance(model):
+    far = check.distance(logits, check.logits(model, ids, last), model.dtype)
+    if far > check.tolerance(model):
         raise LaminaError(
             f"the model family '{text_config(model).model_type}' gives a text other logits beside one of "
             f"{len(longest)} tokens than alone (by {far:.2g} of their spread), so its activations would depend on what "
             "runs beside them. Calibrate on texts of one length, or on shorter ones."
         )
-    findings.note(model, _BESIDE, True, len(longest))
+    check.note(model, _BESIDE, True, len(longest))
 
 
 class _Similarities:

@@ -1,200 +1,46 @@
-"""The engine is proven on the model at hand, before its numbers are used.
+"""The check of a model before anything is measured with it: the proofs of the engine on texts of tokens in a row."""
 
-Two or three samples run twice: row by row through the plain model, and as lines of one batch through the engine. Then
-one short row runs without one layer: an early one, a late one, and one of each other kind. It is compared with a model
-in which that layer returns its input. The longest sample is among the samples, so that the proof reaches whatever a
-model does from some length on (a window, a chunk, an index of the best tokens) if the sweep reaches it. If shared
-contexts give other numbers, each row runs alone under the model's own masks; if that does too, the model is refused.
-"""
-
-import logging
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
-
-import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Row, Sample
-from lamina.engine import forking, packing
-from lamina.engine.candidates import Candidate
-from lamina.engine.session import Session
-from lamina.errors import LaminaError
-from lamina.models import check as proof
-from lamina.models import findings
-from lamina.models.boundary import share
+from lamina.engine import capture
+from lamina.engine import memory as room
+from lamina.engine import sweep as engine
+from lamina.models.check import probe
 from lamina.models.structure import text_config
-from lamina.models.surgery import remove
 
-_LAST = 8  # positions that are compared
-_SHORT, _LONG = 16, 64  # tokens of the row without each layer
-
-# How `Session.share` is called: contexts, fixed, mixed; the cheapest way first.
-_WAYS = ((True, False, True), (False, False, True), (False, False, False), (False, True, True))
-
-_HALVES = "halves"  # the name under which the proof of halves is kept
-
-_logger = logging.getLogger(__name__)
+LENGTH = 512  # tokens of the longest text, or as many as the model has positions
+_SHORT, _CHOICE = 24, 4  # tokens of a short text, and of a choice
 
 
-class Proof:
-    """The plain model's logits, taken before its layers are wrapped; `prove` compares a session with them."""
+def check_model(model: PreTrainedModel, tokens: int | str) -> None:
+    """Prove that the engine gives the model's own numbers, on texts and on choices behind a context.
 
-    def __init__(self, model: PreTrainedModel, samples: Sequence[Sample]) -> None:
-        self.model, self.most = model, proof.tolerance(model)
-        self.windows = forking.windows(model)
-        self.longest, most_rows = max(map(_length, samples)), max(len(sample.rows) for sample in samples)
-        self.what = f"swept, in lines of {'several rows' if most_rows > 1 else 'one row'}"
-        self.known: Sequence[Any] | None = findings.found(model, self.what, self.longest)
-        if self.known is not None:
-            return
-        self.samples = _chosen(samples)
-        text = self.samples[0].sequence()[:_LONG]
-        proof.check(model, text, max((sample.sequence() for sample in self.samples), key=len))
-        rows = [row for sample in self.samples for row in sample.rows]
-        self.wanted = [
-            proof.logits(model, (row.context + row.continuation)[:-1], len(row.continuation)) for row in rows
-        ]
-        if any(wanted.isnan().any() for wanted in self.wanted):
-            # The model is refused later, when its numbers are needed.
-            self.known = (self.windows is not None, False, True, "")
-            return
-        self.text = Sample(0, "text", 0, (_ending(text),), "")
-        last = len(self.text.rows[0].continuation)
-        self.gone = proof.removals(model)
-        self.without = proof.without(model, text[:-1], last, [frozenset({layer}) for layer in self.gone])
-
-    def prove(self, session: Session) -> None:
-        """Make the session share contexts if that is right, else run each row alone.
-
-        Raises
-        ------
-        LaminaError
-            If neither gives the plain model's numbers, naming the family, the layer and how far it is off.
-        """
-        if self.known is not None:
-            *way, why = self.known
-            session.share(*way)
-        else:
-            *way, why = self._way(session)
-            findings.note(self.model, self.what, [*way, why], self.longest)
-        if why:
-            _logger.warning("%s runs one row per choice, contexts are not shared: %s.", self._name, why)
-
-    def _way(self, session: Session) -> tuple[bool, bool, bool, str]:
-        """The first way to `share` that gives the plain model's numbers, and why contexts are not shared."""
-        reasons = [] if self.windows is not None else ["its layers see more than a mask can tell"]
-        for way in _WAYS[len(reasons) :]:
-            worked = session.layer_tokens
-            try:
-                session.share(*way)
-                reason = self._difference(session)
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except Exception as error:  # whatever a family's code raises when it is given streams
-                reason = f"its layers refuse several streams in a batch ({type(error).__name__}: {error})"
-            session.layer_tokens = worked
-            if reason is None:
-                return *way, reasons[0] if reasons else ""
-            reasons.append(reason)
-        raise LaminaError(
-            f"the model family '{self._name}' cannot be swept: {reasons[-1]}. No number would be the model's own."
-        )
-
-    @property
-    def _name(self) -> str:
-        return str(text_config(self.model).model_type)
-
-    @torch.inference_mode()
-    def _difference(self, session: Session) -> str | None:
-        """Where the engine differs from the plain model; None where it does not."""
-        [far] = _far(session, self.samples, [Candidate()], [torch.cat(self.wanted)])
-        if far > self.most:
-            return f"through the engine, its logits are {self._by(far)}"
-        width = max(1, session.tokens // len(self.text.sequence()) - 1)
-        for start in range(0, len(self.gone), width):
-            gone = self.gone[start : start + width]
-            without = [Candidate(frozenset({str(layer)})) for layer in gone]
-            fars = _far(session, [self.text], without, list(self.without[start : start + width]))
-            far, layer = max(zip(fars, gone, strict=True))
-            if far > self.most:
-                return f"without layer {layer}, its logits are {self._by(far)}"
-        return None
-
-    def _by(self, far: float) -> str:
-        dtype = str(self.model.dtype).removeprefix("torch.")
-        return f"off by {far:.2g} of their spread, where rounding in {dtype} explains {self.most:g}"
-
-
-def _far(
-    session: Session, samples: Sequence[Sample], candidates: Sequence[Candidate], wanted: Sequence[torch.Tensor]
-) -> list[float]:
-    """The distance of each candidate from the wanted logits, at the samples' scored tokens in order."""
-    contexts = session.windows is not None
-    lines = [line for number, sample in enumerate(samples) for line in packing.pack(number, sample, contexts)]
-    # One batch has lines of any length, because a line's numbers may depend on the longest line.
-    size = max(1, session.tokens // (len(candidates) * max(len(line.tokens) for line in lines)) if session.mixed else 1)
-    parts: list[list[torch.Tensor]] = [[] for _ in candidates]
-    for start in range(0, len(lines), size):
-        batch = tuple(lines[start : start + size])
-        places = packing.places(batch, np.zeros(len(samples), dtype=np.int64))
-        logits, leaves = session.logits(packing.collate(batch, session.model.device, session.mixed), places, candidates)
-        for part, leaf in zip(parts, leaves, strict=True):
-            part.append(logits[leaf][places.at])
-    dtype = session.model.dtype
-    return [proof.distance(torch.cat(part), plain, dtype) for part, plain in zip(parts, wanted, strict=True)]
-
-
-def check_halves(session: Session) -> None:
-    """Prove the session on layers that lack their attention or their MLP, once, when such a layer is first needed.
+    `tokens` is the budget of one pass, or `auto`. What is found is noted, see `lamina.models.check`. Longer texts
+    and layers that lose their attention or MLP alone are proven by the first job that needs them.
 
     Raises
     ------
     LaminaError
-        If a layer cannot lose a half, or if engine and cut model differ without it.
+        If they are not; the message names the family, the layer and how far it is off.
     """
-    model = session.model
-    if findings.found(model, _HALVES):
-        return
-    # The text of the proof, from the same samples.
-    short = _chosen(session.scores.samples)[0].sequence()[:_LONG]
-    text, depth = Sample(0, "text", 0, (_ending(short),), ""), len(session.layers)
-    units = [f"{depth // 3}.attention", f"{depth - 1}.mlp"]
-    cannot = f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP alone"
-    worked = session.layer_tokens
-    with proof.refused(f"{cannot}, use units: layer. Without one it does not run"):
-        with forking.unwrapped(model, session.layers, session.head):
-            proof.check_halves(model, short)
-            wanted = proof.logits(remove(share(model), units), short[:-1], len(text.rows[0].continuation))
-        with torch.inference_mode():
-            [far] = _far(session, [text], [Candidate(frozenset(units))], [wanted])
-    session.layer_tokens = worked
-    if far > proof.tolerance(model):
-        raise LaminaError(
-            f"{cannot}: without {units[0]} and {units[1]} the logits of engine and cut model are {far:.2g} of their "
-            "spread apart. Use units: layer."
-        )
-    findings.note(model, _HALVES, True)
+    positions = getattr(text_config(model), "max_position_embeddings", None)
+    longest = min(LENGTH, positions) if isinstance(positions, int) and positions > 0 else LENGTH
+    texts = [_sample(model, n, [length]) for n, length in enumerate((_SHORT, longest))]
+    choices = [_sample(model, n, [length, length - 1, length]) for n, length in enumerate((_SHORT, longest))]
+    for samples in (texts, choices):
+        with engine.opened(model, samples, room.tokens(tokens, model, samples)):
+            pass
+    capture.check_beside(model, texts[0].sequence(), texts[1].sequence())
 
 
-def _length(sample: Sample) -> int:
-    return max(len(row.context) + len(row.continuation) for row in sample.rows)
-
-
-def _chosen(samples: Sequence[Sample]) -> list[Sample]:
-    """The shortest sample of some length, the longest of several rows, and the longest, scored at their ends."""
-    order = sorted(samples, key=_length)
-    short = next((sample for sample in order if _length(sample) >= _SHORT), order[-1])
-    several = [sample for sample in order if len(sample.rows) > 1]
-    chosen = {id(sample): sample for sample in (short, *several[-1:], order[-1])}
-    return [
-        replace(sample, gold=0, rows=tuple(_ending(row.context + row.continuation, row) for row in sample.rows))
-        for sample in chosen.values()
+def _sample(model: PreTrainedModel, number: int, lengths: list[int]) -> Sample:
+    """Rows of these lengths with one context; their continuations differ."""
+    ids = probe(model)
+    line = [ids[(place + place // len(ids)) % len(ids)] for place in range(max(lengths))]
+    context = tuple(line[: max(lengths) - _CHOICE])
+    rows = [
+        Row(context, tuple(ids[(place + shift) % len(ids)] for place in range(length - len(context))), _CHOICE)
+        for shift, length in enumerate(lengths)
     ]
-
-
-def _ending(ids: tuple[int, ...], row: Row | None = None) -> Row:
-    """A row whose last tokens are scored: the last of its continuation, or the last few of a text."""
-    last = min(_LAST, len(row.continuation) if row else len(ids) - 1)
-    return Row(ids[:-last], ids[-last:], last)
+    return Sample(number, "choice" if len(lengths) > 1 else "text", 0, tuple(rows), str(number))

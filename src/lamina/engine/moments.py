@@ -6,6 +6,7 @@ as if it were multiplied by sqrt(w). Only sums over tokens are kept, in float64;
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Protocol, Self, TypeVar
 
 import torch
@@ -111,42 +112,6 @@ class Statistics(Generic[S]):
         return {"n_samples": self.n_samples, "n_tokens": self.fit.tokens + self.heldout.tokens}
 
 
-class Collector:
-    """Collects the moments of boundaries while a pass goes over the samples.
-
-    With `regressors`, X is the output of the module for a boundary's start, and not the stream there.
-
-    Attributes
-    ----------
-    places : the streams that it needs.
-    outputs : the modules whose outputs it needs, in the order of `add`.
-    """
-
-    def __init__(
-        self, model: PreTrainedModel, boundaries: Sequence[Boundary], regressors: Mapping[int, nn.Module] | None = None
-    ) -> None:
-        self.places = [place for boundary in boundaries for place in boundary]
-        self._starts = sorted({start for start, _ in boundaries if start in (regressors or {})})
-        self.outputs = [(regressors or {})[start] for start in self._starts]
-        channels = int(text_config(model).hidden_size)
-        self._fit, self._heldout = empty(boundaries, channels, model.device), empty(boundaries, channels, model.device)
-
-    @staticmethod
-    def size(channels: int) -> int:
-        """Bytes of one boundary."""
-        return 4 * 8 * channels**2
-
-    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
-        """Add a batch, whose lines `held` (lines,) are held out; memory runs out before anything is added."""
-        inputs = dict(zip(self._starts, batch.outputs, strict=True))
-        accumulate(self._fit, streams, inputs, batch.real & ~held[:, None], weight)
-        accumulate(self._heldout, streams, inputs, batch.real & held[:, None], weight)
-
-    def taken(self, boundary: Boundary, samples: int) -> Statistics[Moments]:
-        """The moments of one boundary after a pass over so many samples; they are not kept."""
-        return Statistics(self._fit.pop(boundary), self._heldout.pop(boundary), samples)
-
-
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -164,15 +129,33 @@ def collect(
     moments of one pass are freed before the next. With `regressors`, X is the output of the module for a boundary's
     start, and not the stream there; `run` can give another stream, see `taps.entering`.
     """
-    channels = int(text_config(model).hidden_size)
-    per_pass, tokens = max(1, memory // Collector.size(channels)), min(tokens, BATCH // channels)
+    channels, inputs = int(text_config(model).hidden_size), dict(regressors or {})
+    per_pass, tokens = max(1, memory // (4 * 8 * channels**2)), min(tokens, BATCH // channels)
     wanted, samples = sorted(set(boundaries)), over.counted(sources)
     for first in range(0, len(wanted), per_pass):
         part = wanted[first : first + per_pass]
-        collector = Collector(model, part, regressors)
-        over.run(model, sources, collector.places, collector.add, seed, tokens, collector.outputs, run)
+        places = [place for boundary in part for place in boundary]
+        starts = sorted({start for start, _ in part if start in inputs})
+        fit, heldout = empty(part, channels, model.device), empty(part, channels, model.device)
+        add = partial(_add, fit, heldout, starts)
+        over.run(model, sources, places, add, seed, tokens, [inputs[start] for start in starts], run)
         for boundary in part:
-            yield boundary, collector.taken(boundary, samples)
+            yield boundary, Statistics(fit.pop(boundary), heldout.pop(boundary), samples)
+
+
+def _add(
+    fit: Mapping[Boundary, Moments],
+    heldout: Mapping[Boundary, Moments],
+    starts: Sequence[int],
+    batch: taps.Batch,
+    streams: Mapping[int, torch.Tensor],
+    held: torch.Tensor,
+    weight: float,
+) -> None:
+    """Add a batch, whose lines `held` (lines,) are held out; memory runs out before anything is added."""
+    inputs = dict(zip(starts, batch.outputs, strict=True))
+    accumulate(fit, streams, inputs, batch.real & ~held[:, None], weight)
+    accumulate(heldout, streams, inputs, batch.real & held[:, None], weight)
 
 
 def rows(*streams: torch.Tensor, wanted: torch.Tensor) -> Iterator[list[torch.Tensor]]:

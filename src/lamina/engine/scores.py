@@ -133,6 +133,16 @@ class Scores:
             }
         return row
 
+    def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
+        """One column of table `sweeps` for candidates that were measured on the sample at a position, (candidates,).
+
+        NaN where the sample has no such value.
+        """
+        if column == "correct" or (column == "correct_norm" and self.samples[position].kind == "choices"):
+            return self.correct([self.index[name] for name in names], position, column != "correct").astype(float)
+        values = [self.sample(name, position).get(column) for name in names]
+        return np.array([np.nan if value is None else value for value in values], dtype=float)
+
     def correct(self, numbers: Sequence[int], position: int, normalised: bool) -> np.ndarray:
         """Whether each candidate (by number) answers the sample at a position right, (candidates,) boolean.
 

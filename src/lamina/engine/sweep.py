@@ -7,8 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine import check as proof
-from lamina.engine import forking
+from lamina.engine import forking, proof
 from lamina.engine.batches import TOKENS
 from lamina.engine.scores import Scores
 from lamina.engine.session import Pass, Session
@@ -84,7 +83,7 @@ def opened(
     Raises
     ------
     LaminaError
-        If the engine does not give this model's own numbers, see `lamina.engine.check`.
+        If the engine does not give this model's own numbers, see `lamina.engine.proof`.
     """
     proven = proof.Proof(model, samples)
     with forking.forking(model) as (layers, head):

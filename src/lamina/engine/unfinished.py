@@ -10,7 +10,7 @@ import torch
 
 from lamina.engine.packing import Line
 from lamina.engine.scores import Scores
-from lamina.runtime.timeleft import TimeLeft
+from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
 

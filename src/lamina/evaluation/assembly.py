@@ -1,6 +1,6 @@
 """The files behind a variant, and variants materialised in turn from one base model."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,17 @@ def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
     return Parts(removal, patch.load(files.patch, variant.removed) if files.patch else None, files.adapter)
 
 
+def read_all(variants: Iterable[Variant], results: str | Path = paths.RESULTS) -> Iterator[tuple[Variant, Parts]]:
+    """Each variant that was not refused, with the contents of its files, one at a time."""
+    return ((variant, read(variant, results)) for variant in variants if not refused(variant, results))
+
+
 def in_turn(
-    base: PreTrainedModel, wanted: Sequence[Variant], results: str | Path = paths.RESULTS
+    base: PreTrainedModel, variants: Iterable[Variant], results: str | Path = paths.RESULTS
 ) -> Iterator[tuple[Variant, PreTrainedModel]]:
     """Each variant that was not refused, one at a time."""
-    for variant in wanted:
-        if not refused(variant, results):
-            parts = read(variant, results)
-            yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
+    for variant, parts in read_all(variants, results):
+        yield variant, materialise(base, parts.plan, parts.patches, parts.adapter)
 
 
 def title(variant: Variant) -> str:

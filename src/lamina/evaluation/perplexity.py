@@ -1,7 +1,7 @@
 """Perplexity of documents with a stated window, stride and BOS, and with an error bar over documents."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from lamina.config.benchmarks import Perplexity
 from lamina.data.text import encode
 from lamina.engine.batches import by_length, logit_positions, padded
 from lamina.engine.halving import halved, in_two
@@ -74,6 +75,25 @@ def windows(
     if not cut_out:
         raise LaminaError("no document of the perplexity has two tokens or more. Choose longer documents.")
     return cut_out
+
+
+def benchmark(
+    name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
+) -> Callable[[PreTrainedModel, str, Together], tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
+    """What scores a model on the documents of benchmark `name`, as `lamina.evaluation.measuring` calls it."""
+    cut = windows(documents, tokenizer, options.window, options.stride)
+    version = f"window={options.window} stride={options.stride or options.window}"
+
+    def score(
+        model: PreTrainedModel, title: str, together: Together
+    ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        scores = document_nll(model, cut, len(documents), title, together)
+        rows = metric_rows(scores, text_config(model).vocab_size)
+        return [row | {"task": name, "task_version": version} for row in rows], [
+            row | {"task": name} for row in sample_rows(scores)
+        ]
+
+    return score
 
 
 def document_nll(
@@ -165,8 +185,3 @@ def sample_rows(scores: DocumentScores) -> list[dict[str, Any]]:
         for number, (nll, count) in enumerate(zip(scores.nll, scores.tokens, strict=True))
         if count
     ]
-
-
-def version(window: int, stride: int | None) -> str:
-    """The window and stride of a perplexity, in the place of a task's version."""
-    return f"window={window} stride={stride or window}"

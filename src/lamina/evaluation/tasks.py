@@ -24,8 +24,8 @@ from lamina.engine.batches import logit_positions
 from lamina.engine.halving import fitting
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
-from lamina.models import check as proof
 from lamina.models.boundary import assert_finite
+from lamina.models.export.check import check_cache
 
 # lm-eval compiles a task's templates anew for every document; compiling depends on the text of the template alone.
 lm_eval.utils.env.from_string = lru_cache(maxsize=1024)(lm_eval.utils.env.from_string)
@@ -115,7 +115,7 @@ class VariantLM(EncodingLM):
 
     def _model_generate(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         if not self._may_write:
-            proof.check_cache(self._model, self._base, self.name)
+            check_cache(self._model, self._base, self.name)
             self._may_write = True
         watch = LogitsProcessorList([_RefuseNaN(self.name)])
         return super()._model_generate(*args, logits_processor=watch, **kwargs)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from lamina.config.entry import option
 from lamina.config.healings import Healing, Trained
+from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 
 if TYPE_CHECKING:
@@ -138,8 +139,8 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
         if not patched:
             raise LaminaError(
                 f"healing with train: {options.train} trains the patches that a repair left, and this variant has "
-                "none: repair none leaves none, and replaceme and prune_comp fold theirs into weights. Combine it "
-                "with a repair of method ghost or linearpatch, or write train: lora."
+                "none: repair none leaves none, and others fold theirs into weights. Combine it with a repair of "
+                f"method {Repair.of_stream()}, or write train: lora."
             )
         for module in patched:
             _make_parameters(module)

@@ -24,7 +24,7 @@ from lamina.engine.memory import room
 from lamina.errors import LaminaError
 from lamina.healing.lora import Lora
 from lamina.healing.objectives import Objective, tokens
-from lamina.runtime.timeleft import TimeLeft
+from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
 VALIDATION_SHARE = 0.15

@@ -2,22 +2,26 @@
 
 Every number of lamina assumes that it does to a model what cutting its layers would do. A sweep's streams, a cut model
 and an export all do this in another way, so each of them is compared with these few lines before it is trusted.
+
+What was found out about a model in memory is noted, so that nothing is proven twice. A finding holds for texts of up to
+so many tokens. Rule check_model writes the findings on a model into check.json; a job that loads the same model in the
+same way begins with them, and proves what they leave open.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+import transformers
 from torch import nn
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import findings
+from lamina.models import devices
 from lamina.models.boundary import share
-from lamina.models.load import load_folder
-from lamina.models.structure import family_of, halves, layers_of, text_config
+from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import remove
 
 ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3}
@@ -30,6 +34,8 @@ _COMPARED = 1 << 21  # logits of a row that are compared at a time, so that a vo
 _CHUNK = 1 << 27
 
 _WHOLE = "causal, and can be cut"  # the name under which the result is kept
+
+_findings: "WeakKeyDictionary[PreTrainedModel, dict[str, dict[str, Any]]]" = WeakKeyDictionary()
 
 
 def removals(model: PreTrainedModel) -> list[int]:
@@ -159,14 +165,14 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     """Refuse a model whose logits depend on later tokens, or differ between layers that are cut and layers passed by.
 
     Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
-    rotations of positions depend on the length of a text. A model is checked once, see `lamina.models.findings`.
+    rotations of positions depend on the length of a text. A model is checked once, see `note`.
 
     Raises
     ------
     LaminaError
         The message says which of them, and by how much.
     """
-    if findings.found(model, _WHOLE, len(longest)):
+    if finding(model, _WHOLE, len(longest)):
         return
     name, most, last = text_config(model).model_type, tolerance(model), places(model, longest)
     before = logits(model, longest[:-last] or ids, last)
@@ -191,7 +197,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     depth = len(layers_of(model))
     if depth >= 3:
         check_cut(model, [depth // 3, depth - 1], longest)
-    findings.note(model, _WHOLE, True, len(longest))
+    note(model, _WHOLE, True, len(longest))
 
 
 def not_numbers(model: PreTrainedModel) -> LaminaError:
@@ -220,7 +226,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
         The message says by how much.
     """
     what = f"cut by {list(gone)}"
-    if not gone or findings.found(model, what, len(ids)):
+    if not gone or finding(model, what, len(ids)):
         return
     last, most = places(model, ids), tolerance(model)
     named = " and ".join(filter(None, [", ".join(map(str, gone[:-1])), str(gone[-1])]))
@@ -235,115 +241,7 @@ def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -
             f"spread of its logits; {most:g} would be rounding in {str(model.dtype).removeprefix('torch.')}). Its "
             "layers depend on their number, on the depth or on each other."
         )
-    findings.note(model, what, True, len(ids))
-
-
-def check_halves(model: PreTrainedModel, ids: Sequence[int]) -> None:
-    """Refuse a model whose attention or MLP was not found completely.
-
-    With the attention of every layer gone no token may see another, and a layer without both halves must hand its
-    input on, unless the family is known for a norm on the stream.
-
-    Raises
-    ------
-    LaminaError
-        The message says which of the two, and by how much.
-    """
-    depth, last, dtype, most = len(layers_of(model)), places(model, ids), model.dtype, tolerance(model)
-    tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])
-    changed = [*ids[:-last][::-1], *ids[-last:]]
-    far = distance(logits(tokenwise, changed, last), logits(tokenwise, ids, last), dtype)
-    reason = f"without attention tokens still see each other (logits move by {far:.2g} of their spread)"
-    if far <= most and not family_of(model).stream_norm:
-        layer = depth // 2
-        [wanted] = without(model, ids, last, [frozenset({layer})])
-        empty = remove(share(model), [f"{layer}.attention"])
-        lonely = {"mlp": logits(empty, ids, last)}
-        for half in halves(layers_of(empty)[layer])["mlp"]:
-            # The MLP still runs, so that its output keeps its own form.
-            half.module.register_forward_hook(_silent(half.residual), with_kwargs=True)
-        far = distance(logits(empty, ids, last), wanted, dtype)
-        reason = f"layer {layer} without both does not hand its input on (logits are {far:.2g} of their spread off)"
-        lonely["attention"] = logits(remove(share(model), [f"{layer}.mlp"]), ids, last)
-        for part, alone in lonely.items():
-            if far <= most and distance(alone, wanted, dtype) <= most and _gives(model, layer, part, ids):
-                far, reason = torch.inf, f"layer {layer} takes its {part} with it when the other half goes"
-    if far > most:
-        raise LaminaError(
-            f"a layer of the model family '{text_config(model).model_type}' cannot lose its attention or its MLP "
-            f"alone: {reason}. Use units: layer."
-        )
-
-
-def _gives(model: PreTrainedModel, layer: int, part: str, ids: Sequence[int]) -> bool:
-    """Whether a half of a layer gives anything but zeros, as an export with removed halves does."""
-    given: list[torch.Tensor] = []
-    handles = [
-        half.module.register_forward_hook(
-            lambda module, args, output: given.append(output if isinstance(output, torch.Tensor) else output[0])
-        )
-        for half in halves(layers_of(model)[layer])[part]
-    ]
-    try:
-        logits(model, ids, 1)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return any(bool(output.any()) for output in given)
-
-
-def _silent(residual: bool) -> Any:
-    def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        first = output if isinstance(output, torch.Tensor) else output[0]
-        nothing = (kwargs["residual"] if "residual" in kwargs else args[1]) if residual else torch.zeros_like(first)
-        return nothing if isinstance(output, torch.Tensor) else (nothing, *output[1:])
-
-    return hook
-
-
-def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
-    """Load a checkpoint back and refuse it if it is not the variant it was written from.
-
-    Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
-    for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
-
-    Raises
-    ------
-    LaminaError
-        The message says what differs, and by how much.
-    """
-    called = f"the export of this '{text_config(variant).model_type}'"
-    differs = f"{called} does not load back as the same model"
-    advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
-    try:
-        back = load_folder(folder, "auto", trusted)
-    except Exception as error:  # a family's code can raise anything
-        raise LaminaError(f"{differs}: {error} {advice}") from error
-    back = torch.nn.Module.to(back, variant.device)
-    ids, most = probe(variant), tolerance(variant)
-    far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
-    if far > most:
-        raise LaminaError(
-            f"{differs}: its logits would be off by {far:.2g} of their spread. Layers of this family compute with "
-            f"their number or with the depth, or its configuration cannot say which layers are left. {advice}"
-        )
-    check_cache(back, base, called, advice)
-
-
-def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
-    """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
-
-    Raises
-    ------
-    LaminaError
-        The message says by how much.
-    """
-    ids, most = probe(variant), tolerance(variant)
-    far = _cache_error(variant, ids)
-    if far > most >= _cache_error(base, ids):
-        fault = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
-        fault = fault if far < torch.inf else "nothing from a cache"
-        raise LaminaError(f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip())
+    note(model, what, True, len(ids))
 
 
 def probe(model: PreTrainedModel) -> list[int]:
@@ -357,18 +255,38 @@ def probe(model: PreTrainedModel) -> list[int]:
     return [n for n in (7 * place % min(config.vocab_size, 5000) for place in range(3, 40)) if n not in special][:24]
 
 
-@torch.inference_mode()
-def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
-    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
-    row, before = torch.tensor([ids], device=model.device), model.generation_config
-    options = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
-    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
-    try:
-        generator: Any = model
-        generated = generator.generate(row, output_logits=True, return_dict_in_generate=True, **options)
-    except Exception:  # a family's code can raise anything
-        return torch.inf
-    finally:
-        model.generation_config = before
-    text = generated.sequences[0].tolist()
-    return distance(torch.cat(generated.logits), logits(model, text[:-1], 4), model.dtype)
+def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
+    """The value found under a name for texts of at least this number of tokens; None if there is none."""
+    known = _findings.get(model, {}).get(what)
+    return known["value"] if known and known["tokens"] >= tokens else None
+
+
+def note(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
+    """Store a value, which JSON can hold, under a name. A finding on longer texts stays."""
+    if finding(model, what, tokens) is None:
+        _findings.setdefault(model, {})[what] = {"tokens": tokens, "value": value}
+
+
+def findings(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """All findings on a model, with the conditions under which they hold."""
+    return {"conditions": _conditions(model, manifest), "findings": _findings.get(model, {})}
+
+
+def use_findings(model: PreTrainedModel, manifest: Mapping[str, Any], check: Mapping[str, Any]) -> None:
+    """Begin with the findings that `findings` gave, if their conditions are those of this model."""
+    if check["conditions"] == _conditions(model, manifest):
+        _findings[model] = {name: dict(known) for name, known in check["findings"].items()}
+
+
+def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    places = sorted({str(devices.place_of(layer)) for layer in layers_of(model)})
+    return {
+        "weights_sha256": manifest["weights_sha256"],
+        "settings_sha256": manifest["settings_sha256"],
+        "dtype": str(model.dtype),
+        "attention": getattr(model.config, "_attn_implementation", None),
+        "devices": [torch.cuda.get_device_name(place) if place.startswith("cuda") else place for place in places],
+        "streamed": devices.streams(model),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }

@@ -18,8 +18,7 @@ from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
-from lamina.models.units import parse
-from lamina.study.variant import DONOR
+from lamina.models.units import DONOR, parse
 
 Records = Mapping[str, Mapping[str, Any]]
 

@@ -23,7 +23,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import checksum, devices, findings
+from lamina.models import checksum, devices
+from lamina.models.check import use_findings
 from lamina.store import checksum as seal
 
 transformers_logging.disable_progress_bar()
@@ -72,7 +73,7 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
     if on is None:
         model = devices.spread(model, devices.visible())
         if check is not None:
-            findings.use(model, manifest, seal.read_json(check))
+            use_findings(model, manifest, seal.read_json(check))
         return model
     torch.nn.Module.to(model, on)
     return model

@@ -7,8 +7,8 @@ place of the model's own (`lamina.models.donors`).
 from collections.abc import Sequence
 
 from lamina.errors import LaminaError
-from lamina.study.variant import DONOR
 
+DONOR = "@"  # before the name of a donor in a unit: 7.@math
 COMPONENTS = ("layer", "attention", "mlp")
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 
-# Read beside the metrics' own columns.
-_ALWAYS = ("correct", "correct_norm", "nll", "n_tokens", "gold_margin_norm")
+# The answers, which a plan tells of a removal whatever its metric is.
+ANSWERS = ("correct", "correct_norm")
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,25 @@ def from_table(sweep: pa.Table) -> Columns:
     position = {name: row for row, name in enumerate(["none", *names])}
     row = np.array([position[name] for name in known], dtype=int)[unit.indices.to_numpy()]
     values = {}
-    for name in {*_ALWAYS, *(metric.column for metric in METRICS.values())}:
+    for name in {*ANSWERS, *(column for metric in METRICS.values() for column in metric.columns)}:
         values[name] = np.full((len(position), len(samples)), np.nan)
         if name in sweep.column_names and sweep[name].null_count < len(sweep):
             values[name][row, column] = sweep[name].cast(pa.float64()).to_numpy()
     settled = sweep.filter(sweep["chosen"])["unit"].to_pylist() if "chosen" in sweep.column_names else []
     chosen = settled[0] if settled else None
     return Columns(tuple(names), values, np.bincount(row, minlength=len(position)), chosen)
+
+
+def hits(values: Mapping[str, np.ndarray], score: str) -> np.ndarray:
+    """1 where the answer to a sample is right, in the shape of `values`; length-normalised if `score` is `acc_norm`.
+
+    Text and generated answers have no choices to normalise, so their plain correctness counts.
+    """
+    if score != "acc_norm":
+        return values["correct"]
+    normalised = values["correct_norm"]
+    lacking = np.isnan(normalised)
+    return np.where(lacking, values["correct"], normalised) if lacking.any() else normalised
 
 
 def weighted_mean(weights: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -17,13 +17,15 @@ from scipy.stats import false_discovery_control
 
 from lamina.relevance.columns import Columns, Context, from_table
 from lamina.relevance.metric_agreement import base_sweeps
-from lamina.relevance.metrics import accuracy
+from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.statistics import interval
 
 # With 4,000 draws p reaches down to 0.0005, which one of a hundred units needs to be sure by itself.
 DRAWS = 4000
 HALVES = 1000
 LEVEL = 0.05
+
+accuracy = Accuracy()
 
 
 def dissociations(

@@ -160,7 +160,7 @@ def draws_of(sweeps: pa.Table, metric: str, context: Context, samples: int) -> t
     Several passes may have rows; the rows with values of the metric count. None if the metric was not measured, is
     undefined, or is not finite.
     """
-    column = sweeps[METRICS[metric].column]
+    column = sweeps[METRICS[metric].columns[0]]
     # A calibration that only repairs read was never swept, and has no rows at all.
     if column.null_count == len(column):
         return None

@@ -47,21 +47,9 @@ def measure(
     tokens: int = TOKENS,
     run: taps.Run = taps.run,
 ) -> dict[Boundary, dict[str, Any]]:
-    """The columns that this adds to the row of each boundary in table `patches`, see `measure_all`."""
-    return dict(zip(patches, measure_all(model, sources, list(patches.items()), seed, tokens, run), strict=True))
-
-
-def measure_all(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    patches: Sequence[tuple[Boundary, Patch]],
-    seed: int,
-    tokens: int = TOKENS,
-    run: taps.Run = taps.run,
-) -> list[dict[str, Any]]:
     """The columns that this adds to the row of each patch in table `patches`; `run` is the pass that gives the streams.
 
-    One pass serves all `patches`, of which several may be at one boundary. They are those fitted without the held-out
+    One pass serves all `patches`. They are those fitted without the held-out
     samples of the same `seed`. Standard errors are those of a bootstrap over held-out documents, null for a single one.
     """
     held, others = [], []
@@ -76,7 +64,7 @@ def measure_all(
     chosen = held + others
     operators = [
         (boundary, patch.operator.double().to(model.device), None if patch.bias is None else patch.bias.double())
-        for boundary, patch in patches
+        for boundary, patch in patches.items()
     ]
     weights = torch.tensor([weight for weight, _ in chosen], dtype=torch.float64, device=model.device)
     channels = int(text_config(model).hidden_size)
@@ -100,10 +88,10 @@ def measure_all(
                 for place, vector in enumerate((before, after, y)):
                     boundary_sums.squares[place].index_add_(0, sample, weight * vector.square().sum(1))
 
-    places, tokens = [place for boundary, _ in patches for place in boundary], min(tokens, BATCH // channels)
+    places, tokens = [place for boundary in patches for place in boundary], min(tokens, BATCH // channels)
     run(model, [sequence for _, sequence in chosen], places, add, tokens, ())
     (copies,) = documents([[sequence for _, sequence in held]])
-    return [_columns(boundary_sums, copies) for boundary_sums in sums]
+    return {at: _columns(boundary_sums, copies) for at, boundary_sums in zip(patches, sums, strict=True)}
 
 
 def _columns(sums: _Sums, copies: Sequence[int]) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""One repair, fitted for the plans of a selector of several sizes, and the rows of table `patches`."""
+"""One repair, fitted for the plans of a selector of several sizes, and the rows of table `patches`.
+
+request = fitting.request(plans, depth, options)
+groups = fitting.fit(model, request, calibrations, weights, seed)
+tensors, rows = fitting.record(request, groups, name)
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,110 +12,116 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from lamina.config.repairs import Repair
 from lamina.data.calibrations import Calibration
 from lamina.engine import taps
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.modules import load
-from lamina.repair import check, fit_rows, fits, patch, protocol
+from lamina.repair import check, fit_rows, patch, protocol
 from lamina.repair.protocol import Tensors
-from lamina.stages.fit_patch import FitPatch
 from lamina.study.variant import Variant
 
+Plan = Mapping[str, Any]
 Group = tuple[Mapping[Boundary, Tensors], Mapping[Boundary, dict[str, Any]], Mapping[int, dict[str, Any]]]
 """Tensors and columns of table `patches` of boundaries, and by plan size more columns of those that use them."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a repair is asked for.
+class Request:
+    """What a repair is to be fitted for.
 
     Attributes
     ----------
-    plans : those that it can repair.
-    wanted : the boundaries of each of them, by its size.
-    refused : rows of table `patches` for the boundaries that it cannot repair.
-    reasons : why the others have no repair, by their sizes.
+    options : the repair's entry in the configuration.
+    plans : those that it can repair, by size.
+    boundaries : the boundaries of each of them, by size.
+    refusals : plan and boundary of what it cannot repair, and why.
     """
 
-    plans: list[Mapping[str, Any]]
-    wanted: dict[int, list[Boundary]]
-    refused: list[dict[str, Any]]
-    reasons: dict[int, str]
+    options: Repair
+    plans: dict[int, Plan]
+    boundaries: dict[int, list[Boundary]]
+    refusals: list[tuple[Plan, Boundary, str]]
 
     @property
-    def boundaries(self) -> list[Boundary]:
-        """All of them, from the first layer on."""
-        return sorted({boundary for part in self.wanted.values() for boundary in part})
+    def reasons(self) -> dict[int, str]:
+        """Why plans have no repair, by size."""
+        return {plan["removed"]: reason for plan, _, reason in reversed(self.refusals)}
 
 
-def asked(job: FitPatch, plans: Iterable[Mapping[str, Any]], depth: int) -> Asked:
-    """What the job's repair is asked for, by plans of a model with `depth` layers."""
-    left, wanted, rows, reasons = [], {}, [], {}
-    method = protocol.method(job.repair.method)
+def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
+    """What a repair with these options is to be fitted for, by plans of a model with `depth` layers.
+
+    Plans without units were refused and are left out.
+    """
+    found = Request(options, {}, {}, [])
+    method = protocol.method(options.method)
     for plan in (plan for plan in plans if plan["units"]):
         boundaries = fit_rows.boundaries(plan, depth)
-        refused = {at: reason for at in boundaries if (reason := protocol.refused(method, at))}
-        rows += [fit_rows.row(_variant(job, plan), at, {"refused": why}) for at, why in refused.items()]
-        if refused:
-            reasons[plan["removed"]] = next(iter(refused.values()))
-        else:
-            left.append(plan)
-            wanted[plan["removed"]] = boundaries
-    return Asked(left, wanted, rows, reasons)
+        refusals = [(plan, at, reason) for at in boundaries if (reason := protocol.refused(method, at))]
+        found.refusals.extend(refusals)
+        if not refusals:
+            found.plans[plan["removed"]], found.boundaries[plan["removed"]] = plan, boundaries
+    return found
 
 
-def taken(job: FitPatch, ask: Asked) -> list[Group] | None:
-    """The fits that a pass for several repairs has made for the job; None without them."""
-    made = fits.load(job.fits, fits.key(job.heard)) if job.fits else None
-    if made is None or not made.keys() >= set(ask.boundaries):
-        return None
-    tensors, facts = ({at: both[0] for at, both in made.items()}, {at: both[1] for at, both in made.items()})
-    return [(tensors, facts, dict.fromkeys(ask.wanted, {}))]
-
-
-def fitted(job: FitPatch, model: PreTrainedModel, ask: Asked, read: Mapping[str, Calibration]) -> list[Group]:
-    """The fits that the job makes itself.
+def fit(
+    model: PreTrainedModel,
+    request: Request,
+    calibrations: Mapping[str, Calibration],
+    weights: Sequence[tuple[str, float]],
+    seed: int,
+) -> list[Group]:
+    """Fit the repair for all plans of a request.
 
     Parameters
     ----------
     model
         The unpruned base model.
-    read
+    calibrations
         What the repair is fitted on, by name, the variants' own calibration first.
+    weights
+        The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
+    seed
+        Draws the held-out samples.
     """
-    method, seed, options = protocol.method(job.repair.method), job.seed, job.repair
-    sources = [Source(read[name].sequences(), weight) for name, weight in job.weights]
-    if not job.weights:
-        weighing = load("lamina.repair.weighing")
+    options, method = request.options, protocol.method(request.options.method)
+    if not weights:
+        weighing, plans = load("lamina.repair.weighing"), list(request.plans.values())
         return [
             _group(made, _facts(model, weighed, method, made, seed), chosen)
-            for weighed, made, chosen in weighing.groups(model, read, ask.plans, ask.wanted, options, seed)
+            for weighed, made, chosen in weighing.groups(model, calibrations, plans, request.boundaries, options, seed)
         ]
-    if getattr(options, "refit", False):
-        chained, groups = load("lamina.repair.refit"), []
-        for removed, part in ask.wanted.items():
-            made, behind = chained.fit(model, sources, part, options, seed)
+    sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights]
+    if options.chain:
+        chain, groups = load(options.chain), []
+        for removed, part in request.boundaries.items():
+            made, behind = chain.fit(model, sources, part, options, seed)
             facts: dict[Boundary, dict[str, Any]] = {}
-            for boundary, fit in made.items():
-                facts |= _facts(model, sources, method, {boundary: fit}, seed, behind[boundary])
+            for boundary, each in made.items():
+                facts |= _facts(model, sources, method, {boundary: each}, seed, behind[boundary])
             groups.append(_group(made, facts, {removed: {}}))
         return groups
-    collected = method.collect(model, sources, ask.boundaries, options, seed)
+    boundaries = sorted({boundary for part in request.boundaries.values() for boundary in part})
+    collected = method.collect(model, sources, boundaries, options, seed)
     made = {boundary: method.fit(statistics, options) for boundary, statistics in collected}
-    return [_group(made, _facts(model, sources, method, made, seed), dict.fromkeys(ask.wanted, {}))]
+    return [_group(made, _facts(model, sources, method, made, seed), dict.fromkeys(request.plans, {}))]
 
 
-def written(job: FitPatch, ask: Asked, groups: Iterable[Group]) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
-    """The tensors of a patch file and the rows of table `patches`."""
-    named: dict[str, torch.Tensor] = {}
-    rows = list(ask.refused)
-    for tensors, facts, chosen in groups:
-        for plan in (plan for plan in ask.plans if plan["removed"] in chosen):
-            part, about = ask.wanted[plan["removed"]], chosen[plan["removed"]]
-            named |= patch.tensors(plan["removed"], {boundary: tensors[boundary] for boundary in part})
-            rows += [fit_rows.row(_variant(job, plan), boundary, facts[boundary] | about) for boundary in part]
-    return named, rows
+def record(
+    request: Request, groups: Iterable[Group], name: str
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]]]:
+    """The tensors of a patch file and the rows of table `patches`, of the repair with this name."""
+    tensors: dict[str, torch.Tensor] = {}
+    rows = [fit_rows.row(_variant(plan, name), at, {"refused": reason}) for plan, at, reason in request.refusals]
+    for fits, facts, chosen in groups:
+        for removed, plan in request.plans.items():
+            if removed in chosen:
+                part, more = request.boundaries[removed], chosen[removed]
+                tensors |= patch.tensors(removed, {boundary: fits[boundary] for boundary in part})
+                rows += [fit_rows.row(_variant(plan, name), boundary, facts[boundary] | more) for boundary in part]
+    return tensors, rows
 
 
 def _group(
@@ -121,8 +132,8 @@ def _group(
     return {boundary: fit.tensors for boundary, fit in made.items()}, facts, chosen
 
 
-def _variant(job: FitPatch, plan: Mapping[str, Any]) -> Variant:
-    return Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=job.name)
+def _variant(plan: Plan, repair: str) -> Variant:
+    return Variant(**{key: plan[key] for key in ("model", "calibration", "selector", "removed")}, repair=repair)
 
 
 def _facts(

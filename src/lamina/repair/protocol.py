@@ -1,4 +1,4 @@
-"""What every repair is: a module `lamina.repair.methods.{method}` with four functions or six, found by its name.
+"""What every repair is: a module `lamina.repair.methods.{method}` with four functions, found by its name.
 
 The name and the options of a method are a class at the top of its module, a subclass of `lamina.config.repairs`'
 `Repair`; nothing outside the module knows them. Adding a repair is one module, which imports torch inside functions.
@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine import taps
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary, Patch, Place
 from lamina.modules import load
@@ -39,22 +37,6 @@ class Fit:
     facts: Mapping[str, Any]
 
 
-class Collector(Protocol):
-    """Collects the statistics of boundaries while a pass goes over the samples."""
-
-    places: list[int]
-    outputs: list[nn.Module]
-
-    def size(self, channels: int) -> int:
-        """Bytes of the statistics of one boundary."""
-
-    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
-        """Add a batch, see `lamina.engine.sources.Consumer`; its `outputs` are those of `outputs`, in that order."""
-
-    def taken(self, boundary: Boundary, samples: int) -> Any:
-        """The statistics of one boundary after a pass over so many samples; they are not kept."""
-
-
 class Repair(Protocol):
     """The functions of a method's module. `options` is an instance of its class of options.
 
@@ -74,13 +56,6 @@ class Repair(Protocol):
 
         The variant's own calibration is the first source; `seed` draws the held-out documents, a share of each.
         """
-
-    def collected(self, options: Any) -> str:
-        """The name of what is collected, by which it is collected once for several repairs. Only a method whose
-        options say `one_pass` has this function and the next."""
-
-    def collector(self, model: PreTrainedModel, boundaries: Sequence[Boundary], options: Any) -> Collector:
-        """What collects the statistics of `collect` in a pass that several repairs share."""
 
     def fit(self, statistics: Any, options: Any) -> Fit:
         """Fit one boundary."""

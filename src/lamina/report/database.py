@@ -16,6 +16,7 @@ from pathlib import Path
 
 import duckdb
 
+from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
 from lamina.report import queries as sql
 from lamina.store import parquet as store
@@ -195,7 +196,8 @@ def _unite(connection: duckdb.DuckDBPyConnection, every: Iterable[str]) -> None:
 
 
 def describe(connection: duckdb.DuckDBPyConnection) -> None:
-    """Comment the views of tables from their schemas, and columns that a view hands on as the view they come from.
+    """Comment the views of tables from their schemas, columns of metrics from their entries, and columns that a view
+    hands on as the view they come from.
 
     A view that is not a table has comments beside its statement, for itself and for the columns that it adds.
     """
@@ -212,6 +214,8 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
         else:
             read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
             given = {column: text for source in reversed(read) for column, text in source.items()}
+            if "FOR (metric) IN" in statement:
+                given |= {metric: f"Relevance: {entry.help}." for metric, entry in METRICS.items()}
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:
             if comment is None and column in given:

@@ -9,11 +9,11 @@ from typing import Any
 import duckdb
 
 from lamina.errors import explained
+from lamina.models.units import DONOR
 from lamina.report import database, shell
 from lamina.report.page import glance
 from lamina.report.recommendation import recommendations
 from lamina.study import paths
-from lamina.study.variant import DONOR
 from lamina.tables.answers import answer
 
 KEEP = 0.95

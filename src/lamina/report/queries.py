@@ -6,8 +6,10 @@ A question begins with what it asks. A line `-- Empty …` in it says when it ha
 import re
 from pathlib import Path
 
+from lamina.config.metrics import METRICS
 from lamina.study import paths
 
+_PIVOT = re.compile(r"(FOR metric IN \()([^)]*)(\))")
 _READ = re.compile(r"^\.read (\S+)$", re.MULTILINE)  # as the shell of DuckDB has it
 
 
@@ -17,9 +19,13 @@ def views(file: str | Path = paths.VIEWS) -> list[str]:
 
 
 def views_text(file: str | Path = paths.VIEWS) -> str:
-    """All statements of the views file, with the statements of other files in the places where it reads them."""
+    """All statements of the views file, with those of other files in the places where it reads them, and every metric
+    in the place of those two whose scores other views read.
+    """
     parts = {name: part.read_text(encoding="utf-8") for name, part in _parts(Path(file)).items()}
-    return _READ.sub(lambda line: parts[line[1]], Path(file).read_text(encoding="utf-8"))
+    text = _READ.sub(lambda line: parts[line[1]], Path(file).read_text(encoding="utf-8"))
+    every = ", ".join(f"'{metric}'" for metric in METRICS)
+    return _PIVOT.sub(lambda found: f"{found[1]}{every}{found[3]}", text)
 
 
 def _parts(file: Path) -> dict[str, Path]:

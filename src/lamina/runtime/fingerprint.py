@@ -187,14 +187,11 @@ def _parse(name: str, file: Path) -> tuple[str, list[str]]:
             imported.add(source)
             imported.update(f"{source}.{alias.name}" for alias in node.names)
     if name.startswith(f"{_PACKAGE}.relevance.metrics."):
-        tree.body = [statement for statement in tree.body if not _is_entry(statement)]
+        for statement in tree.body:
+            if isinstance(statement, ast.ClassDef):
+                # The entry of a metric. Jobs follow it by `entry_digest`, which leaves its help out.
+                statement.body = [line for line in statement.body if not isinstance(line, ast.Assign)]
     return _hashed(ast.dump(tree)) if tree.body else "", sorted(imported)
-
-
-def _is_entry(statement: ast.stmt) -> bool:
-    """Whether a statement is the entry of a metric. Jobs follow it by `entry_digest`, which leaves its help out."""
-    target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-    return isinstance(target, ast.Name) and target.id == "METRIC"
 
 
 def _strip_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:

@@ -20,7 +20,7 @@ from snakemake.logging import DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
-from lamina.runtime.timeleft import spoken
+from lamina.store.timeleft import spoken
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}

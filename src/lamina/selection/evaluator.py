@@ -1,6 +1,7 @@
 """The evaluator: per-sample losses of any candidates. Each is measured once, however often it is asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from lamina.engine.candidates import Candidate, Observation
 from lamina.engine.scores import Name, Scores
 from lamina.errors import LaminaError
-from lamina.selection.losses import Loss
+from lamina.relevance import protocol
 
 
 class Measuring(Protocol):
@@ -23,6 +24,35 @@ class Measuring(Protocol):
         wanted: Mapping[Name, Candidate],
         observed: Mapping[Name, Observation] | None = None,
     ) -> None: ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a metric; `score` is `acc` or `acc_norm`. An infinite loss is that of what gave no numbers."""
+
+    metric: protocol.Metric
+    score: str
+
+    def of(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Losses from columns of `sweeps`, (candidates, samples) each."""
+        return self.metric.loss(values, self.score)
+
+
+def loss_of(metric: str, score: str) -> Loss:
+    """The loss behind a metric that is measured by removal; `score` is `acc` or `acc_norm`."""
+    return Loss(protocol.metric(metric), score)
+
+
+class _Values(dict[str, np.ndarray]):
+    """Columns of `sweeps` by name, (candidates, samples) each, read from scores when they are asked for."""
+
+    def __init__(self, scores: Scores, names: Sequence[Name], numbers: Sequence[int]) -> None:
+        self._scores, self._names, self._numbers = scores, names, numbers
+
+    def __missing__(self, column: str) -> np.ndarray:
+        read = [self._scores.column(column, self._names, number) for number in self._numbers]
+        self[column] = np.array(read, dtype=float).reshape(len(self._numbers), len(self._names)).T
+        return self[column]
 
 
 class Evaluator:
@@ -68,25 +98,22 @@ class Evaluator:
             if samples:
                 watched = {self._name(c): self._observed[c] for c in group if c in self._observed}
                 self.session.measure(samples, {self._name(candidate): candidate for candidate in group}, watched)
-        places = [scores.index[self._name(candidate)] for candidate in candidates]
-        return np.array([self._loss(places, number) for number in numbers]).reshape(len(numbers), len(places)).T
+        losses = self.loss.of(_Values(scores, [self._name(candidate) for candidate in candidates], numbers))
+        if np.isnan(losses).any():
+            number = numbers[int(np.argwhere(np.isnan(losses))[0, 1])]
+            raise LaminaError(
+                f"metric '{self.loss.metric.name}' has no loss on sample {number} of the calibration. Use another "
+                "metric, or a calibration that has one on all samples, such as choices alone."
+            )
+        return losses
 
     def rows(self, candidates: Iterable[Candidate]) -> list[dict[str, Any]]:
         """Rows of table `sweeps` (without its keys): the results of each candidate on its measured samples."""
         return self.session.scores.rows(map(self._name, candidates))
 
+    def values(self, candidate: Candidate) -> Mapping[str, np.ndarray]:
+        """Columns of table `sweeps` of a candidate that was measured on all samples, (1, samples) each."""
+        return _Values(self.session.scores, [self._name(candidate)], range(self.count))
+
     def _name(self, candidate: Candidate) -> Name:
         return self._named.get(candidate, candidate)
-
-    def _loss(self, places: Sequence[int], number: int) -> np.ndarray:
-        """Losses of the candidates at these places of the scores on one sample, (candidates,)."""
-        scores = self.session.scores
-        if self.loss.metric == "accuracy":
-            return 1.0 - scores.correct(places, number, self.loss.field == "correct_norm")
-        if self.loss.metric == "margin" and scores.samples[number].kind != "choices":
-            raise LaminaError(
-                f"metric '{self.loss.metric}' needs choices, and sample {number} of the calibration has none. Use "
-                "accuracy or perplexity, or a calibration of multiple choice alone."
-            )
-        losses = np.array([scores.sample(scores.names[place], number)[self.loss.field] for place in places])
-        return -losses if self.loss.metric == "margin" else losses

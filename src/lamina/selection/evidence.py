@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
+from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
-from lamina.modules import load
-from lamina.relevance.columns import Context, from_table
-from lamina.relevance.metrics.accuracy import hits
+from lamina.relevance.columns import Context, from_table, hits
 from lamina.relevance.score import ranking, was_measured
 from lamina.selection.plans import Step
 from lamina.store import parquet as store
@@ -27,8 +26,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
         raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
     order = ranking(columns, metric, context)
     if order.ranks is None:
-        remedy = load(f"lamina.relevance.metrics.{metric}").REMEDY
-        return f"{order.reason}. {remedy.format(calibration=calibration)}", Step()
+        return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
     entries = sorted(
         zip(columns.units, scores, order.ranks, strict=True),
@@ -36,7 +34,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
-        means = np.nanmean(hits(columns, context.score), axis=1)
+        means = np.nanmean(hits(columns.values, context.score), axis=1)
     current = float(means[0]) if np.isfinite(means[0]) else None
     accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
     ranked = [(unit, score) for unit, score, _ in entries]
@@ -45,7 +43,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
 
 def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
     """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
-    column = "angular_last" if metric == "angular" else "cosine"
+    (column,) = METRICS[metric].columns
     data = store.read(activations, ["layer", "span", column])
     data = data.filter(pc.field("span") > 0)
     return {

@@ -77,7 +77,7 @@ def run(
         best = values[leader][drawn[:at]]
         ahead = [one for one in ahead if _may_be_least(values[one][drawn[:at]], best, count)]
 
-    at_chance = loss.metric == "accuracy" and 1 - total(leader) / count <= chance
+    at_chance = loss.metric.at_chance(total(leader) / count, chance)
     hard_first = _hard_first(evaluator, candidates, values[leader]) if len(candidates) > 1 else []
     while True:
         known = {one: not np.isnan(values[one]).any() for one in candidates}
@@ -89,7 +89,8 @@ def run(
         lacked = np.any([np.isnan(values[one]) for one in back], axis=0).tolist()
         lacking = [number for number in hard_first if lacked[number]]
         # With fewer samples nobody could leave.
-        needed = 0 if loss.largest is None else int((least - max(map(total, back))) / loss.largest) + 1
+        bound = loss.metric.bound
+        needed = 0 if bound is None else int((least - max(map(total, back))) / bound) + 1
         size = max(FIRST, (count - len(lacking)) // GROWTH, needed)
         measure(back, lacking[: None if at_chance else size])
 
@@ -105,12 +106,9 @@ def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
 def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
     """The numbers of all samples, those with the largest expected loss first.
 
-    For accuracy, these are the samples that the model before the removal answers wrong, or right by a small margin. For
-    any other metric, these are the samples with the largest `losses` of the best candidate.
+    The metric tells it from what the model before the removal did, or else the `losses` of the best candidate do.
     """
-    if evaluator.loss.metric == "accuracy":
-        current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
-        margin = "gold_margin_norm" if evaluator.loss.field == "correct_norm" else "gold_margin"
-        # A sample without choices has no margin; the loss of its answer is on another scale, but orders them too.
-        losses = np.array([-row[margin] if margin in row else row["nll"] for row in evaluator.rows([current])])
-    return [int(number) for number in np.argsort(-losses, kind="stable")]
+    current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
+    difficulty = evaluator.loss.metric.difficulty(evaluator.values(current), evaluator.loss.score)
+    expected = losses if difficulty is None else difficulty.ravel()
+    return [int(number) for number in np.argsort(-expected, kind="stable")]

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from lamina.config.repairs import Repair
 from lamina.data.splitting import parts
 from lamina.engine.candidates import Candidate, Observation
 from lamina.engine.scores import Name, Scores
@@ -124,7 +125,7 @@ def fitted(
             if patch is None:
                 raise LaminaError(
                     f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place "
-                    "while candidates are scored. Give the selector a repair of method ghost, or none."
+                    f"while candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
                 )
             to = (place, torch.float32)
             yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))

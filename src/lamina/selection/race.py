@@ -104,7 +104,7 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
     chance
         Not used here; part of the interface that budgets share.
     """
-    largest = evaluator.loss.largest
+    largest = evaluator.loss.metric.bound
     assert largest is not None
     ledger = Ledger(evaluator, candidates, budget["seed"], FIRST, GROWTH)
     count, seen = ledger.count, ledger.seen

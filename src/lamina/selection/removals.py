@@ -1,4 +1,4 @@
-"""One block of a sweep: the effect of the removal of each of its units, measured by the pass that the job names."""
+"""One sweep or a block of it: the effect of the removal of each of its units, measured by one pass."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -16,96 +16,119 @@ from lamina.engine.sources import Source
 from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
 from lamina.modules import load
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.options import Donors, Loop
 from lamina.selection.plans import protected_layers
-from lamina.stages.sweep_units import SweepUnits
 from lamina.store.unfinished import Progress
 
 
-def share(job: SweepUnits, n_layers: int, removed: Sequence[str]) -> list[str]:
-    """The units of the job's block, of those that a model of `n_layers` layers still has."""
-    units = all_units(n_layers, job.units, removed)
-    if job.donors:
-        units = load("lamina.selection.strategies.replacements").units(units, removed, job.donors.names)
-    return engine.share_by_cost(units, n_layers, job.block, job.blocks)
+def share(
+    n_layers: int, kind: str, removed: Sequence[str], donors: Donors | None = None, block: int = 0, blocks: int = 1
+) -> list[str]:
+    """The units of this kind that a model of `n_layers` layers still has, or the share of them of one of `blocks`."""
+    units = all_units(n_layers, kind, removed)
+    if donors:
+        units = load("lamina.selection.strategies.replacements").units(units, removed, donors.names)
+    return engine.share_by_cost(units, n_layers, block, blocks)
 
 
 def rows(
-    job: SweepUnits,
     model: PreTrainedModel,
-    manifest: Mapping[str, Any],
-    read: Mapping[str, Calibration],
+    calibrations: Mapping[str, Calibration],
     units: Sequence[str],
-    removed: Sequence[str],
-    progress: Progress,
+    removed: Sequence[str] = (),
+    pass_: str = "removal",
+    tokens: int | str = "auto",
+    *,
+    current: bool = True,
+    budget: Mapping[str, Any] | None = None,
+    loop: Loop | None = None,
+    donors: Donors | None = None,
+    records: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
     Parameters
     ----------
-    model, manifest
-        The base model and its manifest.
-    read
-        The calibrations that the job names: the one that is scored, and those that fit a repair in the loop.
+    model
+        The base model, complete.
+    calibrations
+        By name: first the one that is scored, then those that only fit the repair of `loop`.
     units, removed
-        The units of the block, and the units that were removed before the sweep.
+        The units to measure, and the units that were removed before the sweep.
+    tokens
+        Budget of one pass: lines x streams x length.
+    current
+        Whether the model before the removals has rows too.
+    budget
+        Lets units leave early: `budget` (its module), `metric`, `score`, `protect`, `seed`, `step` (the place of this
+        removal in its plan, from 1) and the options of its module.
+    loop, donors
+        The repair in place, and the donors among `units`. The layers that they or a budget protect are not measured.
+    records, manifest
+        `Donors.records`, and the manifest of the model, which donors are compared with.
     progress
         The file in which a sweep of all units on all samples keeps its results so far.
     """
-    calibration = read[job.keys["calibration"]]
-    tokens = room.tokens(job.tokens, model, calibration.samples, len(units) + 2)
-    if job.pass_ in MODULES:
-        return list(load(MODULES[job.pass_]).rows(model, calibration.samples, units, removed, job.pass_, tokens))
-    if job.budget or job.loop or job.donors:
-        return _evaluated(job, model, manifest, read, units, removed, tokens)
-    names = [CURRENT, *units] if job.block == 0 else units
-    pass_ = cast(Pass, job.pass_)
-    return engine.sweep(model, calibration.samples, units, removed, pass_, tokens, progress=progress).rows(names)
+    calibration = next(iter(calibrations.values()))
+    budgeted = room.tokens(tokens, model, calibration.samples, len(units) + 2)
+    if pass_ in MODULES:
+        return list(load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted))
+    if budget or loop or donors:
+        return _evaluated(
+            model, calibrations, units, removed, budgeted, current, budget, loop, donors, records, manifest
+        )
+    names = [CURRENT, *units] if current else units
+    scores = engine.sweep(model, calibration.samples, units, removed, cast(Pass, pass_), budgeted, progress=progress)
+    return scores.rows(names)
 
 
 def _evaluated(
-    job: SweepUnits,
     model: PreTrainedModel,
-    manifest: Mapping[str, Any],
-    read: Mapping[str, Calibration],
+    calibrations: Mapping[str, Calibration],
     units: Sequence[str],
     removed: Sequence[str],
     tokens: int,
+    before: bool,
+    options: Mapping[str, Any] | None,
+    loop: Loop | None,
+    donors: Donors | None,
+    records: Mapping[str, Any] | None,
+    manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
-    """Rows of a sweep with a budget, a repair in the loop or donors. Protected layers are not measured.
+    """Rows of a sweep with a budget, a repair in the loop or donors.
 
     With a budget, `chosen` marks the unit that the budget chose.
     """
-    calibration, loop, options = read[job.keys["calibration"]], job.loop, job.budget
-    protect = options["protect"] if options else (loop or job.donors).protect  # type: ignore[union-attr]
+    scored, calibration = next(iter(calibrations.items()))
+    protect = options["protect"] if options else (loop or donors).protect  # type: ignore[union-attr]
     kept = protected_layers(protect, engine.layer_count(model))
     current = Candidate(frozenset(removed))
     there = [unit for unit in units if parse(unit)[0] not in kept]
     wanted, observed = swept(current, there, forking.parallel(layers_of(model)))
     layers = None
-    if job.donors:
-        donors, records = (
-            load("lamina.models.donors"),
-            load("lamina.selection.strategies.replacements").read(job.donors.records),
-        )
-        donors.check(model, manifest, records)
-        layers = donors.donated(model, [*removed, *there], records)
-    outputs = options is None or METRICS[options["metric"]].column.startswith("output_")
+    if donors:
+        library = load("lamina.models.donors")
+        donated = load("lamina.selection.strategies.replacements").read(records or {})
+        library.check(model, manifest or {}, donated)
+        layers = library.donated(model, [*removed, *there], donated)
+    outputs = options is None or METRICS[options["metric"]].outputs
     repairs = looped = None
     if loop:
         looped = load("lamina.selection.looped")
         # What is scored for another calibration's plans need not be what their repair is fitted on.
         weights = dict(loop.weights)
-        weights.setdefault(job.keys["calibration"], 0.0)
-        sources = [Source(read[name].sequences(), weight) for name, weight in weights.items()]
-        at = list(weights).index(job.keys["calibration"])
+        weights.setdefault(scored, 0.0)
+        sources = [Source(calibrations[name].sequences(), weight) for name, weight in weights.items()]
+        at = list(weights).index(scored)
         repairs = looped.fitted(model, sources, list(wanted.values()), loop.repair, loop.seed, at)
     with engine.opened(model, calibration.samples, tokens, outputs, layers) as session:
         measuring = looped.Looped(session, repairs) if looped else session
         if options is None:
             measuring.measure(range(len(calibration.samples)), wanted, observed)
-            return list(session.scores.rows(wanted if job.block == 0 else there))
+            return list(session.scores.rows(wanted if before else there))
         loss = loss_of(options["metric"], options["score"])
         named = {candidate: unit for unit, candidate in wanted.items()}
         looks = {wanted[unit]: look for unit, look in observed.items()}

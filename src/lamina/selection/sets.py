@@ -1,6 +1,5 @@
 """The search of one selector for whole sets of units, at every size in a study."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from lamina.config.metrics import METRICS
+from lamina.config.selectors import Selector
 from lamina.data.calibrations import Calibration
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
@@ -18,57 +18,75 @@ from lamina.engine.session import Session
 from lamina.engine.sources import Source
 from lamina.models.units import all_units
 from lamina.modules import load
+from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
-from lamina.selection.evaluator import Evaluator
-from lamina.selection.losses import loss_of
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.options import Donors, Loop
 from lamina.selection.plans import Plan, protected_layers
 from lamina.selection.trials import Trials, run, split, without
-from lamina.stages.search_plans import SearchPlans
 from lamina.store import parquet as store
-
-# Columns of table `sweeps` for which outputs need not be compared with the unpruned model's.
-OWN = ("correct", "nll", "gold_margin")
 
 
 def searched(
-    job: SearchPlans, model: PreTrainedModel, manifest: dict[str, Any], read: Mapping[str, Calibration], log: Path
+    model: PreTrainedModel,
+    calibrations: Mapping[str, Calibration],
+    selector: Selector,
+    sizes: Sequence[int],
+    keys: Mapping[str, str],
+    score: str = "acc_norm",
+    tokens: int | str = "auto",
+    *,
+    loop: Loop | None = None,
+    donors: Donors | None = None,
+    records: Mapping[str, Any] | None = None,
+    manifest: Mapping[str, Any] | None = None,
+    log: Path | None = None,
+    origin: str = "",
 ) -> tuple[list[Plan], list[dict[str, Any]]]:
-    """The plans, and the rows of table `searches`, both without the log.
+    """The plans of all `sizes`, and the rows of table `searches` without its keys.
 
     Parameters
     ----------
-    model, manifest
-        The base model and its manifest.
-    read
-        The calibrations that the job names: the one that compares sets, and those that fit a repair in the loop.
+    model
+        The base model, complete.
+    calibrations
+        By name: first the one that compares sets, then those that only fit the repair of `loop`.
+    keys
+        Model, calibration and selector, as plans name them.
+    score
+        `acc` or `acc_norm`.
+    tokens
+        Budget of one pass: lines x streams x length.
+    records, manifest
+        `Donors.records`, and the manifest of the model, which donors are compared with.
     log
-        The file of the losses so far. A search that was killed goes on from it.
+        The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
-    selector, calibration = job.selector, read[job.keys["calibration"]]
+    scored, calibration = next(iter(calibrations.items()))
     metric = selector.metric or ""
     samples, sequences, depth = calibration.samples, calibration.sequences(), engine.layer_count(model)
     kept = protected_layers(selector.protect, depth)
     units = [unit for unit in all_units(depth, selector.units) if int(unit.split(".")[0]) not in kept]
     seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
-    described: dict[str, Any] = {"metric": metric, "strategy": selector.strategy, "kind": selector.units}
+    described: dict[str, Any] = {**keys, "metric": metric, "strategy": selector.strategy, "kind": selector.units}
     layers = None
-    if job.donors:
-        donors, steps = load("lamina.models.donors"), load("lamina.selection.strategies.replacements")
-        records = steps.read(job.donors.records)
-        donors.check(model, manifest, records)
-        layers = donors.donated(model, set(steps.units(units, [], selector.donors)) - set(units), records)
-    outputs = METRICS[metric].column not in OWN
-    tokens = room.tokens(job.tokens, model, samples, depth + 2)
-    with engine.opened(model, samples, tokens, outputs, layers) as session:
-        if refused := _refusal(job, calibration, session):
-            return [Plan(**_keys(job, size), **described, refused=refused) for size in job.sizes], []
+    if donors:
+        library, steps = load("lamina.models.donors"), load("lamina.selection.strategies.replacements")
+        donated = steps.read(records or {})
+        library.check(model, manifest or {}, donated)
+        layers = library.donated(model, set(steps.units(units, [], selector.donors)) - set(units), donated)
+    own = protocol.metric(metric)
+    budget = room.tokens(tokens, model, samples, depth + 2)
+    with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
+        if refused := _refusal(metric, score, keys, calibration, session):
+            return [Plan(**described, removed=size, refused=refused) for size in sizes], []
         measuring: Any = session
         growing: Any = None
-        if loop := job.loop:
+        if loop:
             looped = load("lamina.selection.looped")
             back = [sequences[number] for number in held_back]
-            sequences_of = {name: without(each.sequences(), back) for name, each in read.items()}
-            sequences_of[job.keys["calibration"]] = [sequences[number] for number in seen]
+            sequences_of = {name: without(each.sequences(), back) for name, each in calibrations.items()}
+            sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
             growing = load("lamina.selection.growing").Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, loop.repair, loop.seed),
@@ -85,43 +103,34 @@ def searched(
                 growing.fit(candidates)
 
         trials = Trials(
-            Evaluator(measuring, loss_of(metric, job.score)),
+            Evaluator(measuring, loss_of(metric, score)),
             len(samples),
             log,
-            _origin(job),
+            origin,
             lambda: session.layer_tokens,
             prepare,
         )
         lengths = np.array([len(sequence) for sequence in sequences])
-        result = run(trials, units, job.sizes, selector, seen, held_back, lengths)
+        result = run(trials, units, sizes, selector, seen, held_back, lengths)
     plans = []
     for size, end in result.sets.items():
         gone = sorted(end.removed, key=lambda unit: int(unit.split(".")[0]))
         between: list[float | None] = [None] * (len(gone) - 1)
-        before, after = (1 - result.losses[at] if metric == "accuracy" else None for at in (0, size))
+        before, after = (own.accuracy(result.losses[at]) for at in (0, size))
         chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
-        plan = Plan(**_keys(job, size), **described, **chosen, **around)
-        plans.append(steps.with_records(plan, records) if job.donors else plan)
+        plan = Plan(**described, removed=size, **chosen, **around)
+        plans.append(steps.with_records(plan, donated) if donors else plan)
     return plans, [dict(row) for row in result.rows]
 
 
-def _keys(job: SearchPlans, size: int) -> dict[str, Any]:
-    return {**job.keys, "removed": size}
-
-
-def _refusal(job: SearchPlans, calibration: Calibration, session: Session) -> str | None:
+def _refusal(
+    metric: str, score: str, keys: Mapping[str, str], calibration: Calibration, session: Session
+) -> str | None:
     """Why no plan can be made: the score of an unpruned model at chance cannot compare removals. None otherwise."""
     session.measure(range(len(calibration.samples)), {CURRENT: Candidate()})
-    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **job.keys)
-    undefined = getattr(load(f"lamina.relevance.metrics.{job.selector.metric}"), "undefined", lambda *_: None)
-    reason = undefined(from_table(rows), Context(calibration.facts["chance_accuracy"], job.score))
+    rows = store.from_rows("sweeps", session.scores.rows([CURRENT]), removed=0, **keys)
+    context = Context(calibration.facts["chance_accuracy"], score)
+    reason = protocol.metric(metric).undefined(from_table(rows), context)
     remedy = "Give the calibration more samples, or choose a task that the model can do, or another metric."
     return f"{reason[0]}. {remedy}" if reason else None
-
-
-def _origin(job: SearchPlans) -> str:
-    """The origin that a log must have, so that this job may go on from it."""
-    files = [job.manifest, job.calibration, *job.data.values()]
-    content = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
-    return hashlib.sha256(repr([job.provenance, content]).encode()).hexdigest()

@@ -18,9 +18,8 @@ import numpy as np
 from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models.units import parse
+from lamina.models.units import DONOR, parse
 from lamina.modules import load
-from lamina.study.variant import DONOR
 
 # Equal means must compare equal however their sums were rounded.
 DIGITS = 12

@@ -1,33 +1,15 @@
 """Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
-from lamina.stages.job import Options, Part
+from lamina.selection.options import Donors, Loop
 from lamina.study import requests as studies
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
 IN_LOOP = 0.1
-
-
-class Loop(Part):
-    """The repair in place, and the calibrations that it is fitted on.
-
-    `weights` has the weight of a token of each calibration, the variant's own first. `seed` draws the folds; the layers
-    `protect` are not scored.
-    """
-
-    repair: Options[Repair]
-    weights: list[tuple[str, float]]
-    protect: list[int]
-    seed: int
-
-    @property
-    def module(self) -> str:
-        """The module of its method."""
-        return f"lamina.repair.methods.{self.repair.method}"
 
 
 def loop(config: Configuration, w: Any) -> Loop | None:
@@ -46,18 +28,6 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     """The weights of what a repair is fitted on, the variant's own calibration first, the others by name."""
     weights = entry.weights(own, auto)
     return [(own, weights.pop(own)), *sorted(weights.items())]
-
-
-class Donors(Part):
-    """The models whose layers may replace the model's own, by name; `merged` are entries of donors made of several."""
-
-    names: list[str]
-    protect: list[int]
-    merged: dict[str, Any] = {}
-
-    def records(self, siblings: Mapping[str, str]) -> dict[str, Any]:
-        """The manifest of each sibling and the entry of each merged donor, by name."""
-        return {**siblings, **self.merged}
 
 
 def donors(config: Configuration, w: Any) -> Donors | None:

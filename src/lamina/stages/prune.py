@@ -6,19 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
-from lamina.stages.changes import Donors, Loop, donors, loop
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, Part, entries, family, minutes
+from lamina.selection.options import Beside, Donors, Loop, Scored
+from lamina.stages.changes import donors, loop
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
 
 TRIES = 100  # sets that a search compares, roughly, for its time limit
-
-
-class Beside(Part):
-    """Another calibration that a step is scored on: how much its scores count, and how its choices are compared."""
-
-    weight: float
-    score: Literal["acc", "acc_norm"]
 
 
 class PruneStep(Job):
@@ -60,14 +54,22 @@ class PruneStep(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        metric = [f"lamina.relevance.metrics.{self.selector.metric}"] if self.selector.metric else []
+        metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
         combined = ["lamina.selection.combined"] if self.beside else []
         strategy = "replacements" if self.donors else self.selector.strategy
         return (f"lamina.selection.strategies.{strategy}", *metric, *combined)
 
-    def sweeps_beside(self) -> dict[str, str]:
-        """The sweep of each calibration beside, by the calibration's name, which stands in its path."""
-        return {Path(file).parts[Path(file).parts.index("sweeps") + 2]: file for file in self.beside_sweeps}
+    @property
+    def scored(self) -> dict[str, Scored]:
+        """The sweeps that the step reads, by calibration, the variant's own first; none for a step without a sweep."""
+        if not self.sweep:
+            return {}
+        # The name of a calibration stands in the path of its sweep.
+        sweeps = {Path(file).parts[Path(file).parts.index("sweeps") + 2]: file for file in self.beside_sweeps}
+        scored = {self.keys["calibration"]: Scored(self.calibration, self.sweep, self.score)}
+        for name, also in self.beside.items():
+            scored[name] = Scored(self.beside_samples[name], sweeps[name], also.score, also.weight)
+        return scored
 
 
 class SearchPlans(OnModel):
@@ -104,7 +106,7 @@ class SearchPlans(OnModel):
     def modules(self) -> tuple[str, ...]:
         names = [
             f"lamina.selection.strategies.{self.selector.strategy}",
-            f"lamina.relevance.metrics.{self.selector.metric}",
+            METRICS[self.selector.metric or ""].module,
         ]
         names += ["lamina.selection.looped", "lamina.selection.growing", self.loop.module] if self.loop else []
         return (*names, *(["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []))

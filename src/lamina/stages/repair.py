@@ -45,9 +45,7 @@ class FitPatch(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        more = [] if self.weights else ["lamina.repair.weighing"]
-        more += ["lamina.repair.refit"] if getattr(self.repair, "refit", False) else []
-        return (f"lamina.repair.methods.{self.repair.method}", *more)
+        return (*self.repair.modules, *([] if self.weights else ["lamina.repair.weighing"]))
 
     def memory(self, model: Mapping[str, Any], attempt: int) -> int:
         """As for any job, and for the maps that it holds until it ends: two for each run and each weight it tries."""

@@ -64,7 +64,7 @@ class CompareMetrics(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.relevance.metrics.{metric}" for metric in METRICS)
+        return tuple(sorted({metric.module for metric in METRICS.values()}))
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ class PlotFigure(Job):
     def modules(self) -> tuple[str, ...]:
         # Scores that the figure computes anew.
         scored = declared("lamina.report.figures", "METRICS").get(self.figure, ())
-        return (f"lamina.report.figures.{self.figure}", *(f"lamina.relevance.metrics.{metric}" for metric in scored))
+        return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
 
 
 class CollectFacts(Job):

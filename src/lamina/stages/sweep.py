@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES
 from lamina.relevance.passes import carried
-from lamina.stages.changes import Donors, Loop, donors, loop
+from lamina.selection.options import Donors, Loop
+from lamina.stages.changes import donors, loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
 from lamina.study import requests as studies
 
@@ -114,7 +115,7 @@ class ScoreRelevance(Job):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        return tuple(f"lamina.relevance.metrics.{metric}" for metric in self.metrics)
+        return tuple(sorted({METRICS[metric].module for metric in self.metrics}))
 
 
 def keys(w: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from lamina.config.donors import Merged, Sibling
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
 from lamina.config.models import Model
-from lamina.config.repairs import OWN
+from lamina.config.repairs import OWN, Repair
 from lamina.config.replicates import replicate
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
@@ -187,9 +187,9 @@ def _check_loops(config: Configuration) -> None:
             raise LaminaError(
                 f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
                 "linear map of the stream and cannot be in place while units are scored. Name a repair of method "
-                "ghost or linearpatch, or leave `repair` out."
+                f"{Repair.of_stream()}, or leave `repair` out."
             )
-        if selector.repair and getattr(repair, "refit", False):
+        if selector.repair and repair.chain:
             raise LaminaError(
                 f"selectors.{name}.repair: '{selector.repair}' has `refit: true`, whose patches depend on the "
                 "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
@@ -248,7 +248,7 @@ def _check_healings(config: Configuration, where: str, study: Prune) -> None:
                 left = "leaves none" if name == "none" else "folds its repair into weights"
                 raise LaminaError(
                     f"{where}.healings: '{healing}' trains the patches of the repair, and repair '{name}' {left}. "
-                    "List repairs of method ghost or linearpatch alone in this study, and the others in another "
+                    f"List repairs of method {Repair.of_stream()} alone in this study, and the others in another "
                     f"one, or write train: lora in healings.{healing}."
                 )
 

@@ -128,11 +128,6 @@ def found_plans(key: str, results: str | Path = RESULTS) -> str:
     return f"{results}/searches/{key}.json"
 
 
-def fits(key: str, results: str | Path = RESULTS) -> str:
-    """What the repairs of a selector got from one pass that they share."""
-    return f"{results}/fits/{key}.safetensors"
-
-
 def patch(key: str, repair: str, results: str | Path = RESULTS) -> str:
     """Fitted tensors of a repair, for all sizes of a selector."""
     return f"{results}/patches/{key}/{repair}.safetensors"

@@ -5,7 +5,7 @@ overlap share their jobs, and sorted, so that the order of studies and names cha
 """
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -59,17 +59,6 @@ def sizes(config: Configuration, model: str, calibration: str, selector: str, re
             if variant.selector == selector and variant.repair == repair
         }
     )
-
-
-def fitted_together(config: Configuration, w: Mapping[str, str]) -> list[str]:
-    """The repairs of the selector at `w` that get their fits from one pass."""
-    used = {
-        variant.repair
-        for study in _pruning(config)
-        for variant in _study_variants(config, study, w["model"], w["calibration"])
-        if variant.selector == w["selector"]
-    }
-    return sorted(name for name in used - {"none"} if config.repairs[name].shares(w["calibration"]))
 
 
 def block_variants(config: Configuration, model: str, calibration: str, task: str, block: int) -> list[Variant]:
@@ -229,7 +218,7 @@ def sweep_blocks(config: Configuration, model: str, selector: str) -> int:
 def step_pass(config: Configuration, selector: str) -> str | None:
     """The pass whose sweep a step of a selector reads; None where no sweep is read.
 
-    `block` reads the captured activations instead, `deepest` and `random` read no measurement.
+    A strategy may read the captured activations instead, or no measurement.
     """
     entry = config.selectors[selector]
     return metric_pass(entry.metric) if entry.metric and entry.SWEEPS else None
@@ -371,7 +360,7 @@ def parts(config: Configuration, table: str) -> list[str]:
 
 def _overlaps(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
-    checks = set()
+    checks: set[str] = set()
     for model, calibration, task, block in benchmark_blocks(config):
         if calibration != "none":
             listed = block_variants(config, model, calibration, task, block)

@@ -8,7 +8,6 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/repair/healing"
-DONOR = "@"  # before the name of a donor in a unit: 7.@math
 EXPORTED_AS = ("auto", "stock", "code")  # the forms of its checkpoint
 
 _TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")

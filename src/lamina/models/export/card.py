@@ -6,7 +6,9 @@ from typing import Any
 
 import yaml
 
-from lamina.study.variant import DONOR, Variant
+from lamina.config.selectors import Selector
+from lamina.models.units import DONOR
+from lamina.study.variant import Variant
 from lamina.version import VERSION
 
 # Keys of a base model's card that bind its descendants.
@@ -133,11 +135,7 @@ def _onward(facts: Facts) -> str:
 
 def _removed(facts: Facts) -> str:
     plan = facts.plan
-    order = {
-        "iterative": "the unit with the lowest score went, then the rest was measured again",
-        "one_shot": "the units with the lowest scores went",
-        "block": "the run of layers with the smallest distance went",
-    }.get(plan["strategy"], "units went by their scores")
+    order = (Selector.kind_of(plan["strategy"]) or Selector).CHOICE
     why = f"metric `{plan['metric']}` on the calibration `{plan['calibration']}`; {order}"
     why = why if plan["metric"] else "no measurement"
     rows = [["order", "unit", "score", "calibration accuracy before", "after"]]

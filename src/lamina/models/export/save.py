@@ -21,10 +21,10 @@ from torch import nn
 from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
-from lamina.models import check as proof
 from lamina.models.boundary import Boundary, Repairing
 from lamina.models.export import card as export_card
 from lamina.models.export import modeling_lamina, own_code
+from lamina.models.export.check import check_export
 from lamina.models.load import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
@@ -103,7 +103,7 @@ def export(
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
-        proof.check_export(variant, base, temporary, trusted=written == "code")
+        check_export(variant, base, temporary, trusted=written == "code")
         _document(source, temporary, base, variant, written)
         if target.is_dir():
             shutil.rmtree(target)

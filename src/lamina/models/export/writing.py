@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
 from lamina.models.structure import Half, family_of, final_norm_of, halves, layers_of, text_config
 
@@ -156,5 +157,5 @@ def _stream(output: Any) -> torch.Tensor:
 def _unfoldable(model: PreTrainedModel, reason: str) -> LaminaError:
     return LaminaError(
         f"the model family '{family_of(model).name}' {reason}. Use a repair that acts on the stream "
-        "itself: ghost or linearpatch."
+        f"itself: {Repair.of_stream()}."
     )

@@ -1,1 +1,1 @@
-"""Relevance metrics."""
+"""Relevance metrics, a file for each family: classes of `lamina.relevance.protocol.Metric`."""

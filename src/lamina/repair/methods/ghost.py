@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from lamina.engine import moments
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
@@ -41,8 +40,14 @@ class Ghost(Repair):
     )
 
     @property
-    def one_pass(self) -> bool:
-        return not self.refit
+    def chain(self) -> str | None:
+        return "lamina.repair.refit" if self.refit else None
+
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+        if not self.refit:
+            return super().layer_passes(depth, sizes, training, held_out)
+        # For each run two passes and one for the absolute errors; after the first run also passes of a cut model.
+        return float(depth * sum(3 + 6 * (size - 1) for size in sizes))
 
     @model_validator(mode="after")
     def _check_refit(self) -> Self:
@@ -66,18 +71,6 @@ def collect(
     from lamina.engine import moments
 
     return moments.collect(model, sources, boundaries, seed)
-
-
-def collected(options: Ghost) -> str:
-    """What is collected for it: equal names are collected once."""
-    return "moments of the stream"
-
-
-def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: Ghost) -> moments.Collector:
-    """What collects its moments in a pass that several repairs share."""
-    from lamina.engine import moments
-
-    return moments.Collector(model, boundaries)
 
 
 def fit(statistics: Statistics[Moments], options: Ghost) -> Fit:

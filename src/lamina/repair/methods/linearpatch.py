@@ -15,7 +15,6 @@ from lamina.config.repairs import Repair
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
     from transformers import PreTrainedModel
 
     from lamina.engine import taps
@@ -28,16 +27,10 @@ if TYPE_CHECKING:
 class LinearPatch(Repair):
     """One scale per channel of the residual stream where a run of layers went, after arXiv 2505.24680."""
 
-    MATRICES = False
-
     method: Literal["linearpatch"] = "linearpatch"
     form: Literal["diag", "rotated"] = option(
         "`rotated` scales the channels after a Hadamard rotation, as the paper does, `diag` as they are.", "rotated"
     )
-
-    @property
-    def one_pass(self) -> bool:
-        return True
 
 
 @dataclass
@@ -72,53 +65,6 @@ class Channels:
         return float((square.clamp_min(0) / self.yy.sum()).sqrt()) if self.yy.sum() > 0 else 0.0
 
 
-class Collector:
-    """Collects the sums of boundaries while a pass goes over the samples, see `lamina.engine.moments.Collector`."""
-
-    def __init__(self, model: PreTrainedModel, boundaries: Sequence[Boundary], form: str) -> None:
-        from lamina.models.structure import text_config
-
-        channels = int(text_config(model).hidden_size)
-        self.places = [place for boundary in boundaries for place in boundary]
-        self.outputs: list[nn.Module] = []
-        self._block = hadamard(channels if form == "rotated" else 1).to(model.device)
-        self._sums = {
-            boundary: (_empty(channels, model.device), _empty(channels, model.device)) for boundary in boundaries
-        }
-
-    @staticmethod
-    def size(channels: int) -> int:
-        """Bytes of one boundary."""
-        return 2 * 4 * 8 * channels
-
-    def add(self, batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
-        """Add a batch; all of its sums are there before any is added, so that a batch may be halved."""
-        added = []
-        for boundary, sums in self._sums.items():
-            x, y = (rotate(streams[place].double(), self._block) * batch.real[..., None] for place in boundary)
-            for split, lines in zip(sums, (~held, held), strict=True):
-                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
-        for split, more in added:
-            for name, value in vars(split.plus(more)).items():
-                setattr(split, name, value)
-
-    def taken(self, boundary: Boundary, samples: int) -> Statistics[Channels]:
-        """The sums of one boundary after a pass over so many samples."""
-        from lamina.engine.moments import Statistics
-
-        return Statistics(*self._sums.pop(boundary), samples)
-
-
-def collected(options: LinearPatch) -> str:
-    """What is collected for it: equal names are collected once."""
-    return f"channels {options.form}"
-
-
-def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: LinearPatch) -> Collector:
-    """What collects its sums in a pass that several repairs share."""
-    return Collector(model, boundaries, options.form)
-
-
 def collect(
     model: PreTrainedModel,
     sources: Sequence[Source],
@@ -128,12 +74,27 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, separate for fit and held-out samples, all boundaries in one pass."""
     from lamina.engine import sources as over
+    from lamina.engine.moments import Statistics
+    from lamina.models.structure import text_config
 
-    wanted = sorted(set(boundaries))
-    sums, samples = collector(model, wanted, options), over.counted(sources)
-    over.run(model, sources, sums.places, sums.add, seed)
-    for boundary in wanted:
-        yield boundary, sums.taken(boundary, samples)
+    channels = int(text_config(model).hidden_size)
+    block = hadamard(channels if options.form == "rotated" else 1).to(model.device)
+    totals = {boundary: [_empty(channels, model.device) for _ in range(2)] for boundary in sorted(set(boundaries))}
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor], held: torch.Tensor, weight: float) -> None:
+        # All sums of a batch are there before any is added, so that it may be halved.
+        added = []
+        for boundary, splits in totals.items():
+            x, y = (rotate(streams[place].double(), block) * batch.real[..., None] for place in boundary)
+            for split, lines in zip(splits, (~held, held), strict=True):
+                added.append((split, _sums(x[lines], y[lines], weight, int(batch.real[lines].sum()))))
+        for split, more in added:
+            for name, value in vars(split.plus(more)).items():
+                setattr(split, name, value)
+
+    over.run(model, sources, [place for boundary in totals for place in boundary], add, seed)
+    for boundary, (seen, unseen) in totals.items():
+        yield boundary, Statistics(seen, unseen, over.counted(sources))
 
 
 def fit(statistics: Statistics[Channels], options: LinearPatch) -> Fit:

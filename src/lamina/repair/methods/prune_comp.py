@@ -33,13 +33,8 @@ class PruneComp(Repair):
     """
 
     FOLDED = True
-    MATRICES = False
 
     method: Literal["prune_comp"] = "prune_comp"
-
-    @property
-    def one_pass(self) -> bool:
-        return True
 
 
 def collect(
@@ -61,20 +56,6 @@ def collect(
 
     writers(model, range(len(layers_of(model))))
     return linearpatch.collect(model, sources, boundaries, LinearPatch(form="diag"), seed)
-
-
-def collected(options: PruneComp) -> str:
-    """What is collected for it: the sums of `linearpatch` without a rotation."""
-    return linearpatch.collected(LinearPatch(form="diag"))
-
-
-def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: PruneComp) -> linearpatch.Collector:
-    """What collects its sums in a pass that several repairs share; it raises what `collect` raises."""
-    from lamina.models.export.writing import writers
-    from lamina.models.structure import layers_of
-
-    writers(model, range(len(layers_of(model))))
-    return linearpatch.Collector(model, boundaries, "diag")
 
 
 def fit(statistics: Statistics[Channels], options: PruneComp) -> Fit:

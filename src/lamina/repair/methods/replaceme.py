@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PreTrainedModel
 
-    from lamina.engine import moments, taps
+    from lamina.engine import taps
     from lamina.engine.moments import Moments, Statistics
     from lamina.engine.sources import Source
     from lamina.models.boundary import Boundary, Patch, Place
@@ -48,10 +48,6 @@ class ReplaceMe(Repair):
     epochs: int = option("With `cosine`: passes over the data.", 10, ge=1)
     learning_rate: float = option("With `cosine`: step size of Adam.", 0.0001, gt=0)
 
-    @property
-    def one_pass(self) -> bool:
-        return self.objective == "least_squares"
-
 
 def refused(boundary: Boundary) -> str | None:
     """Why a run cannot be repaired: it begins at layer 0."""
@@ -60,7 +56,7 @@ def refused(boundary: Boundary) -> str | None:
         if boundary[0]
         else (
             "replaceme folds a map into the MLP before the removed layers, and before layer 0 there is none. Keep the "
-            "first layer (protect: [0] in the selector), or use a repair that acts on the stream: ghost."
+            f"first layer (protect: [0] in the selector), or use a repair of the stream: {Repair.of_stream()}."
         )
     )
 
@@ -87,18 +83,6 @@ def collect(
         return statistics
     trained = _train(model, sources, boundaries, before, options, seed)
     return ((boundary, Trained(sums, trained[boundary])) for boundary, sums in statistics)
-
-
-def collected(options: ReplaceMe) -> str:
-    """What is collected for it: equal names are collected once."""
-    return "moments of the MLP before"
-
-
-def collector(model: PreTrainedModel, boundaries: Sequence[Boundary], options: ReplaceMe) -> moments.Collector:
-    """What collects its moments in a pass that several repairs share; it raises what `collect` raises."""
-    from lamina.engine import moments
-
-    return moments.Collector(model, boundaries, _projections(model, boundaries))
 
 
 def _projections(model: PreTrainedModel, boundaries: Sequence[Boundary]) -> dict[int, nn.Module]:

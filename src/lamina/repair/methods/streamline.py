@@ -43,6 +43,13 @@ class Streamline(Repair):
     learning_rate: float = option("Step size of Adam.", 0.001, gt=0)
     batch: int = option("Samples of a step.", 16, ge=1)
 
+    def layer_passes(self, depth: int, sizes: Sequence[int], training: int, held_out: float) -> float:
+        # One pass. Then each run's layer, and the layer that shows how it is called, in training steps and on the
+        # held-out samples.
+        steps = self.epochs * (training + 1) * (1 - held_out)
+        looks = 2 * ((self.epochs + 1) * held_out + 1 - held_out)
+        return depth + sum(sizes) * (steps + looks)
+
 
 TOKENS = 16384  # of a pass; a step of more is taken in several
 HELD = 1 << 30  # bytes of streams that are kept between epochs
@@ -58,7 +65,7 @@ def refused(boundary: Boundary) -> str | None:
         if boundary[0]
         else (
             "streamline trains the layer before the removed layers, and before layer 0 there is none. Keep the first "
-            "layer (protect: [0] in the selector), or use another repair: ghost."
+            f"layer (protect: [0] in the selector), or use another repair: {Repair.of_stream()}."
         )
     )
 
@@ -87,7 +94,10 @@ def collect(
     if reason := next(filter(None, map(refused, boundaries)), None):
         raise LaminaError(reason)
     if getattr(text_config(model), "quantization_config", None) is not None:
-        raise LaminaError("streamline trains weights, and those of this model are quantised. Use a repair: ghost.")
+        raise LaminaError(
+            "streamline trains weights, and those of this model are quantised. "
+            f"Use another repair: {Repair.of_stream()}."
+        )
     seen: Weighed = []
     unseen: Weighed = []
     for source, flags in zip(sources, split(sources, seed), strict=True):

@@ -69,7 +69,7 @@ def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
         table = answer_table(connection, QUERIES[0], model=model, calibration=calibration)
         for name in (row["metric"] for row in asked if row["metric"] in METRICS):
             # Several passes may have been run: the rows that hold the metric count.
-            column = table[registry.METRICS[name].column].cast("double")
+            column = table[registry.METRICS[name].columns[0]].cast("double")
             held = pc.if_else(pc.equal(table["unit"], "none"), table["nll"], column)
             columns = from_table(table.filter(pc.is_valid(held)))
             for point in stability(columns, name, context):

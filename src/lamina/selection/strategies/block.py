@@ -22,8 +22,8 @@ class Block(Selector):
     """Removes the run of layers with the smallest distance between its ends."""
 
     LIMIT = ", and they go as one run"
-
     CAPTURED = True
+    CHOICE = "the run of layers with the smallest distance went"
 
     strategy: Literal["block"] = "block"
     metric: MetricName = metric_option(RUNS, allowed=listed(RUNS))

@@ -17,7 +17,7 @@ from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
 from lamina.config.selectors import Selector, donors_option, held_back_option, metric_option, repair_option
 from lamina.engine.candidates import Candidate
-from lamina.study.variant import DONOR
+from lamina.models.units import DONOR
 
 if TYPE_CHECKING:
     import numpy as np

@@ -47,6 +47,7 @@ class Iterative(Selector):
 
     SWEEPS = True
     STEPS = True
+    CHOICE = "the unit with the lowest score went, then the rest was measured again"
 
     strategy: Literal["iterative"] = "iterative"
     metric: MetricName = metric_option()

@@ -17,6 +17,7 @@ class OneShot(Selector):
     """Scores every unit of the unpruned model once and removes the lowest ones together."""
 
     SWEEPS = True
+    CHOICE = "the units with the lowest scores went"
 
     strategy: Literal["one_shot"] = "one_shot"
     metric: MetricName = metric_option()

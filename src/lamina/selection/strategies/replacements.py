@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lamina.models.units import DONOR
 from lamina.selection.plans import Plan, Request, Step
 from lamina.selection.strategies import iterative
 from lamina.store import checksum as seal
-from lamina.study.variant import DONOR
 
 KEPT = ("source", "revision", "path", "weights_sha256", "trust_remote_code")  # of a sibling's manifest
 

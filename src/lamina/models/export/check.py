@@ -1,0 +1,75 @@
+"""The check of an export: loaded back, it is the variant that it was written from, and generates the same."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.check import distance, logits, probe, tolerance
+from lamina.models.load import load_folder
+from lamina.models.structure import text_config
+
+
+def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
+    """Load a checkpoint back and refuse it if it is not the variant it was written from.
+
+    Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
+    for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
+
+    Raises
+    ------
+    LaminaError
+        The message says what differs, and by how much.
+    """
+    called = f"the export of this '{text_config(variant).model_type}'"
+    differs = f"{called} does not load back as the same model"
+    advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
+    try:
+        back = load_folder(folder, "auto", trusted)
+    except Exception as error:  # a family's code can raise anything
+        raise LaminaError(f"{differs}: {error} {advice}") from error
+    back = torch.nn.Module.to(back, variant.device)
+    ids, most = probe(variant), tolerance(variant)
+    far = distance(logits(back, ids, len(ids)), logits(variant, ids, len(ids)), variant.dtype)
+    if far > most:
+        raise LaminaError(
+            f"{differs}: its logits would be off by {far:.2g} of their spread. Layers of this family compute with "
+            f"their number or with the depth, or its configuration cannot say which layers are left. {advice}"
+        )
+    check_cache(back, base, called, advice)
+
+
+def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
+    """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
+
+    Raises
+    ------
+    LaminaError
+        The message says by how much.
+    """
+    ids, most = probe(variant), tolerance(variant)
+    far = _cache_error(variant, ids)
+    if far > most >= _cache_error(base, ids):
+        fault = f"other text from a cache than without one: its logits would be {far:.2g} of their spread apart"
+        fault = fault if far < torch.inf else "nothing from a cache"
+        raise LaminaError(f"{called} would generate {fault}, which the unpruned model does not do. {advice}".rstrip())
+
+
+@torch.inference_mode()
+def _cache_error(model: PreTrainedModel, ids: Sequence[int]) -> float:
+    """The `distance` of logits of tokens generated from a cache from those of the whole text; infinite without one."""
+    row, before = torch.tensor([ids], device=model.device), model.generation_config
+    options = {"attention_mask": torch.ones_like(row), "max_new_tokens": 4, "do_sample": False}
+    model.generation_config = GenerationConfig(eos_token_id=None, pad_token_id=0)
+    try:
+        generator: Any = model
+        generated = generator.generate(row, output_logits=True, return_dict_in_generate=True, **options)
+    except Exception:  # a family's code can raise anything
+        return torch.inf
+    finally:
+        model.generation_config = before
+    text = generated.sequences[0].tolist()
+    return distance(torch.cat(generated.logits), logits(model, text[:-1], 4), model.dtype)

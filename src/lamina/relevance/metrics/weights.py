@@ -1,0 +1,48 @@
+"""Metrics of the weights, and a random order as their baseline. No unit is removed."""
+
+import numpy as np
+
+from lamina.relevance.columns import Columns, Context
+from lamina.relevance.protocol import Metric
+
+
+class Magnitude(Metric):
+    """The sum of abs(w) over a unit's weights."""
+
+    name = "magnitude"
+    pass_ = "weights"
+    columns = ("magnitude",)
+    help = "sum of abs(weight)"
+
+    def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+        """It does not depend on samples, so all draws are equal."""
+        value = np.nanmax(columns.values["magnitude"][1:], axis=1)
+        return np.broadcast_to(value, (len(weights), len(value)))
+
+
+class Taylor(Metric):
+    """The change of the loss, to first order, if a unit's weights were removed: the sum of abs(w · ∂loss/∂w).
+
+    A sample's share of that sum is its own first-order loss change along the signs of the mean gradient, so the mean of
+    the shares is the score and their spread its sampling error [LLM-Pruner, Shortened LLaMA].
+    """
+
+    name = "taylor"
+    pass_ = "gradient"
+    columns = ("taylor",)
+    help = "sum of abs(weight × gradient)"
+
+
+class Random(Metric):
+    """Units in a random order."""
+
+    name = "random"
+    pass_ = "weights"
+    columns = ("magnitude",)
+    help = "a seeded permutation, as a baseline"
+
+    def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
+        """Places 1 … units. No sample is used, so all draws are equal."""
+        n = len(columns.units)
+        places = np.random.default_rng(context.seed).permutation(n) + 1.0
+        return np.broadcast_to(places, (len(weights), n))

@@ -1,0 +1,223 @@
+"""What a configuration may say, and what it means when it is read."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lamina.config import calibrations, diagnoses, healings, models, repairs, selectors
+from lamina.config.entry import Entry
+from lamina.config.studies import Maps
+from lamina.study import load as config
+from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return workplace(tmp_path)
+
+
+def test_a_loaded_configuration_is_plain_and_complete(root: Path) -> None:
+    loaded = config.load(minimal(), root).plain()
+    assert json.loads(json.dumps(loaded)) == loaded
+    assert loaded["calibrations"]["recall"] == {
+        "task": "microworld_recall",
+        "split": "train",
+        "limit": None,
+        "num_fewshot": 0,
+        "seed": 0,
+        "trust_code": False,
+        "score": "acc_norm",
+        "group": None,
+        "replicates": 1,
+    }
+    assert loaded["studies"]["prune"]["tasks"] == "all"
+    assert loaded["studies"]["maps"]["units"] == "layer"
+    assert loaded["benchmarks"]["efficiency"] is None
+    assert loaded["benchmarks"]["perplexity"]["corpus_test"]["stride"] == 64
+    assert loaded["sweep"] == {"blocks": "auto", "tokens": 16384}
+
+
+def test_loading_twice_changes_nothing(root: Path) -> None:
+    loaded = config.load(minimal(), root)
+    assert config.load(copy.deepcopy(loaded.plain()), root) == loaded
+
+
+def test_loading_leaves_its_input_alone(root: Path) -> None:
+    raw = minimal()
+    config.load(raw, root)
+    assert raw == minimal()
+
+
+def test_the_top_seed_is_the_default_of_all_seeds(root: Path) -> None:
+    loaded = config.load(put(put(minimal(), "seed", 7), "selectors.random.seed", 3), root)
+    assert loaded.calibrations["recall"].seed == 7
+    assert loaded.selectors["accuracy"].seed == 7
+    assert loaded.selectors["random"].seed == 3
+    assert loaded.healings["lora"].seed == 7
+
+
+def test_values_that_reached_us_as_text_are_read_as_what_they_spell(root: Path) -> None:
+    raw = put(minimal(), "calibrations.recall.limit", "40")  # as from --config 'calibrations={recall: {limit: 40}}'
+    put(raw, "healings.lora.learning_rate", "3e-4")  # YAML 1.1 knows no number without a dot before the e
+    put(raw, "models.small.trust_remote_code", "true")
+    put(raw, "studies.prune.removed", ["1", "25%"])
+    loaded = config.load(raw, root)
+    assert loaded.calibrations["recall"].limit == 40
+    assert loaded.healings["lora"].learning_rate == 3e-4
+    assert loaded.models["small"].trust_remote_code is True
+    assert loaded.studies["prune"].removed == [1, "25%"]
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer", "num_layers"])
+def test_layers_come_from_the_models_folder(root: Path, key: str) -> None:
+    model_folder(root / key, {key: 5})
+    assert config.load(put(minimal(), "models.small.source", key), root).models["small"].layers == 5
+
+
+def test_layers_of_a_multimodal_checkpoint_are_those_of_its_text_model(root: Path) -> None:
+    model_folder(root / "nested", {"text_config": {"num_hidden_layers": 6}})
+    assert config.load(put(minimal(), "models.small.source", "nested"), root).models["small"].layers == 6
+
+
+def test_a_local_model_tells_its_family(root: Path) -> None:
+    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    assert config.load(put(minimal(), "models.small.source", "told"), root).models["small"].family == "gpt2"
+    assert config.load(put(minimal(), "models.hub.family", "llama"), root).models["hub"].family == "llama"
+
+
+def test_a_path_from_home_is_the_same_for_all_that_read_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = root / "home"
+    model_folder(home / "model", {"num_hidden_layers": 6})
+    (home / "text.json").write_text(json.dumps(["a"] * 500))
+    monkeypatch.setenv("HOME", str(home))
+    raw = put(put(minimal(), "models.small.source", "~/model"), "calibrations.corpus.text", "~/text.json")
+    loaded = config.load(raw, root)
+    assert loaded.models["small"].source == loaded.models["small"].options()["source"] == str(home / "model")
+    assert loaded.models["small"].layers == 6
+    assert loaded.calibrations["corpus"].options()["text"] == str(home / "text.json")
+
+
+def test_layers_of_a_hub_model_are_those_its_entry_says(root: Path) -> None:
+    loaded = config.load(put(minimal(), "models.hub.layers", 32), root)
+    assert loaded.models["hub"].layers == 32
+    assert config.load(minimal(), root).models["hub"].layers is None
+
+
+def test_the_embedded_corpus_goes_by_its_split() -> None:
+    for split in ("train", "validation", "test"):
+        assert (REPOSITORY / calibrations.corpus_file("microworld_corpus", split)).is_file()
+    assert calibrations.corpus_file("texts/mine.json", "test") == "texts/mine.json"
+
+
+@pytest.mark.parametrize(("entry", "count"), [(3, 3), ("25%", 2), ("24.9%", 1), ("1%", 1), ("100%", 8), ("12.5%", 1)])
+def test_a_share_of_layers_is_rounded_down_to_at_least_one(entry: int | str, count: int) -> None:
+    assert config.removed_count(entry, 8) == count
+
+
+@pytest.mark.parametrize(
+    ("selector", "largest"),
+    [
+        ({}, 7),
+        ({"protect": [0, -1]}, 6),
+        ({"protect": [0, -8]}, 7),
+        ({"protect": [3], "strategy": "block"}, 4),
+        ({"strategy": "block"}, 7),
+        ({"strategy": "deepest"}, 7),
+        ({"strategy": "deepest", "protect": [0, -1]}, 6),
+        ({"strategy": "deepest", "protect": [5, -2]}, 5),
+        ({"strategy": "random", "protect": [1, 2, 3]}, 5),
+        ({"units": "attention"}, 8),
+        ({"units": "mlp", "protect": [0]}, 7),
+    ],
+)
+def test_the_largest_removal_of_eight_layers(selector: Raw, largest: int) -> None:
+    metric = {} if selector.get("strategy") in ("deepest", "random") else {"metric": "cosine"}
+    assert selectors.Selector.from_options(metric | selector).largest_removal(8) == largest
+
+
+def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(root: Path) -> None:
+    raw = put(minimal(), "repairs.mild", {"method": "ghost", "ridge": "1e-6", "bias": False})
+    put(raw, "calibrations.recall.score", "acc")  # read by others than the job that draws the samples
+    loaded = config.load(put(raw, "selectors.accuracy.protect", [0, -1]), root)
+    assert loaded.repairs["ghost"].options() == {"method": "ghost"}
+    assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
+    assert loaded.selectors["accuracy"].options() == {
+        "strategy": "iterative",
+        "metric": "accuracy",
+        "protect": [0, -1],
+    }
+    assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
+    assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
+    seeded = config.load(put(raw, "seed", 7), root)
+    assert seeded.healings["lora"].options() == {"method": "lora", "seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("section", "read"),
+    [
+        ("models", models.Model.from_options),
+        ("calibrations", calibrations.Calibration.from_options),
+        ("selectors", selectors.Selector.from_options),
+        ("repairs", repairs.Repair.from_options),
+        ("healings", healings.Healing.from_options),
+        ("diagnoses", diagnoses.Diagnosis.from_options),
+    ],
+)
+def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:
+    for entry in getattr(config.load(put(minimal(), "seed", 5), root), section).values():
+        assert read(json.loads(json.dumps(entry.options()))) == entry
+
+
+def test_what_a_strategy_lacks_is_there_for_its_readers(root: Path) -> None:
+    loaded = config.load(minimal(), root).selectors
+    assert [loaded[name].metric for name in ("accuracy", "angular", "deepest", "random")] == [
+        "accuracy",
+        "angular",
+        None,
+        None,
+    ]
+    assert {entry.budget for entry in loaded.values()} == {"full"}
+
+
+def test_a_study_may_ask_for_diagnoses_alone(root: Path) -> None:
+    study = {"models": ["small"], "calibrations": ["recall"], "diagnoses": ["variance"]}
+    loaded = config.load(put(minimal(), "studies.looks", study), root).studies
+    assert isinstance(loaded["looks"], Maps) and loaded["looks"].metrics == []
+    assert loaded["looks"].diagnoses == ["variance"] and loaded["maps"].diagnoses == []
+
+
+def test_a_new_method_is_one_class(root: Path) -> None:
+    """In a process of its own: the class would be known to all tests from then on."""
+    raw = put(minimal(), "repairs.mine", {"method": "scale", "factor": "0.5"})
+    code = f"""
+from pathlib import Path
+from typing import Literal
+from lamina.config import document, repairs
+from lamina.config.entry import option
+from lamina.study.load import load
+
+class Scale(repairs.Repair):
+    "Scales what is left."
+    method: Literal["scale"] = "scale"
+    factor: float = option("By how much.", 1.0, gt=0)
+
+print(load({raw!r}, Path({str(root)!r})).repairs["mine"].options())
+print("### method: scale" in document.readme(), "Scale" in document.schema()["$defs"])
+"""
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+    ).stdout
+    assert printed.splitlines() == ["{'method': 'scale', 'factor': 0.5}", "True True"]
+
+
+def test_reading_a_configuration_imports_nothing_heavy() -> None:
+    code = "import sys, lamina.study.load, lamina.runtime.fingerprint; print(*sys.modules)"
+    printed = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
+    ).stdout
+    assert not {"torch", "transformers", "pandas", "numpy", "pyarrow"} & set(printed.split())

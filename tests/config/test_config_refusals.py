@@ -1,0 +1,453 @@
+"""What the author of a configuration is told when it cannot run: the key, its value, and what to write instead."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lamina.errors import LaminaError
+from lamina.study import load as config
+from tests.given.configurations import Raw, minimal, model_folder, put, workplace
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return workplace(tmp_path)
+
+
+def refusal(raw: Raw, root: Path) -> str:
+    with pytest.raises(LaminaError) as caught:
+        config.load(raw, root)
+    return str(caught.value)
+
+
+UNKNOWN_KEYS = [
+    ("calibrations.recall.limt", 4, ["calibrations.recall.limt", "'limit'"]),
+    ("calibrations.corpus.documnets", "0:3", ["calibrations.corpus.documnets", "'documents'"]),
+    ("modles", {}, ["modles", "'models'"]),
+    ("models.small.sauce", "x", ["models.small.sauce", "'source'"]),
+    ("selectors.accuracy.stratgy", "block", ["selectors.accuracy.stratgy", "'strategy'"]),
+    ("repairs.ghost.rigde", 1, ["repairs.ghost.rigde", "'ridge'"]),
+    ("healings.lora.warmup", 3, ["healings.lora.warmup", "'warmup_steps'"]),
+    ("benchmarks.perplexities", {}, ["benchmarks.perplexities", "'perplexity'"]),
+    ("benchmarks.tasks.microworld_recall.fewshot", 5, ["benchmarks.tasks.microworld_recall.fewshot", "'num_fewshot'"]),
+    ("benchmarks.efficiency", {"promt": 3}, ["benchmarks.efficiency.promt", "'prompt'"]),
+    ("sweep.block", 2, ["sweep.block", "'blocks'"]),
+    ("studies.prune.repair", [], ["studies.prune.repair", "'repairs'"]),
+    ("studies.maps.metric", ["cosine"], ["studies.maps.metric", "'metrics'"]),
+    ("studies.prune.colour", 1, ["studies.prune.colour", "selectors, removed"]),
+]
+
+
+@pytest.mark.parametrize(("where", "value", "words"), UNKNOWN_KEYS, ids=[case[0] for case in UNKNOWN_KEYS])
+def test_an_unknown_key_is_named_with_its_place_and_the_nearest_key(
+    root: Path, where: str, value: Any, words: list[str]
+) -> None:
+    message = refusal(put(minimal(), where, value), root)
+    assert "there is no such key" in message
+    assert all(word in message for word in words), message
+
+
+WRONG_VALUES = [
+    ("seed", -1, ["seed", "-1", "a whole number of at least 0"]),
+    ("seed", 0.5, ["seed", "0.5", "a whole number of at least 0"]),
+    (
+        "models.small.dtype",
+        "float23",
+        ["models.small.dtype", "'float23'", "float32, bfloat16", "Did you mean 'float32'?"],
+    ),
+    ("models.small.revision", 1234567, ["models.small.revision", "1234567", "a text or null, in quotes"]),
+    ("models.small.trust_remote_code", 3, ["models.small.trust_remote_code", "3", "true or false"]),
+    (
+        "calibrations.recall.limit",
+        "many",
+        ["calibrations.recall.limit", "'many'", "a whole number of at least 1 or null"],
+    ),
+    ("calibrations.recall.limit", 0, ["calibrations.recall.limit", "0", "of at least 1"]),
+    ("calibrations.recall.limit", True, ["calibrations.recall.limit", "true", "a whole number"]),
+    ("calibrations.recall.split", "test", ["calibrations.recall.split", "'test'", "not test"]),
+    ("calibrations.recall.score", "f1", ["calibrations.recall.score", "'f1'", "acc_norm, acc"]),
+    ("calibrations.mixture.fraction", 1.5, ["calibrations.mixture.fraction", "1.5", "above 0 and up to 1"]),
+    ("calibrations.corpus.documents", "500", ["calibrations.corpus.documents", "'500'", '"0:500"']),
+    ("calibrations.corpus.documents", 500, ["calibrations.corpus.documents", "500", '"0:500"']),
+    ("calibrations.corpus.documents", "30:10", ["documents", '"30:10" holds no document', 'such as "10:30"']),
+    ("calibrations.corpus.documents", "7:7", ["documents", '"7:7" holds no document', 'such as "7:8"']),
+    (
+        "benchmarks.perplexity.corpus_test.documents",
+        "9:3",
+        ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
+    ),
+    ("repairs.ghost.method", "gost", ["repairs.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
+    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of fit, patching"]),
+    ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
+    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of block"]),
+    ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "angular, cosine"]),
+    (
+        "selectors.accuracy.strategy",
+        "greedy",
+        ["selectors.accuracy.strategy", "'greedy'", "deepest, evolutionary, iterative, one_shot"],
+    ),
+    ("selectors.accuracy.units", "head", ["selectors.accuracy.units", "'head'", "layer, attention, mlp"]),
+    ("selectors.accuracy.budget", "half", ["selectors.accuracy.budget", "'half'", "full"]),
+    ("selectors.accuracy.protect", 0, ["selectors.accuracy.protect", "0", "a list such as"]),
+    ("selectors.accuracy.protect", ["first"], ["selectors.accuracy.protect[0]", "'first'", "a whole number"]),
+    ("repairs.ghost.ridge", -1, ["repairs.ghost.ridge", "-1", "validated, or a number of at least 0"]),
+    ("repairs.ghost.ridge", "valid", ["repairs.ghost.ridge", "'valid'", "validated"]),
+    ("healings.lora.dropout", 1, ["healings.lora.dropout", "1", "of at least 0 and below 1"]),
+    ("healings.lora.learning_rate", float("nan"), ["healings.lora.learning_rate", "nan", "a number above 0"]),
+    ("benchmarks.efficiency", 3, ["benchmarks.efficiency", "3", "mapping"]),
+    ("studies.prune.removed", [0], ["studies.prune.removed[0]", "0", "at least 1", "25%"]),
+    ("studies.prune.removed", [1, "a few"], ["studies.prune.removed[1]", "'a few'", "25%"]),
+    ("studies.prune.removed", ["0%"], ["studies.prune.removed[0]", "'0%'", "25%"]),
+    ("studies.prune.removed", 2, ["studies.prune.removed", "2", "a list such as"]),
+    ("studies.prune.removed", [], ["studies.prune.removed", "[]", "with at least one entry"]),
+    ("studies.maps.metrics", [], ["studies.maps.metrics", "[]", "a list of metrics", "diagnoses"]),
+    ("studies.prune.models", [], ["studies.prune.models", "[]", "with at least one entry"]),
+    ("studies.prune.tasks", "mine", ["studies.prune.tasks", "'mine'", "all, own, or a list"]),
+    ("studies.maps.metrics", ["accuraci"], ["studies.maps.metrics[0]", "'accuraci'", "angular, cosine"]),
+    ("models", ["small"], ["models", "['small']", "`key: value`"]),
+    ("studies.prune", ["small"], ["studies.prune", "['small']", "`metrics` or `selectors` and `removed`"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"), WRONG_VALUES, ids=[f"{case[0]}={case[1]}" for case in WRONG_VALUES]
+)
+def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
+    root: Path, where: str, value: Any, words: list[str]
+) -> None:
+    message = refusal(put(minimal(), where, value), root)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("key", ["models", "calibrations", "studies"])
+def test_a_missing_section_is_named(root: Path, key: str) -> None:
+    raw = minimal()
+    del raw[key]
+    message = refusal(raw, root)
+    assert message.startswith(f"{key}: is missing. Add `{key}: ...`"), message
+
+
+def test_a_missing_key_is_named_with_its_meaning(root: Path) -> None:
+    message = refusal(put(minimal(), "benchmarks.perplexity.corpus_test", {"text": "microworld_corpus"}), root)
+    assert "benchmarks.perplexity.corpus_test.window: is missing" in message
+    assert "Tokens the model sees at once" in message
+
+
+@pytest.mark.parametrize("empty", [None, {}, []])
+def test_no_studies_are_refused(root: Path, empty: Any) -> None:
+    message = refusal(put(minimal(), "studies", empty), root)
+    assert message.startswith("studies: ") and "Add one" in message
+
+
+def test_a_calibration_says_what_it_is_made_of(root: Path) -> None:
+    message = refusal(put(minimal(), "calibrations.recall", {"limit": 3}), root)
+    assert "calibrations.recall" in message
+    assert "`task`, `tasks`, `text`, `hub`, `mixture` or `choices`" in message
+
+
+def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
+    message = refusal(put(minimal(), "calibrations.recall.text", "microworld_corpus"), root)
+    assert "calibrations.recall" in message and "'task' and 'text'" in message and "Keep one" in message
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "near", "section"),
+    [
+        ("models", "smal", "small", "models"),
+        ("calibrations", "recal", "recall", "calibrations"),
+        ("selectors", "acuracy", "accuracy", "selectors"),
+        ("repairs", "gost", "ghost", "repairs"),
+        ("healings", "lra", "lora", "healings"),
+        ("diagnoses", "variants", "variance", "diagnoses"),
+        ("tasks", "microworld_recal", "microworld_recall", "benchmarks.tasks"),
+        ("perplexity", "corpus", "corpus_test", "benchmarks.perplexity"),
+    ],
+)
+def test_a_study_names_only_what_is_defined(root: Path, key: str, name: str, near: str, section: str) -> None:
+    message = refusal(put(minimal(), f"studies.prune.{key}", [name]), root)
+    assert f"studies.prune.{key}: '{name}' is not defined under `{section}`. Did you mean '{near}'?" in message
+
+
+@pytest.mark.parametrize("section", ["models", "calibrations", "selectors", "repairs", "healings", "studies"])
+@pytest.mark.parametrize("name", ["base", "none"])
+def test_reserved_names_are_refused(root: Path, section: str, name: str) -> None:
+    message = refusal(put(minimal(), f"{section}.{name}", {}), root)
+    assert f"{section}.{name}" in message and "is reserved" in message and "Choose another name" in message
+
+
+def test_names_that_differ_only_by_case_are_refused(root: Path) -> None:
+    raw = minimal()
+    raw["selectors"] |= {"Mine": {"metric": "cosine"}, "mine": {"metric": "cosine"}}
+    message = refusal(raw, root)
+    assert "'Mine' and 'mine' differ only by case" in message and "Rename" in message
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".hidden", "-n", "with blank", "ä", "a=1", "", "x\n"])
+def test_names_that_cannot_be_file_names_are_refused(root: Path, name: str) -> None:
+    raw = minimal()
+    raw["selectors"][name] = {"metric": "cosine"}
+    message = refusal(raw, root)
+    assert message.startswith(f"selectors: '{name}'") and "letters, digits and _ . + -" in message
+
+
+def test_a_name_that_yaml_reads_as_a_number_is_refused(root: Path) -> None:
+    raw = minimal()
+    raw["models"][8] = {"source": "small"}
+    assert "models.8: YAML reads this name" in (message := refusal(raw, root)) and "Quote it: '8'" in message
+
+
+@pytest.mark.parametrize(
+    ("selector", "removed", "words"),
+    [
+        ("accuracy", 8, ["8 is more than", "'accuracy'", "'small'", "8 layers (none protected)", "at most 7"]),
+        ("accuracy", "100%", ["8 (100%) is more than", "at most 7"]),
+        ("cosine", 7, ["7 is more than", "2 protected", "at most 6"]),
+        ("angular", 8, ["8 is more than", "one run", "at most 7"]),
+        ("deepest", 8, ["8 is more than", "the last layer stays", "at most 7"]),
+        ("random", 9, ["9 is more than", "at most 7"]),
+        ("heads", 9, ["9 is more than", "at most 8"]),
+    ],
+)
+def test_more_layers_than_can_go_are_refused(root: Path, selector: str, removed: int | str, words: list[str]) -> None:
+    study = {"models": ["small"], "calibrations": ["recall"], "selectors": [selector], "removed": [1, removed]}
+    message = refusal(put(minimal(), "studies.prune", study), root)
+    assert message.startswith("studies.prune.removed: ")
+    assert all(word in message for word in words), message
+
+
+def test_protecting_a_layer_that_is_not_there_is_refused(root: Path) -> None:
+    message = refusal(put(minimal(), "selectors.accuracy.protect", [8]), root)
+    assert "selectors.accuracy.protect: 8 is no layer of 'small'" in message and "Write 0 to 7" in message
+
+
+def test_sizes_of_a_hub_model_are_checked_where_its_layers_are_known(root: Path) -> None:
+    raw = put(minimal(), "studies.prune.models", ["hub"])
+    put(raw, "studies.prune.removed", [40])
+    assert config.load(copy.deepcopy(raw), root)
+    assert "at most 31" in refusal(put(raw, "models.hub.layers", 32), root)
+
+
+@pytest.mark.parametrize("source", ["missing", "./missing/model", "/missing/model", "a/b/c"])
+def test_a_missing_model_folder_is_refused(root: Path, source: str) -> None:
+    message = refusal(put(minimal(), "models.small.source", source), root)
+    assert f"models.small.source: there is no folder '{source}'" in message and "Write the path" in message
+
+
+def test_a_hub_id_needs_a_revision(root: Path) -> None:
+    message = refusal(put(minimal(), "models.hub", {"source": "org/model"}), root)
+    assert "models.hub.source: there is no folder 'org/model'" in message and "add `revision:" in message
+
+
+def test_a_folder_without_config_is_no_model(root: Path) -> None:
+    (root / "empty").mkdir()
+    message = refusal(put(minimal(), "models.small.source", "empty"), root)
+    assert "models.small.source: the folder 'empty' has no config.json" in message and "Write the folder" in message
+
+
+def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
+    model_folder(root / "told", {"num_hidden_layers": 5, "model_type": "gpt2"})
+    message = refusal(put(minimal(), "models.small", {"source": "told", "family": "llama"}), root)
+    assert "models.small.family" in message and "says gpt2, not llama" in message and "Leave `family` out" in message
+
+
+SELECTOR_MISMATCHES = [
+    ({"metric": "accuracy", "strategy": "block"}, ["metric: 'accuracy'", "angular or cosine"]),
+    ({"metric": "cosine", "strategy": "block", "units": "mlp"}, ["units: 'mlp'", "units: layer"]),
+    ({"metric": "cosine", "strategy": "deepest"}, ["metric: 'cosine'", "'deepest'", "Leave `metric` out"]),
+    ({"metric": "accuracy", "strategy": "random"}, ["metric: 'accuracy'", "'random'", "Leave `metric` out"]),
+    ({"strategy": "iterative"}, ["metric: is missing", "'iterative'", "Write metric: accuracy"]),
+    ({"strategy": "block"}, ["metric: is missing", "'block'", "Write metric: angular or cosine"]),
+    (
+        {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
+        ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
+    ),
+    (
+        {"strategy": "deepest", "seed": 3},
+        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative or random"],
+    ),
+    ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
+    (
+        {"metric": "perplexity", "budget": "race"},
+        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
+    ),
+    ({"metric": "taylor", "budget": "race"}, ["budget: 'race'", "metric 'taylor'", "Write budget: full"]),
+    ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
+    (
+        {"metric": "cosine", "repair": "ghost"},
+        ["repair: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `repair` out"],
+    ),
+    (
+        {"metric": "taylor", "strategy": "one_shot", "repair": "ghost"},
+        ["repair: 'ghost'", "metric 'taylor'", "not measured by that"],
+    ),
+    (
+        {"metric": "accuracy", "units": "mlp", "repair": "ghost"},
+        ["repair: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
+    ),
+    ({"metric": "residual", "units": "mlp"}, ["units: 'mlp'", "'residual'", "runs of whole layers"]),
+    ({"metric": "residual", "budget": "exact"}, ["budget: 'exact'", "'residual'", "not measured by removing"]),
+    ({"metric": "accuracy", "repair": "gost"}, ["repair: 'gost' is not defined", "Did you mean 'ghost'?"]),
+    ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
+    ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
+    (
+        {"metric": "taylor", "also": {"corpus": 1}},
+        ["also: scores by 'taylor'", "accuracy, agreement, angular, cosine", "or leave `also` out"],
+    ),
+    (
+        {"metric": "accuracy", "budget": "race", "also": {"corpus": 1}},
+        ["also: budget 'race'", "Write budget: full"],
+    ),
+    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
+    (
+        {"strategy": "deepest", "repair": "ghost"},
+        ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],
+    ),
+    (
+        {"metric": "cosine", "strategy": "evolutionary"},
+        ["metric: 'cosine'", "which strategy 'evolutionary' compares", "accuracy, "],
+    ),
+    ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
+    (
+        {"metric": "accuracy", "strategy": "evolutionary", "stages": [[2, 10], [2, 20]]},
+        ["stages: [[2, 10], [2, 20]] keeps 2, 2", "the last one 1"],
+    ),
+    ({"metric": "accuracy", "strategy": "evolutionary", "stages": [2, 1]}, ["stages[0]: 2 is not allowed"]),
+    ({"metric": "accuracy", "offspring": 3}, ["offspring: 3", "'iterative'", "only with evolutionary"]),
+    ({"metric": "accuracy", "strategy": "evolutionary", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
+]
+
+
+@pytest.mark.parametrize(("selector", "words"), SELECTOR_MISMATCHES)
+def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector: Raw, words: list[str]) -> None:
+    message = refusal(put(minimal(), "selectors.odd", selector), root)
+    assert message.startswith("selectors.odd.")
+    assert all(word in message for word in words), message
+
+
+def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
+    raw = put(minimal(), "repairs.fold", {"method": "replaceme"})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "fold"}), root)
+    assert message.startswith("selectors.odd.repair: 'fold' is of method 'replaceme'")
+    assert "no linear map of the stream" in message and "or leave `repair` out" in message
+    raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
+    message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
+    assert message.startswith("selectors.odd.repair: 'chain' has `refit: true`") and "without `refit`" in message
+
+
+def test_a_repair_of_half_layers_is_refused(root: Path) -> None:
+    message = refusal(put(minimal(), "studies.prune.selectors", ["heads"]), root)
+    assert "studies.prune.repairs: 'ghost'" in message and "'heads' removes attention units" in message
+    assert "repairs: [none]" in message
+
+
+@pytest.mark.parametrize(
+    ("where", "key"),
+    [
+        ("calibrations.corpus", "text"),
+        ("calibrations.mine", "choices"),
+        ("benchmarks.tasks.mine", "choices"),
+        ("benchmarks.perplexity.corpus_test", "text"),
+    ],
+)
+def test_a_missing_file_is_named(root: Path, where: str, key: str) -> None:
+    message = refusal(put(minimal(), f"{where}.{key}", "absent.jsonl"), root)
+    assert f"{where}.{key}: there is no file 'absent.jsonl'" in message and "Write the path of" in message
+
+
+def test_a_task_and_a_text_of_one_name_are_refused(root: Path) -> None:
+    text = {"text": "microworld_corpus", "window": 64}
+    message = refusal(put(minimal(), "benchmarks.perplexity", {"microworld_recall": text}), root)
+    assert "benchmarks.perplexity.microworld_recall" in message and "Rename one" in message
+
+
+def test_windows_that_skip_tokens_are_refused(root: Path) -> None:
+    message = refusal(put(minimal(), "benchmarks.perplexity.corpus_test.stride", 65), root)
+    assert "benchmarks.perplexity.corpus_test.stride: 65 would skip tokens" in message and "at most 64" in message
+
+
+def test_questions_are_not_calibrated_on_and_tested(root: Path) -> None:
+    message = refusal(put(minimal(), "benchmarks.tasks.mine.choices", "./mine.jsonl"), root)
+    assert "calibrations.mine.choices: 'mine.jsonl'" in message and "benchmarks.tasks.mine" in message
+    assert "Split the file" in message
+
+
+def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
+    (root / "text.json").write_text(json.dumps(["a"] * 400))
+    raw = put(minimal(), "calibrations.corpus", {"text": "text.json", "documents": "0:300"})
+    put(raw, "benchmarks.perplexity.corpus_test", {"text": "text.json", "documents": "299:400", "window": 64})
+    message = refusal(copy.deepcopy(raw), root)
+    assert "calibrations.corpus.documents: 0:300" in message and "299:400" in message and "do not overlap" in message
+    put(raw, "benchmarks.perplexity.corpus_test.documents", None)
+    assert "documents all of benchmarks.perplexity.corpus_test" in refusal(copy.deepcopy(raw), root)
+    put(raw, "benchmarks.perplexity.corpus_test.documents", "300:")
+    assert config.load(raw, root)
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ({"own": 1, "corpsu": 0.1}, ["repairs.ghost.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"corpus": 1}, ["repairs.ghost.data", "own calibration is missing", "`own: 1`"]),
+        ({"own": 1, "corpus": 0}, ["repairs.ghost.data", "weights above 0"]),
+        ({"own": 1, "corpus": "much"}, ["repairs.ghost.data", "weights above 0"]),
+        ({"own": "auto", "corpus": 1}, ["repairs.ghost.data", "`own: 1`"]),
+        (["own"], ["repairs.ghost.data", "['own']"]),
+    ],
+)
+def test_what_a_repair_is_fitted_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
+    message = refusal(put(minimal(), "repairs.ghost.data", data), root)
+    assert all(word in message for word in words), message
+
+
+def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
+    raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
+    assert config.load(copy.deepcopy(raw), root).repairs["ghost"].automatic("recall") == ["corpus"]
+    message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
+    assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), message
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("corpsu", ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"own": 1, "corpsu": 0.1}, ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
+        ({"own": 1, "corpus": 0}, ["healings.lora.data", "weights above 0"]),
+        ({}, ["healings.lora.data", "weights above 0"]),
+        (["own"], ["healings.lora.data", "['own']"]),
+    ],
+)
+def test_what_a_healing_trains_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
+    message = refusal(put(minimal(), "healings.lora.data", data), root)
+    assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize("train", ["patch", "both"])
+def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, train: str) -> None:
+    raw = put(minimal(), "healings.lora.train", train)
+    assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
+    put(raw, "studies.prune.repairs", ["ghost"])
+    assert config.load(copy.deepcopy(raw), root)
+    for method in ("replaceme", "prune_comp"):
+        put(raw, "repairs.ghost", {"method": method})
+        message = refusal(copy.deepcopy(raw), root)
+        assert "'ghost' folds its repair into weights" in message and "write train: lora" in message
+
+
+def test_a_text_that_a_repair_adds_fits_the_context(root: Path) -> None:
+    model_folder(root / "short", {"num_hidden_layers": 8, "max_position_embeddings": 100})
+    raw = put(minimal(), "models.small.source", "short")
+    assert config.load(copy.deepcopy(raw), root)
+    for where in ("repairs.ghost.data", "healings.lora.data"):
+        added = put(copy.deepcopy(raw), where, {"own": 1, "corpus": 0.1})
+        assert "calibrations.corpus.length: 128" in refusal(added, root)
+
+
+def test_own_tasks_that_measure_nothing_are_refused(root: Path) -> None:
+    raw = put(minimal(), "studies.prune.tasks", "own")
+    put(raw, "studies.prune.perplexity", [])
+    assert config.load(copy.deepcopy(raw), root)
+    message = refusal(put(raw, "studies.prune.calibrations", ["recall", "corpus"]), root)
+    assert "studies.prune.tasks: 'own'" in message and "'corpus'" in message and "tasks: all" in message

@@ -1,0 +1,92 @@
+"""A configuration file that cannot be read, or says one thing twice, is refused with its line and the remedy."""
+
+from pathlib import Path
+
+import pytest
+
+import snakemake_logger_plugin_lamina  # noqa: F401, what Snakemake imports whenever it starts
+from lamina.config import text
+from lamina.errors import LaminaError
+
+BROKEN = [
+    ("a: 1\nb: {c: x\nd: [1\n", 3, "comma", "line 2"),
+    ("a: 1\nb: text: more\n", 2, "colon", "quotes"),
+    ("a:\n\t- 1\n", 2, "tab", "blanks"),
+    ("a:\n  b: 1\n c: 2\n", 3, "no part of", "neighbours"),
+    ("a: 1\nb: 'x\nc: 2\n", 2, "never closed", "Close it"),
+    ('a: 1\nb: "x\\q"\n', 2, "no meaning", "single quotes"),
+    ("a: *x\n", 1, "anchor", "quotes"),
+    ("a: 1\nb: @x\n", 2, "begins with '@'", '"@'),
+    ("a: {b: 1}\nb: }\n", 2, "where a value should", "null"),
+    ("a: 1\n---\nb: 2\n", 2, "second document", "Delete"),
+    ("a: 1\nb: \x01\n", 2, "0x1", "Delete"),
+]
+
+
+@pytest.mark.parametrize(("content", "line", "wrong", "remedy"), BROKEN)
+def test_broken_yaml_is_told_by_its_line_in_our_words(
+    tmp_path: Path, content: str, line: int, wrong: str, remedy: str
+) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(LaminaError) as refused:
+        text.check(tmp_path / "mine.yaml")
+    said = str(refused.value)
+    assert f"mine.yaml, line {line}" in said and wrong in said and remedy in said
+
+
+def test_what_is_not_utf8_is_told_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_bytes("a: 1\n# für\n".encode("latin1"))
+    with pytest.raises(LaminaError, match=r"mine.yaml, line 2: byte 0xfc is not UTF-8.*iconv"):
+        text.check(tmp_path / "mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "lines"),
+    [
+        ("models: {}\nseed: 1\nseed: 2\n", "seed", (2, 3)),
+        ("models:\n  a: {source: x}\n  b: {source: y}\n\n  a: {source: z}\n", "models.a", (2, 5)),
+        ("a:\n  - {b: 1,\n     b: 2}\n", "a[0].b", (2, 3)),
+        ('{"a": 1,\n "a": 2}', "a", (1, 2)),
+    ],
+)
+def test_a_key_that_stands_twice_is_refused_with_both_lines(
+    tmp_path: Path, content: str, key: str, lines: tuple[int, int]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(LaminaError) as refused:
+        text.check(tmp_path / "mine.yaml")
+    assert f"key '{key}' stands twice, in line {lines[0]} and in line {lines[1]}" in str(refused.value)
+
+
+@pytest.mark.parametrize("content", ["", "- a\n- b\n", "some text\n"])
+def test_a_file_without_keys_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "mine.yaml").write_text(content)
+    with pytest.raises(LaminaError, match="no keys at the top level"):
+        text.check(tmp_path / "mine.yaml")
+
+
+def test_what_is_in_order_passes(tmp_path: Path) -> None:
+    (tmp_path / "tabs.json").write_text('{\n\t"a": 1,\n\t"b": {"a": 2}}')
+    (tmp_path / "alias.yaml").write_text("a: &x {k: 1}\nb: *x\nc: {<<: *x, k: 2}\n")
+    files = [tmp_path / "tabs.json", tmp_path / "alias.yaml", *Path("config").glob("*.yaml")]
+    for file in files:
+        text.check(file)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("models.a.b: is no key", "second.yaml, line 3"),
+        ("models.a: is no key", "second.yaml, line 2"),
+        ("studies.x.removed[1]: 12 is too many", "first.yaml, line 4"),
+        ("studies.x.selectors: is missing", "first.yaml, line 2"),
+        ("models.v1.5.source: no such folder", "first.yaml, line 6"),
+        ("calibrations: is missing", ""),
+        ("the variant a/b: '1' is not defined", ""),
+    ],
+)
+def test_a_refusal_is_placed_where_its_key_stands(tmp_path: Path, message: str, said: str) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("studies:\n  x:\n    {removed: [1,\n     12]}\nmodels:\n  v1.5: {source: x}\n  v1: {}\n")
+    second.write_text("models:\n  a:\n    b: 1\n")
+    assert text.place([first, second], message) == (f"{tmp_path}/{said}" if said else "")

@@ -1,0 +1,61 @@
+"""What modules declare is read without importing them."""
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from lamina.config.metrics import METRICS
+from lamina.registry import declared
+from lamina.relevance import protocol
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
+    folder = tmp_path / "some/package"
+    folder.mkdir(parents=True)
+    (folder / "one.py").write_text('import not_there\n\nTABLES = ("a", "b")\n')
+    (folder / "two.py").write_text('TABLES: tuple[str, ...] = ("c",)\nOTHER = 1\n')
+    (folder / "three.py").write_text('TABLES = (\n    "long "\n    "text"\n)\n')
+    (folder / "none.py").write_text("def f():\n    TABLES = ()\n")
+    assert declared("some.package", "TABLES", tmp_path) == {"one": ("a", "b"), "two": ("c",), "three": "long text"}
+
+
+def test_figures_read_tables_that_there_are() -> None:
+    tables, figures = declared("lamina.tables", "GRAIN"), declared("lamina.report.figures", "TABLES")
+    assert figures and {table for read in figures.values() for table in read} <= tables.keys()
+
+
+def test_the_lists_of_rules_are_those_of_the_library() -> None:
+    from lamina.store import parquet as store
+
+    assert set(declared("lamina.tables", "GRAIN")) == set(store.TABLES)
+
+
+def test_every_metric_declares_its_entry_and_the_configuration_imports_none() -> None:
+    for name, entry in METRICS.items():
+        own = protocol.metric(name)
+        for field in fields(entry):
+            assert field.name == "module" or getattr(own, field.name) == getattr(entry, field.name)
+    assert {"accuracy", "output_kl", "random"} <= METRICS.keys()
+    assert len(METRICS) == len(protocol.Metric.__subclasses__())
+    assert METRICS["output_js"].bound == math.log(2) and METRICS["accuracy"].bound == 1
+    code = "import sys, lamina.config.configuration; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert not [name for name in done.stdout.split() if name in ("torch", "numpy") or "lamina.relevance" in name]
+
+
+def test_what_rules_import_is_light() -> None:
+    """A dry run and every job of a cluster read the Snakefile: neither torch nor pyarrow belongs there."""
+    rules = "".join(file.read_text() for file in (SOURCE.parent / "rules").glob("*.smk"))
+    imports = re.findall(r"^from lamina.*", rules, re.MULTILINE)
+    code = "; ".join(
+        ["import sys", *imports, "heavy = {'torch', 'transformers', 'numpy', 'pyarrow', 'matplotlib', 'lm_eval'}"]
+    )
+    code += "; print(*sorted(heavy & set(sys.modules)))"
+    assert len(imports) > 30
+    done = subprocess.run([sys.executable, "-c", code], cwd=SOURCE, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

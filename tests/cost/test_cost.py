@@ -1,0 +1,214 @@
+"""The estimate of a sweep's cost against the work that the engine really does, and against counting by hand."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lamina.config import repairs, selectors
+from lamina.cost import counting, forecast, pace, rehearsal, work
+from lamina.cost.forecast import Pace, Stage
+from lamina.cost.tokens import Tokens
+from lamina.data import lm_tasks
+from lamina.data.calibrations import Sample
+from lamina.engine import packing, sources
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import Candidate, swept
+from lamina.engine.session import Pass
+from lamina.errors import LaminaError
+from lamina.models.structure import layers_of
+from lamina.models.units import all_units
+from lamina.repair import weighing
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.trials import Trials, run
+from lamina.store import parquet as store
+from tests.given import tiny
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "resources/reference"
+
+
+@pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
+def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
+    recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
+    units = all_units(12, "layer", removed)
+    with engine.opened(model, samples) as session:
+        session.sweep(units, removed)
+    packed = sum(len(line.tokens) for number, sample in enumerate(samples) for line in packing.pack(number, sample))
+    tokens = Tokens(len(samples), packed, 1, 1)
+    predicted, _ = work.sweep_work(tokens, 12, len(removed), "removal", "layer")
+    # The rest is padding, and where the first removed layer really lies.
+    assert session.layer_tokens == pytest.approx(predicted, rel=0.15)
+
+
+def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
+    """Samples of one row each, as long as each other: no batch of them has padding."""
+    samples = tiny.samples(tiny.tokens(count, length).tolist(), context=length // 2)
+    return samples, counting.counted(samples)
+
+
+@pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
+@pytest.mark.parametrize("pass_", ["removal", "stream"])
+@pytest.mark.parametrize("removed", [0, 2])
+def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pass, removed: int) -> None:
+    samples, tokens = lines()
+    gone = sorted(work.plan(5, removed, kind).removed)
+    with engine.opened(tiny.model(), samples, outputs=pass_ == "removal") as session:
+        session.sweep(all_units(5, kind, gone), gone, pass_)
+    assert work.sweep_work(tokens, 5, removed, pass_, kind)[0] == session.layer_tokens
+
+
+def test_a_sweep_with_donors_does_the_estimated_work() -> None:
+    samples, tokens = lines()
+    model, given = tiny.model(), [f"{layer}.@other" for layer in range(5)]
+    with engine.opened(model, samples, donors=dict(zip(given, layers_of(tiny.model(seed=1)), strict=True))) as session:
+        session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
+    engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["other"])
+    # The unpruned model; it without each of its five layers; and with each of them replaced.
+    assert engine_work == session.layer_tokens and naive == tokens.rows * (5 + 5 * 4 + 5 * 5)
+
+
+def test_by_hand() -> None:
+    """Three layers, 10 tokens packed, 25 read naively: 3 + (2 + 1 + 0) layers, against 3 + 3 · 2."""
+    tokens = Tokens(1, 10, 25, 8)
+    assert work.sweep_work(tokens, 3, 0, "removal", "layer") == (60, 225)
+    assert work.sweep_work(tokens, 3, 0, "stream", "layer") == (30, 24)
+    assert work.sweep_work(tokens, 3, 0, "weights", "layer") == (0, 0)
+    assert work.sweep_work(tokens, 3, 1, "fit", "layer") == (48, 48)
+    # Two of four left, the unpruned model riding along from the first removed layer: 2 + 1 + 4, 3 or 2 layers.
+    first = min(map(int, work.plan(4, 2).removed))
+    assert work.sweep_work(tokens, 4, 2, "removal", "layer") == (10 * (2 + 1 + 4 - first), 25 * (2 + 2 * 1))
+    # A half that is gone is half a layer naively. The engine runs the whole layer and takes the half's part away.
+    assert work.sweep_work(tokens, 3, 0, "removal", "mlp") == (10 * (3 + 3 + 2 + 1), 25 * (3 + 3 * 2.5))
+
+
+def test_a_plan_without_a_gpu_is_one_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.write_text(
+        tmp_path / "cost.json", json.dumps({"stages": {"sweep": asdict(Stage(1, flops=5e12))}, "notes": []})
+    )
+    monkeypatch.setattr(forecast, "LASTING", 0.05)
+    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: [])
+    assert 1e8 < forecast.machine_rate() < 1e14
+    monkeypatch.setattr(forecast, "machine_rate", lambda: 5e10)
+    forecast.main([str(tmp_path / "cost.json")])
+    told = capsys.readouterr().out
+    assert "100 s" in told or "1.67 min" in told
+    assert "Times of this machine, which has no GPU, at the 0.05 TFLOP/s of products of matrices" in told
+    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: ["0"])
+    forecast.main([str(tmp_path / "cost.json")])
+    assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("sizes", [[0], [0, 3], [0, 2, 5, 7], [3, 3]])
+def test_variants_in_one_pass_cost_what_their_tree_runs(sizes: list[int]) -> None:
+    """A mean over random plans."""
+    rng, (samples, tokens), runs = np.random.default_rng(0), lines(1, 4), []
+    with engine.opened(tiny.model(depth=12), samples, outputs=False) as session:
+        for _ in range(40):
+            drawn = [frozenset(map(str, rng.choice(12, n, replace=False).tolist())) for n in sizes]
+            before = session.layer_tokens
+            session.measure([0], {number: Candidate(units) for number, units in enumerate(drawn)})
+            runs.append(session.layer_tokens - before)
+    predicted, naive = work.benchmark_work(tokens, 12, sizes, [])
+    assert predicted == pytest.approx(np.mean(runs), rel=0.1)
+    assert naive == tokens.rows * sum(12 - n for n in sizes)
+    with_one_alone = work.benchmark_work(tokens, 12, sizes, [4])
+    assert with_one_alone == (predicted + tokens.rows * 8, naive + tokens.rows * 8)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"offspring": 5, "generations": 3, "stages": [[2, 60], [1, 200]]},
+        {"offspring": 32, "generations": 6, "stages": [[2, 60], [1, 200]], "units": "mlp", "protect": [0]},
+    ],
+)
+def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -> None:
+    """On all samples and on some."""
+    options = {"metric": "perplexity", "strategy": "evolutionary", **options}
+    (samples, tokens), selector = lines(40), selectors.Selector.from_options(options)
+    units = [unit for unit in all_units(8, selector.units) if not (selector.protect and unit.startswith("0"))]
+    with engine.opened(tiny.model(depth=8), samples, tokens=100_000, outputs=False) as session:
+        trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
+        held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
+        run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
+    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
+    assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
+    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
+
+
+def test_more_samples_cost_in_proportion() -> None:
+    assert Tokens(10, 100, 200, 50).scaled(25) == Tokens(25, 250, 500, 125)
+
+
+def test_the_table_adds_up() -> None:
+    stages = {"sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9), "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7)}
+    text = forecast.table(stages, Pace(1e12, {}))
+    last = next(line for line in text.splitlines() if line.startswith("all"))
+    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "3", "GB", "1e+07", "10", "h"]
+
+
+def test_times_are_told_in_a_unit_to_read() -> None:
+    assert [forecast.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
+        *("0 s", "< 0.01 s", "7.2 s", "89 s", "1.5 min", "90 min", "1.5 h")
+    ]
+
+
+def test_a_measured_pace_is_compared_with_a_run() -> None:
+    """Two jobs of half a second each and 10 TFLOP at 1 and at 5 TFLOP/s: 11 and 3 seconds, of which 10 and 4 were."""
+    stages = {"sweep": Stage(jobs=9, flops=1e13), "heal": Stage(jobs=9, flops=1e13)}
+    text = forecast.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
+    rows = [line.split() for line in text.splitlines()[1:]]
+    assert rows == [["sweep", "2", "10", "11", "+10%"], ["heal", "2", "4", "3", "-25%"]]
+
+
+def test_a_calibration_measures_every_stage() -> None:
+    """Of a model as small as can be, on ten texts; nothing is said of how fast, which is the machine's."""
+    model = tiny.model()
+    parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
+    manifest = {"name": "tiny", "n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
+    samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
+    found = dict(pace.rates(model, tiny.tokenizer(), manifest, samples))
+    assert set(found) == {"forward", "capture", "sweep", "recover", "heal", "benchmark"}
+    assert all(0 < rate < 1e15 for rate in found.values())
+
+
+def test_fits_by_hand() -> None:
+    """Ten layers; 100 tokens of the task and 50 of other text (60 packed); plans of one and of two layers."""
+    read = {"own": Tokens(10, 80, 90, 100), "other": Tokens(5, 60, 60, 50)}
+
+    def fitting(**options: Any) -> float:
+        return work.fit_work(
+            repairs.Repair.from_options({"data": {"own": 1, "other": 0.1}, **options}), "own", read, 10, [1, 2]
+        )
+
+    assert fitting(method="ghost") == pytest.approx(1.3 * 150 * 10)
+    assert fitting(method="replaceme") == 150 * 10
+    # Run by run: 3 passes for the first of each plan, twice as many models behind it.
+    assert fitting(method="ghost", refit=True) == (3 + 3 + 6) * 150 * 10
+    # Three runs at the most, 80 % of the tokens in steps and the rest, and all once more, looked at; two layers each.
+    assert fitting(method="streamline", epochs=4) == pytest.approx(
+        150 * 10 + 3 * (4 * 120 * (3 + 1) + 2 * (5 * 30 + 120))
+    )
+    # 12 tokens held out, on 8 models of nine layers and 8 of eight.
+    weighed = fitting(method="ghost", data={"own": 1, "other": "auto"})
+    assert weighed == pytest.approx(150 * 10 * (1 + 2) + 12 * 8 * (9 + 8))
+    assert len(weighing.GRID) == work.WEIGHTS
+    assert sum(sources.split([sources.Source([[each] for each in range(1000)])], 0)[0]) / 1000 == pytest.approx(
+        work.HELD_OUT
+    )
+
+
+@pytest.mark.parametrize("written", ["abc", "0", "-3", "nan", "inf"])
+def test_a_rate_that_no_device_has_is_refused_with_an_example(written: str) -> None:
+    with pytest.raises(LaminaError, match=f"RATE={written}: .* such as RATE=100"):
+        forecast.readable(written)
+    assert forecast.readable("2.5") == 2.5

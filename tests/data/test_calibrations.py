@@ -1,0 +1,130 @@
+"""Calibrations hold exactly what lm-eval would score, and refuse what they cannot."""
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from lamina.config.calibrations import Calibration
+from lamina.config.models import Model
+from lamina.data import calibrations, documents, lm_tasks, text
+from lamina.data.overlap import document_hash
+from lamina.data.prepare import prepare
+from lamina.errors import LaminaError
+from lamina.models.manifest import describe
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "resources/reference"
+ENTRY = Model(source="resources/reference", dtype="float32")
+TASK = {"task": "microworld_recall", "split": "train", "limit": 25, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def manifest() -> dict:
+    return describe("reference", ENTRY, REFERENCE)
+
+
+@pytest.mark.parametrize(("num_fewshot", "chat"), [(0, False), (2, False), (2, True)])
+def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot: int, chat: bool) -> None:
+    """Also with examples before the question, and in a chat template."""
+    for file in REFERENCE.glob("*.*"):
+        shutil.copy(file, tmp_path / file.name)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    tokenizer.chat_template = (
+        "{% for message in messages %}{{ message['role'] }} = {{ message['content'] }} . {% endfor %}"
+    )
+    tokenizer.save_pretrained(tmp_path)
+    manifest = describe("mine", ENTRY.model_copy(update={"chat_template": chat}), tmp_path)
+    calibration = prepare("recall", Calibration.from_options(TASK | {"num_fewshot": num_fewshot}), manifest, ROOT)
+    seen = []
+
+    class Recorder(HFLM):
+        def _loglikelihood_tokens(self, requests, **kwargs):
+            seen.extend((tuple(context), tuple(continuation)) for _, context, continuation in requests)
+            return [(0.0, False)] * len(requests)
+
+    lm = Recorder(pretrained=AutoModelForCausalLM.from_pretrained(REFERENCE), tokenizer=tokenizer)
+    task = lm_tasks.task_object("microworld_recall", ROOT, num_fewshot, split="train")
+    task.set_fewshot_seed(1234)
+    chosen = sorted(random.Random(0).sample(range(len(task.eval_docs)), 25))
+    template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
+    lm.loglikelihood(task.instances, disable_tqdm=True)
+    assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
+    plain = prepare("recall", Calibration.from_options(TASK), manifest | {"chat_template": False}, ROOT)
+    assert (calibration == plain) == (num_fewshot == 0 and not chat)
+
+
+def test_samples_are_drawn_by_seed_from_the_asked_split(manifest: dict) -> None:
+    first, again, other = (
+        prepare("recall", Calibration.from_options(TASK | {"seed": seed}), manifest, ROOT) for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert {s.document for s in first.samples} != {s.document for s in other.samples}
+    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()
+    train = {document_hash(doc["query"], doc["choices"]) for doc in map(json.loads, lines)}
+    assert {s.document for s in first.samples} <= train
+
+
+def test_a_generated_answer_ends_with_the_stop(manifest: dict) -> None:
+    calibration = prepare("sorting", Calibration.from_options(TASK | {"task": "microworld_sorting"}), manifest, ROOT)
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    for sample in calibration.samples:
+        assert sample.kind == "generated" and len(sample.rows) == 1
+        assert sample.rows[0].continuation[-1] == tokenizer.eos_token_id
+    assert calibration.facts["chance_accuracy"] == 0
+
+
+def test_chance_is_one_over_the_number_of_choices(manifest: dict) -> None:
+    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
+    choices = {len(sample.rows) for sample in calibration.samples}
+    assert calibration.facts["chance_accuracy"] == pytest.approx(1 / choices.pop()) and not choices
+
+
+def test_a_calibration_survives_its_file(manifest: dict, tmp_path: Path) -> None:
+    calibration = prepare("recall", Calibration.from_options(TASK), manifest, ROOT)
+    calibrations.write(tmp_path / "recall.parquet", calibration)
+    assert calibrations.read(tmp_path / "recall.parquet") == calibration
+
+
+def test_questions_of_ones_own_need_no_task_file(manifest: dict, tmp_path: Path) -> None:
+    lines = (REFERENCE / "data/recall_train.jsonl").read_text().splitlines()[:7]
+    (tmp_path / "mine.jsonl").write_text("\n".join(lines))
+    calibration = prepare("mine", Calibration.from_options({"choices": "mine.jsonl", "seed": 0}), manifest, tmp_path)
+    assert len(calibration.samples) == 7
+    assert [sample.gold for sample in calibration.samples] == [json.loads(line)["gold"] for line in lines]
+
+
+def test_an_unknown_task_is_refused_with_the_nearest_names(manifest: dict) -> None:
+    with pytest.raises(LaminaError, match="no lm-eval task 'microworld_recal'.*microworld_recall"):
+        prepare("recall", Calibration.from_options(TASK | {"task": "microworld_recal"}), manifest, ROOT)
+
+
+def test_a_split_that_the_task_lacks_is_refused_with_those_it_has(manifest: dict) -> None:
+    with pytest.raises(
+        LaminaError, match="microworld_recall.*no split 'dev'. It has train, validation: write `split: validation`"
+    ):
+        prepare("recall", Calibration.from_options(TASK | {"split": "dev"}), manifest, ROOT)
+
+
+def test_a_limit_beyond_the_split_is_refused(manifest: dict) -> None:
+    with pytest.raises(LaminaError, match=r"calibrations.recall.*limit: 1000000 samples"):
+        prepare("recall", Calibration.from_options(TASK | {"limit": 1000000}), manifest, ROOT)
+
+
+def test_text_samples_predict_every_token_but_the_first() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    corpus = documents.read_documents(documents.corpus_file("microworld_corpus", "train", ROOT), "0:20")
+    for sample, document in zip(text.text_samples(corpus, tokenizer, 16), corpus, strict=True):
+        tokens = tuple(text.encode(tokenizer, document)[:16])
+        assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]
+
+
+def test_more_documents_than_there_are_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "few.txt").write_text("one\n\ntwo")
+    with pytest.raises(LaminaError, match='"0:5" asks for more than .*few.txt holds, 2'):
+        documents.read_documents(tmp_path / "few.txt", "0:5")

@@ -1,0 +1,201 @@
+"""Data sets of the hub, read from local folders of the same form, and calibrations mixed from tasks and texts."""
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from lamina.stages.prepare_calibration import PrepareCalibration
+
+from lamina.config import calibrations as entries
+from lamina.config.calibrations import Hub
+from lamina.data import hub, mixture
+from lamina.data.calibrations import Calibration, Sample
+from lamina.data.overlap import document_hash
+from lamina.data.prepare import prepare
+from lamina.errors import LaminaError
+from lamina.models.manifest import describe
+from lamina.study import load as configuration
+from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
+from tests.given.configurations import minimal, put, workplace
+from tests.given.scripts import place
+
+TEXTS = [f"text number {number}" for number in range(6)]
+
+
+def c4(root: Path) -> dict[str, Any]:
+    """As allenai/c4 has it: lines of JSON, compressed, a folder for each configuration, named in the card."""
+    for split in ("train", "validation"):
+        lines = [
+            json.dumps({"text": f"{split} {text}", "timestamp": "2019-04-25T12:57:54Z", "url": "u"}) for text in TEXTS
+        ]
+        file = root / f"c4/en/c4-{split}.00000-of-00001.json.gz"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(gzip.compress("\n".join(lines).encode()))
+    files = [{"split": split, "path": f"en/c4-{split}.*.json.gz"} for split in ("train", "validation")]
+    card = json.dumps({"configs": [{"config_name": "en", "data_files": files}]})
+    (root / "c4/README.md").write_text(f"---\n{card}\n---\n")
+    return {"hub": "c4", "name": "en", "documents": "1:4"}
+
+
+def wikitext(root: Path) -> dict[str, Any]:
+    """As Salesforce/wikitext has it: Parquet of lines, of which many are empty."""
+    rows = pa.table({"text": [line for text in TEXTS for line in ("", f" {text} \n")]})
+    (root / "wiki").mkdir()
+    pq.write_table(rows, root / "wiki/train-00000-of-00001.parquet")
+    return {"hub": "wiki", "documents": "2:6"}
+
+
+def lima(root: Path) -> dict[str, Any]:
+    """As GAIR/lima has it: conversations as lists of turns; here as the Arrow files of a cache."""
+    rows = pa.table(
+        {"conversations": [[f"ask {text}", f"answer {text}"] for text in TEXTS], "source": ["s"] * len(TEXTS)}
+    )
+    (root / "lima").mkdir()
+    with pa.OSFile(str(root / "lima/train.arrow"), "wb") as sink, pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return {"hub": "lima", "field": "conversations", "documents": None}
+
+
+def chat(root: Path) -> dict[str, Any]:
+    """Turns that say whose they are."""
+    lines = [
+        json.dumps({"messages": [{"role": "user", "content": "a"}, {"from": "gpt", "value": text}]}) for text in TEXTS
+    ]
+    (root / "chat").mkdir()
+    (root / "chat/train.jsonl").write_text("\n".join(lines))
+    return {"hub": "chat", "field": "messages", "documents": "0:2"}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (c4, [f"train {text}" for text in TEXTS[1:4]]),
+        (wikitext, [f" {text} \n" for text in TEXTS[2:6]]),
+        (lima, [f"ask {text}\n\nanswer {text}" for text in TEXTS]),
+        (chat, [f"a\n\n{text}" for text in TEXTS[:2]]),
+    ],
+)
+def test_local_folders_are_read_as_the_hubs_data_sets(
+    tmp_path: Path, made: Any, expected: list[str], streaming: bool
+) -> None:
+    """Streamed whatever is asked: `datasets` would keep another folder of that name."""
+    entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
+    assert isinstance(entry, Hub) and hub.read_texts(entry, tmp_path, "calibrations.x") == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"name": "de"}, ["calibrations.x.hub", "'c4'", "Available: ['en']"]),
+        ({"split": "dev"}, ["calibrations.x.hub", "split dev", "['train', 'validation']"]),
+        ({"field": "page"}, ["calibrations.x.field", "no text 'page'", "Its fields are text"]),
+        ({"documents": "4:9"}, ["calibrations.x.documents", '"4:9" asks for more than c4 holds, 6']),
+        ({"documents": "7:9"}, ["calibrations.x.documents", "asks for more than c4 holds"]),
+    ],
+)
+def test_what_a_data_set_lacks_is_named(tmp_path: Path, changed: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(LaminaError) as refused:
+        hub.read_texts(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
+    assert all(word in str(refused.value) for word in words), refused.value
+
+
+def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    entry = entries.Calibration.from_options({"hub": "nobody/has-this", "revision": "main"})
+    with pytest.raises(LaminaError, match=r"'nobody/has-this'.*no network.*results/calibrations/MODEL/c4.parquet"):
+        hub.read_texts(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
+
+
+def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
+    manifest = describe("reference", ENTRY, REFERENCE)
+    words = json.loads((REFERENCE / "data/corpus_train.jsonl").read_text().splitlines()[0])["text"]
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train.jsonl").write_text("\n".join(json.dumps({"text": f"{words} {n}"}) for n in range(5)))
+    found = prepare(
+        "own", entries.Calibration.from_options({"hub": "own", "documents": "0:5", "length": 8}), manifest, tmp_path
+    )
+    assert (found.facts["kind"], found.facts["source"], found.facts["split"]) == ("text", "own", "train")
+    assert [len(sample.sequence()) for sample in found.samples] == [8] * 5
+    assert found.samples[4].document == document_hash(f"{words} 4")
+
+
+def test_an_id_needs_its_revision_and_a_folder_makes_its_readers_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = workplace(tmp_path)
+    with pytest.raises(LaminaError, match="calibrations.corpus.hub.*add `revision"):
+        configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4"}), root)
+    configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root)
+    loaded = configuration.load(put(minimal(), "calibrations.corpus", c4(root)), root)
+    monkeypatch.chdir(root)
+    files = PrepareCalibration.of(loaded, place(model="small", calibration="corpus")).files
+    assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
+
+
+SHARES = {"mixture": {"recall": 2, "sorting": 1, "corpus": 1}, "seed": 0}
+MIXED = {
+    "recall": {"task": "microworld_recall", "limit": 40, "seed": 0},
+    "sorting": {"task": "microworld_sorting", "limit": 30, "seed": 0},
+    "corpus": {"text": "microworld_corpus", "documents": "0:20", "length": 16},
+}
+
+
+ENTRIES = {name: entries.Calibration.from_options(options) for name, options in MIXED.items()}
+
+
+@pytest.fixture(scope="module")
+def parts() -> dict[str, Calibration]:
+    manifest = describe("reference", ENTRY, REFERENCE)
+    return {name: prepare(name, entry, manifest, ROOT) for name, entry in ENTRIES.items()}
+
+
+def mixed(parts: dict[str, Calibration], **changed: Any) -> list[Sample]:
+    return mixture.mixed("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
+
+
+def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) -> None:
+    found = mixed(parts)  # the 40 of recall, of weight 2, allow 20 of each other one
+    assert Counter(sample.kind for sample in found) == {"choices": 40, "generated": 20, "text": 20}
+    assert [sample.index for sample in found] == list(range(80))
+    few = mixed(parts, limit=10)
+    assert Counter(sample.kind for sample in few) == {"choices": 5, "generated": 3, "text": 2}
+    assert few == mixed(parts, limit=10) != mixed(parts, limit=10, seed=1)
+    whole = {sample.document: sample.rows for part in parts.values() for sample in part.samples}
+    assert all(whole[sample.document] == sample.rows for sample in found)
+
+
+def test_a_mixture_is_prepared_from_its_parts(parts: dict[str, Calibration]) -> None:
+    found = prepare(
+        "all", entries.Calibration.from_options(SHARES), describe("reference", ENTRY, REFERENCE), ROOT, ENTRIES
+    )
+    assert list(found.samples) == mixed(parts) and found.facts["kind"] == "mixed"
+    assert found.facts["source"] == "microworld_recall,microworld_sorting,microworld_corpus"
+
+
+def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = workplace(tmp_path)
+    raw = put(minimal(), "calibrations.all", {"mixture": {"recall": 2, "corpus": "0.5"}})
+    loaded = configuration.load(raw, root)
+    assert loaded.own_tasks("all") == loaded.own_tasks("recall") != []
+    jobs = {name: PrepareCalibration.of(loaded, place(model="small", calibration=name)) for name in ("all", "recall")}
+    assert set(jobs["all"].parts) == {"recall", "corpus"} and jobs["recall"].parts == {}
+    for part, words in (("corpsu", "Did you mean 'corpus'"), ("all", "is a mixture itself")):
+        with pytest.raises(LaminaError, match=f"calibrations.all.mixture: '{part}'.*{words}"):
+            configuration.load(put(raw, "calibrations.all.mixture", {part: 1}), root)
+
+
+def test_the_examples_of_the_guide_are_calibrations() -> None:
+    guide = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
+    entries = [entry for example in examples for entry in example["calibrations"].values()]
+    assert len(entries) == 11
+    assert all(entries.Calibration.from_options(entry).options() for entry in entries)

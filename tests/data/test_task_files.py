@@ -1,0 +1,155 @@
+"""Python that task files name runs only where it is trusted, and all files behind a task are known."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lamina.data import lm_tasks, task_files
+from lamina.errors import LaminaError
+from lamina.stages import files
+from lamina.study.load import load
+from tests.given.configurations import minimal, put, workplace
+
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{n + 1}: &a{n + 1} [{', '.join(9 * [f'*a{n}'])}]\n" for n in range(9)
+)
+TASK: dict[str, Any] = {
+    "task": "mine",
+    "dataset_path": "json",
+    "dataset_kwargs": {"data_files": {"test": "data.jsonl"}},
+    "test_split": "test",
+    "output_type": "multiple_choice",
+    "doc_to_text": "{{query}}",
+    "doc_to_choice": "{{choices}}",
+    "doc_to_target": "gold",
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A project with a Python file that would leave a mark, and no task file yet."""
+    (tmp_path / "workflow/tasks").mkdir(parents=True)
+    (tmp_path / "data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
+    mark = f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\ndef docs(found):\n    return found\n"
+    (tmp_path / "workflow/tasks/planted.py").write_text(mark)
+    return tmp_path
+
+
+def write(root: Path, name: str, more: str = "", **told: Any) -> None:
+    text = yaml.safe_dump(told) if told else ""
+    (root / f"workflow/tasks/{name}.yaml").write_text(f"{text}{more}\n")
+
+
+FUNCTION = "process_docs: !function planted.docs"
+
+
+def direct(root: Path) -> None:
+    write(root, "mine", FUNCTION, **TASK)
+
+
+def included(root: Path) -> None:
+    write(root, "mine", "include: part.txt", **TASK)
+    (root / "workflow/tasks/part.txt").write_text(FUNCTION)
+
+
+def included_twice(root: Path) -> None:
+    write(root, "mine", "include: [part.txt]", **TASK)
+    (root / "workflow/tasks/part.txt").write_text("include: deeper.txt")
+    (root / "workflow/tasks/deeper.txt").write_text(FUNCTION)
+
+
+def elsewhere(root: Path) -> None:
+    write(root, "mine", "process_docs: !function os.fspath", **TASK)
+
+
+def of_a_group(root: Path) -> None:
+    write(root, "mine", group="mine", task=["part"])
+    write(root, "anything", FUNCTION, **TASK | {"task": "part"})
+
+
+def of_a_tag(root: Path) -> None:
+    write(root, "anything", FUNCTION, **TASK | {"task": "part", "tag": ["mine"]})
+
+
+def nested(root: Path) -> None:
+    write(
+        root,
+        "mine",
+        "filter_list: [{name: x, filter: [{function: custom, filter_fn: !function planted.docs}]}]",
+        **TASK,
+    )
+
+
+PLANTED = [direct, included, included_twice, elsewhere, of_a_group, of_a_tag, nested]
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_a_function_of_a_task_file_needs_trust(plant: Any, root: Path) -> None:
+    plant(root)
+    with pytest.raises(LaminaError, match="runs Python.*!function.*trust_code: true"):
+        lm_tasks.load_task("mine", root)
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize("plant", [direct, included, included_twice, of_a_group, of_a_tag])
+def test_a_function_that_is_trusted_runs(plant: Any, root: Path) -> None:
+    plant(root)
+    lm_tasks.load_task("mine", root, trust_code=True)
+    assert (root / "ran").exists()
+
+
+@pytest.mark.parametrize("section", ["calibrations", "benchmarks"])
+def test_it_is_refused_before_anything_runs(section: str, root: Path) -> None:
+    workplace(root)
+    included(root)
+    entry = {"task": "mine"} if section == "calibrations" else {}
+    place = "calibrations.mine" if section == "calibrations" else "benchmarks.tasks.mine"
+    with pytest.raises(LaminaError, match=f"^{place}: the task file .*trust_code: true"):
+        load(put(minimal(), place, entry), root)
+    load(put(minimal(), place, entry | {"trust_code": True}), root)
+
+
+@pytest.mark.parametrize("metric", [{"metric": "./planted.py"}, {"metric": "acc", "hf_evaluate": True}])
+def test_a_metric_that_is_a_script_needs_trust(metric: dict[str, Any], root: Path) -> None:
+    write(root, "mine", **TASK | {"metric_list": [metric]})
+    with pytest.raises(LaminaError, match="none of lm-eval's own.*trust_code"):
+        lm_tasks.load_task("mine", root)
+    assert not (root / "ran").exists()
+
+
+def test_a_template_sees_its_document_alone(root: Path) -> None:
+    reach = "{{ cycler.__init__.__globals__.os.system('touch ran') }}"
+    write(root, "mine", **TASK | {"doc_to_text": reach})
+    with pytest.raises(LaminaError, match="template of task 'mine'.*unsafe"):
+        lm_tasks.task_object("mine", root)
+    assert not (root / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("include: mine.yaml", "includes itself"),
+        ("include: gone.yaml", "no such task file"),
+        ("- a", "holds no keys"),
+        ("a: &a [*a]", "stands inside what it refers to"),
+        ("a: !!python/object/apply:os.system [touch ran]", "could not determine a constructor"),
+        ("[" * 5000, "nested too deep"),
+        (BOMB, "more than"),
+    ],
+)
+def test_a_task_file_that_cannot_be_read_is_named(text: str, said: str, root: Path) -> None:
+    (root / "workflow/tasks/mine.yaml").write_text(text)
+    with pytest.raises(LaminaError, match=f"(?s)mine.yaml.*{said}|{said}"):
+        task_files.reached("mine", root / task_files.FOLDER)
+
+
+def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that editing any of it makes stale what reads the task."""
+    monkeypatch.chdir(root)
+    included_twice(root)
+    (root / "workflow/tasks/beside.py").touch()
+    names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
+    assert set(files.local("mine", None)) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}

@@ -1,0 +1,261 @@
+"""Benchmarks of many variants in one process give what the stock tools give for each alone."""
+
+import json
+import math
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from lamina.config.benchmarks import Efficiency
+from lamina.data.lm_tasks import task_object
+from lamina.errors import LaminaError
+from lamina.evaluation import assembly, efficiency, perplexity
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.models.boundary import Patch
+from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study.variant import Variant
+from tests.given import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty questions with choices of one to three words."""
+    draw, path = random.Random(0), tmp_path_factory.mktemp("task") / "questions.jsonl"
+    records = [
+        {
+            "query": " ".join(draw.choices(tiny.WORDS, k=draw.randint(3, 12))),
+            "choices": [
+                " ".join([first, *draw.choices(tiny.WORDS, k=draw.randint(0, 2))])
+                for first in draw.sample(tiny.WORDS, 4)
+            ],
+            "gold": draw.randrange(4),
+        }
+        for _ in range(40)
+    ]
+    path.write_text("\n".join(json.dumps(record) for record in records))
+    return path
+
+
+def generation_task(folder: Path) -> Any:
+    """A task whose answer is generated, with few-shot examples from a train split, as a user's task file has it."""
+    draw = random.Random(1)
+    for split in ("train", "test"):
+        lines = [json.dumps({"q": " ".join(draw.choices(tiny.WORDS, k=4)), "a": "w1"}) for _ in range(12)]
+        (folder / f"{split}.jsonl").write_text("\n".join(lines))
+    return ConfigurableTask(
+        config={
+            "task": "generated",
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {s: str(folder / f"{s}.jsonl") for s in ("train", "test")}},
+            "training_split": "train",
+            "fewshot_split": "train",
+            "test_split": "test",
+            "output_type": "generate_until",
+            "doc_to_text": "{{q}}",
+            "doc_to_target": "{{a}}",
+            "num_fewshot": 2,
+            "generation_kwargs": {"until": ["w5"], "max_gen_toks": 4, "do_sample": False},
+            "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+        }
+    )
+
+
+def stock(model: Any, task: Any, limit: int | None = None) -> dict[str, Any]:
+    """lm-eval as its own users run it, one model, one question at a time."""
+    lm = HFLM(pretrained=model, tokenizer=tiny.tokenizer(), batch_size=1)
+    # Its index of ten thousand tasks takes seconds and holds none of these.
+    none = TaskManager(include_defaults=False)
+    found = simple_evaluate(model=lm, tasks=[task], limit=limit, task_manager=none)
+    assert found is not None
+    return found
+
+
+def some_variants() -> list[Any]:
+    base = tiny.model()
+    operator = Patch(torch.randn(32, 32, generator=torch.Generator().manual_seed(0)) / 20)
+    plans = [None, {"units": ["2"]}, {"units": ["4", "1"]}, {"units": ["0.attention"]}]
+    return [materialise(base, plan) for plan in plans] + [materialise(base, {"units": ["2"]}, {(2, 3): operator})]
+
+
+@pytest.mark.parametrize("limit", [None, 15])
+def test_choice_scores_equal_stock_lm_eval_on_each_cut_model(questions: Path, limit: int | None) -> None:
+    models = some_variants()[: 2 if limit else None]
+    task = task_object("mine", ROOT, 0, str(questions))
+    benchmark = TaskBenchmark(task, models[0], tiny.tokenizer(), limit)
+    scored = [benchmark.score(model, "x") for model in models]
+    for model, ours in zip(models, scored, strict=True):
+        theirs = stock(model, task_object("mine", ROOT, 0, str(questions)), limit)
+        assert {row["metric"] for row in ours.metrics} == {"acc", "acc_norm"}
+        for row in ours.metrics:
+            metric = row["metric"]
+            assert row["value"] == theirs["results"]["mine"][f"{metric},none"]
+            assert row["stderr"] == theirs["results"]["mine"][f"{metric}_stderr,none"]
+            assert row["n_samples"] == (limit or 40) and row["higher_is_better"]
+            kept = [sample["value"] for sample in ours.samples if sample["metric"] == metric]
+            assert kept == [sample[metric] for sample in theirs["samples"]["mine"]]
+    assert len({tuple(sample["value"] for sample in ours.samples) for ours in scored}) > 1
+    store.from_rows("benchmarks", scored[0].metrics, model="m")
+    store.from_rows("benchmark_samples", scored[0].samples, model="m")
+
+
+def test_generated_answers_equal_stock_lm_eval_on_each_cut_model(tmp_path: Path) -> None:
+    models = some_variants()
+    benchmark = TaskBenchmark(generation_task(tmp_path), models[0], tiny.tokenizer())
+    for model in models:
+        ours, theirs = benchmark.score(model, "x"), stock(model, generation_task(tmp_path))
+        (row,) = ours.metrics
+        assert (row["metric"], row["n_shot"], row["n_samples"]) == ("exact_match", 2, 12)
+        assert row["value"] == theirs["results"]["generated"]["exact_match,none"]
+        mine = sorted(str(instance.resps) for instance in benchmark.task.instances)
+        assert mine == sorted(str(sample["resps"][0]) for sample in theirs["samples"]["generated"])
+
+
+def test_a_variant_that_gives_nan_is_named(questions: Path, tmp_path: Path) -> None:
+    model = tiny.model()
+    choice = TaskBenchmark(task_object("mine", ROOT, 0, str(questions)), model, tiny.tokenizer(), 4)
+    generation = TaskBenchmark(generation_task(tmp_path), model, tiny.tokenizer(), 4)
+    cut = perplexity.windows(["w1 w2 w3"], tiny.tokenizer(), 8)
+    with torch.no_grad():
+        layers_of(model)[0].mlp.down_proj.weight.fill_(float("nan"))
+    with pytest.raises(LaminaError, match="the variant q gives NaN during the evaluation of a task"):
+        choice.score(model, "the variant q")
+    with pytest.raises(LaminaError, match="the variant q gives NaN during the generation"):
+        generation.score(model, "the variant q")
+    with pytest.raises(LaminaError, match="the variant q gives NaN during the evaluation of perplexity"):
+        perplexity.document_nll(model, cut, 1, "the variant q")
+
+
+def documents() -> list[str]:
+    draw = random.Random(2)
+    return [" ".join(draw.choices(tiny.WORDS, k=length)) for length in (30, 5, 1, 17, 8, 24, 2)]
+
+
+@torch.no_grad()
+def plain_nll(model: Any, text: str, window: int, stride: int) -> list[float]:
+    """The sliding-window recipe, one window at a time, without batches or padding."""
+    ids = torch.tensor([tiny.tokenizer()(text)["input_ids"]])
+    total, count, done = 0.0, 0, 1
+    for start in range(0, ids.shape[1] - 1, stride):
+        end = min(start + window + 1, ids.shape[1])
+        logs = model(ids[:, start : end - 1]).logits.log_softmax(-1)
+        for position in range(done, end):
+            total -= float(logs[0, position - start - 1, ids[0, position]])
+            count += 1
+        done = end
+        if end == ids.shape[1]:
+            break
+    return [total, count]
+
+
+@pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 8), (8, 3)])
+@pytest.mark.parametrize("family", ["llama", "bloom", "opt"])
+def test_perplexity_is_the_plain_recipe_and_scores_each_token_once(family: str, window: int, stride: int) -> None:
+    model, texts = tiny.model(family), documents()
+    cut = perplexity.windows(texts, tiny.tokenizer(), window, stride)
+    scores = perplexity.document_nll(model, cut, len(texts), "x")
+    expected = [plain_nll(model, text, window, stride) for text in texts]
+    assert list(scores.tokens) == [count for _, count in expected] == [max(0, len(text.split()) - 1) for text in texts]
+    assert list(scores.nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
+    rows = {row["metric"]: row for row in perplexity.metric_rows(scores, tiny.VOCABULARY)}
+    mean = sum(scores.nll) / sum(scores.tokens)
+    assert rows["nll"]["value"] == pytest.approx(mean) and rows["nll"]["n_samples"] == 6
+    assert rows["perplexity"]["value"] == pytest.approx(math.exp(mean))
+    assert rows["perplexity"]["stderr"] == pytest.approx(math.exp(mean) * rows["nll"]["stderr"])
+    assert rows["nll_per_log_vocabulary"]["value"] == pytest.approx(mean / math.log(tiny.VOCABULARY))
+
+
+def test_sizes_count_what_is_left() -> None:
+    base = tiny.model()
+    whole = efficiency.sizes(base)
+    assert (
+        whole["parameters"] == sum(p.numel() for p in base.parameters())
+        and whole["weights_bytes"] == 4 * whole["parameters"]
+    )
+    assert whole["kv_bytes_per_token"] == 5 * 2 * 2 * 8 * 4
+    cut = efficiency.sizes(materialise(base, {"units": ["1", "2.attention", "3.mlp"]}))
+    assert cut["kv_bytes_per_token"] == 3 * 2 * 2 * 8 * 4
+    layer = layers_of(base)[1]
+    lost = [layer, layers_of(base)[2].self_attn, layers_of(base)[3].mlp]
+    assert whole["parameters"] - cut["parameters"] == sum(p.numel() for part in lost for p in part.parameters())
+    patched = efficiency.sizes(materialise(base, {"units": ["1"]}, {(1, 2): Patch(torch.zeros(32, 32))}))
+    assert patched["parameters"] == efficiency.sizes(materialise(base, {"units": ["1"]}))["parameters"] + 32 * 32
+
+
+@pytest.mark.parametrize("family", ["llama", "bloom", "gpt2", "gemma3_text"])
+def test_efficiency_measures_each_variant_against_the_base(family: str) -> None:
+    # So much goes that the rest is faster on a busy machine too.
+    base = tiny.model(family, depth=14)
+    cut = materialise(base, {"units": [str(layer) for layer in range(1, 13)]})
+    pairs = [({"removed": 0}, materialise(base, None)), ({"removed": 12}, cut)]
+    rows = efficiency.measure(base, pairs, Efficiency(prompt=16, generate=4, batch=2, repeats=7))
+    store.from_rows("efficiency", rows)
+    assert [row["parameters_ratio"] < 1 for row in rows] == [False, True]
+    for row in rows:
+        assert row["latency_ms"] > 0 and row["tokens_per_second"] > 0 and row["latency_ratio_stderr"] >= 0
+        assert row["device"] == "cpu" and row["peak_memory_bytes"] is None and row["peak_memory_ratio"] is None
+    assert rows[1]["tokens_per_second_ratio"] > 1 > rows[1]["latency_ratio"]
+
+
+def test_variants_that_are_built_alike_are_timed_once() -> None:
+    """Other numbers in a patch or in a layer cost nothing; one more patch does."""
+    base = tiny.model()
+    near, apart = {"units": ["1", "2"]}, {"units": ["1", "3"]}
+    made = {
+        "none": materialise(base, near),
+        "ghost": materialise(base, near, {(1, 3): Patch(torch.zeros(32, 32))}),
+        "kept": materialise(base, near, {(1, 3): Patch(torch.ones(32, 32))}),
+        "trained": materialise(base, apart, adapter=None),
+        "two": materialise(base, apart, {(1, 2): Patch(torch.ones(32, 32)), (3, 4): Patch(torch.ones(32, 32))}),
+        "halves": materialise(base, {"units": ["1.mlp", "2.mlp"]}),
+        "others": materialise(base, {"units": ["1.attention", "2.attention"]}),
+    }
+    named = (({"repair": name, "timed": f"m/{name}"}, variant) for name, variant in made.items())
+    rows = efficiency.measure(base, named, Efficiency(prompt=4, generate=2, repeats=2))
+    assert {row["repair"]: row["timed"] for row in rows} == {
+        **{name: f"m/{name}" for name in made},
+        "kept": "m/ghost",
+        "trained": "m/none",
+    }
+    times = {row["repair"]: row["latency_ms"] for row in rows}
+    assert times["kept"] == times["ghost"] != times["two"]
+
+
+def written(results: Path, selector: str, units: list[str], removed: int) -> Variant:
+    """A variant whose plan stands in the results folder; without units it was refused."""
+    variant = Variant("m", "c", selector, removed)
+    kind = units[0].partition(".")[2] or "layer" if units else "layer"
+    text = json.dumps({"units": units, "removed": removed, "kind": kind, "refused": None if units else "at chance"})
+    store.write_text(paths.plan(variant.key, removed, results), text)
+    return variant
+
+
+def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: Path) -> None:
+    """Plan, sizes and runs: what each variant adds to the forward pass, counted by hand."""
+    together, apart = written(tmp_path, "a", ["1", "2"], 2), written(tmp_path, "b", ["1", "3"], 2)
+    elsewhere, refused = written(tmp_path, "d", ["2", "3"], 2), written(tmp_path, "e", [], 2)
+    halves = written(tmp_path, "f", ["1.mlp", "2.mlp"], 2)
+    wanted = [Variant.base("m")]
+    for variant in (together, apart, elsewhere, refused, halves):
+        wanted += [variant, replace(variant, repair="ghost"), replace(variant, repair="ghost", healing="lora")]
+    chosen = efficiency.one_per_cost({variant: assembly.plan(variant, tmp_path) for variant in wanted})
+    assert chosen == {
+        wanted[0]: 0,
+        together: 1,
+        replace(together, repair="ghost"): 1,
+        replace(apart, repair="ghost"): 2,
+        halves: 0,
+        replace(halves, repair="ghost"): 0,
+    }

@@ -1,0 +1,231 @@
+"""Variants that are measured in one pass have the numbers that each has alone, and the pass is shorter."""
+
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lm_eval.api.task import ConfigurableTask
+from transformers import PreTrainedModel
+
+from lamina.data.lm_tasks import task_object
+from lamina.errors import LaminaError
+from lamina.evaluation import perplexity, together
+from lamina.evaluation.assembly import Parts
+from lamina.evaluation.tasks import TaskBenchmark
+from lamina.evaluation.together import Likelihood, Scored, Together
+from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
+from lamina.repair.protocol import Fitted
+from tests.evaluation.test_evaluation import ROOT, plain_nll, stock
+from tests.given import tiny
+from tests.given.slow import slow_but
+
+PLANS: dict[str, list[str]] = {
+    "one": ["2"],
+    "two": ["1", "2"],
+    "apart": ["4", "1"],
+    "first": ["0"],
+    "halves": ["0.attention", "3.mlp"],
+}
+
+
+def variants(model: PreTrainedModel, names: tuple[str, ...] = tuple(PLANS)) -> dict[str, Parts]:
+    """The base, some cuts, and one cut with a repair at each boundary."""
+    rng = torch.Generator().manual_seed(0)
+    ghosts = {
+        boundary: Fitted("ghost", {"operator": torch.randn(32, 32, generator=rng) / 20, "bias": torch.ones(32) / 9})
+        for boundary in ((1, 2), (4, 5))
+    }
+    found = {"base": Parts(None, None, None)} | {name: Parts({"units": PLANS[name]}, None, None) for name in names}
+    return found | {"repaired": Parts({"units": ["4", "1"]}, ghosts, None)}
+
+
+def in_one_pass(model: PreTrainedModel, parts: Mapping[str, Parts]) -> Together:
+    candidates = {name: together.candidate(model, each) for name, each in parts.items()}
+    return Together(model, {name: found for name, found in candidates.items() if found is not None})
+
+
+def rows() -> list[Scored]:
+    """Choices behind one context, contexts that differ before one ending, and texts."""
+    draw, found = random.Random(0), list[Scored]()
+    for _ in range(4):
+        context = tuple(draw.choices(range(4, tiny.VOCABULARY), k=draw.randint(1, 20)))
+        found += [(context, tuple(draw.choices(range(4, tiny.VOCABULARY), k=draw.randint(1, 4)))) for _ in range(4)]
+    before, after = tuple(range(4, 24)), (7, 8, 9)
+    found += [((*before, number), after) for number in (30, 31)]
+    return [*found, ((5,), tuple(draw.choices(range(4, tiny.VOCABULARY), k=40)))]
+
+
+@torch.no_grad()
+def alone(model: PreTrainedModel, row: Scored) -> Likelihood:
+    ids = torch.tensor([[*row[0], *row[1]]])
+    logs = model(ids).logits.log_softmax(-1)[0, len(row[0]) - 1 : -1]
+    ended = torch.tensor(row[1])
+    return Likelihood(float(logs[range(len(ended)), ended].sum()), bool((logs.argmax(-1) == ended).all()))
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gemma2", "gemma3_text", "bloom", "opt", "mixtral"])
+def test_each_row_of_each_variant_is_as_alone(family: str) -> None:
+    model = tiny.model(family)
+    parts = variants(model)
+    pass_ = in_one_pass(model, parts)
+    answers = set()
+    for name, each in parts.items():
+        variant = materialise(model, each.plan, each.patches, each.adapter)
+        found = pass_.likelihoods(name, rows(), "a test")
+        assert found is not None
+        for ours, row in zip(found, rows(), strict=True):
+            theirs = alone(variant, row)
+            assert ours.nats == pytest.approx(theirs.nats, abs=1e-4, rel=1e-5) and ours.likeliest == theirs.likeliest
+        answers.add(tuple(round(each.nats, 3) for each in found))
+    assert len(answers) == len(parts)
+
+
+def test_contexts_and_the_layers_before_the_first_difference_run_once() -> None:
+    model = tiny.model(depth=6)
+    cuts = {"base": Parts(None, None, None)} | {name: Parts({"units": [name]}, None, None) for name in ("4", "5")}
+    pass_ = in_one_pass(model, cuts)
+    context = tuple(range(4, 34))
+    asked = [(context, (40 + number, 50)) for number in range(4)]
+    before = [(context, (number, 3)) for number in range(4)]
+    pass_.likelihoods("base", before, "a test")  # the engine's proof of itself, on lines as long as what follows
+    ran = [0] * 6
+    for number, layer in enumerate(layers_of(model)):
+
+        def count(module: Any, inputs: Any, output: Any, number: int = number) -> None:
+            ran[number] += inputs[0].shape[0] * inputs[0].shape[1]
+
+        layer.register_forward_hook(count)
+    for name in cuts:
+        pass_.likelihoods(name, asked, "a test")
+    short = 2 * 3 + 3 * 3  # by which the engine learns what its layers are given, on two and on three rows
+    once = 30 + 4 + 1
+    assert [number - short for number in ran] == [once, once, once, once, once, 2 * once]  # 4 and 5 are passed by
+
+
+def test_rows_share_a_line_where_that_is_worth_it() -> None:
+    def sizes(rows: list[Scored]) -> list[int]:
+        return [len(sample.rows) for sample in together.shared(rows)]
+
+    context = tuple(range(40))
+    choices = [(context, tuple(range(number, number + 20))) for number in range(4)]
+    assert sizes([*choices, ((1, *context), (2,))]) == [4, 1]
+    # Texts that begin with one token would be one line of all texts, whose attention grows with its square.
+    assert sizes([((1,), tuple(range(30)))] * 5) == [1] * 5
+    # A prompt of all questions: lines of 512 tokens, 47 times ten behind the forty.
+    assert sizes([(context, tuple(range(10)))] * 100) == [47, 47, 6]
+    # A context as long as that, with its choices.
+    assert sizes([(tuple(range(2000)), tuple(range(400)))] * 4) == [4]
+    late = [((*context, number), (7, 8)) for number in range(2)]
+    assert sizes(late) == [2] and sizes([late[0], (late[1][0], (7, 9))]) == [1, 1]
+
+
+def task(kind: str, folder: Path) -> Any:
+    """A task of one of the kinds whose answers are log-likelihoods, on twelve documents."""
+    draw = random.Random(3)
+
+    def words(low: int, high: int) -> str:
+        return " ".join(draw.choices(tiny.WORDS, k=draw.randint(low, high)))
+
+    documents = [
+        {"query": words(2, 9), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)} for _ in range(12)
+    ]
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
+    if kind in ("choices", "few_shot"):
+        return task_object("mine", ROOT, 2 if kind == "few_shot" else 0, str(folder / "questions.jsonl"))
+    kinds = {
+        "late": {
+            "output_type": "multiple_choice",
+            "doc_to_text": "{{gold}}",
+            "doc_to_target": "{{' ' + query}}",
+            "doc_to_choice": "{{[query + ' ' + choices[0], query + ' ' + choices[1], query + ' ' + choices[2]]}}",
+            "metric_list": [{"metric": "acc"}],
+        },
+        "mutual": {
+            "output_type": "multiple_choice",
+            "doc_to_text": "query",
+            "doc_to_target": "gold",
+            "doc_to_choice": "choices",
+            "metric_list": [{"metric": "acc"}, {"metric": "acc_mutual_info"}],
+        },
+        "ending": {
+            "output_type": "loglikelihood",
+            "doc_to_text": "{{query}}",
+            "doc_to_target": "{{' ' + choices[0]}}",
+            "metric_list": [{"metric": "perplexity", "aggregation": "perplexity"}, {"metric": "acc"}],
+        },
+        "text": {
+            "output_type": "loglikelihood_rolling",
+            "doc_to_text": "",
+            "doc_to_target": "{{query}} {{choices[0]}}",
+            "metric_list": [{"metric": "word_perplexity"}, {"metric": "bits_per_byte"}],
+        },
+    }
+    config = {
+        "task": "mine",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(folder / "questions.jsonl")}},
+        "test_split": "test",
+        "num_fewshot": 0,
+    }
+    return ConfigurableTask(config=config | kinds[kind])
+
+
+KINDS = ("choices", "few_shot", "late", "mutual", "ending", "text")
+
+
+@pytest.mark.parametrize("kind", slow_but(["few_shot", "text"], KINDS))
+def test_every_kind_of_task_scores_what_stock_lm_eval_scores(kind: str, tmp_path: Path) -> None:
+    model = tiny.model()
+    parts = variants(model, ("two", "halves"))
+    benchmark, pass_ = TaskBenchmark(task(kind, tmp_path), model, tiny.tokenizer()), in_one_pass(model, parts)
+    benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
+    for name, each in parts.items():
+        variant = materialise(model, each.plan, each.patches, each.adapter)
+        ours, theirs = benchmark.score(variant, name, pass_), stock(variant, task(kind, tmp_path))["results"]["mine"]
+        assert ours.metrics
+        for row in ours.metrics:
+            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
+            error = theirs[f"{row['metric']}_stderr,none"]
+            assert row["stderr"] == (None if error == "N/A" else pytest.approx(error, abs=1e-4, rel=1e-4))
+
+
+@pytest.mark.parametrize(("window", "stride"), [(64, 64), (8, 3)])
+def test_perplexities_are_those_of_the_plain_recipe(window: int, stride: int) -> None:
+    model = tiny.model()
+    parts = variants(model)
+    texts = [" ".join(random.Random(number).choices(tiny.WORDS, k=length)) for number, length in enumerate((30, 2, 17))]
+    cut, pass_ = perplexity.windows(texts, tiny.tokenizer(), window, stride), in_one_pass(model, parts)
+    for name, each in parts.items():
+        variant = materialise(model, each.plan, each.patches, each.adapter)
+        scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
+        expected = [plain_nll(variant, text, window, stride) for text in texts]
+        assert list(scores.nll) == pytest.approx([total for total, _ in expected], rel=1e-4)
+        assert list(scores.tokens) == [count for _, count in expected]
+
+
+def test_a_variant_with_other_weights_is_measured_alone() -> None:
+    model = tiny.model()
+    trained = {(2, 3): Fitted("streamline", {})}
+    folded = {(2, 3): Fitted("prune_comp", {"scale": torch.full((32,), 1.3)})}
+    assert together.candidate(model, Parts({"units": ["2"]}, None, "adapter")) is None
+    assert together.candidate(model, Parts({"units": ["2.@other"], "donors": {"other": {}}}, None, None)) is None
+    assert together.candidate(model, Parts({"units": ["2"]}, trained, None)) is None
+    assert together.candidate(model, Parts({"units": ["2"]}, folded, None)) is None
+    assert Together(model, {}).likelihoods("one", rows(), "a test") is None
+
+
+def test_variants_of_a_family_that_the_engine_refuses_are_measured_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise LaminaError("the model family 'odd' cannot be swept")
+
+    monkeypatch.setattr(together.engine, "opened", refuse)
+    pass_ = in_one_pass(tiny.model(), {"base": Parts(None, None, None)})
+    assert pass_.likelihoods("base", rows(), "a test") is None
+    assert "Each variant is measured alone. the model family 'odd' cannot be swept" in caplog.text

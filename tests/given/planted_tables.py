@@ -1,0 +1,59 @@
+"""Tables of benchmarks with planted documents, so that every number that a view makes of them can be made again."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from lamina.report import database
+from tests.given.plausible_tables import VIEWS, write_tables
+
+BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+Documents = Mapping[
+    str, np.ndarray
+]  # by task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token
+
+
+def variant(calibration: str, selector: str = "s", removed: int = 1, repair: str = "none") -> dict[str, Any]:
+    return BASE | dict(calibration=calibration, selector=selector, removed=removed, repair=repair)
+
+
+def measured(key: Mapping[str, Any], found: Documents) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of the tables `benchmarks` and `benchmark_samples` of one variant."""
+    rows, samples = [], []
+    for task, values in found.items():
+        text = task.startswith("text")
+        mean, stderr = float(values.mean()), float(values.std(ddof=1) / len(values) ** 0.5)
+        told = (
+            dict(value=float(np.exp(mean)), stderr=float(np.exp(mean)) * stderr)
+            if text
+            else dict(value=mean, stderr=stderr)
+        )
+        metric = dict(metric="perplexity" if text else "acc_norm", higher_is_better=not text)
+        rows.append({**key, "task": task, "n_samples": len(values)} | metric | told)
+        one = {**key, "task": task, "metric": "nll" if text else "acc_norm"}
+        samples += [one | dict(sample=number, value=float(value)) for number, value in enumerate(values)]
+    return rows, samples
+
+
+def write(
+    folder: Path,
+    base: Documents,
+    variants: Iterable[tuple[Mapping[str, Any], Documents]],
+    calibrations: Iterable[Mapping[str, Any]],
+    known: bool = True,
+    **tables: list[dict[str, Any]],
+) -> duckdb.DuckDBPyConnection:
+    """The views over such tables; `known` says whether there are documents, or only what was made of them."""
+    benchmarks: list[dict[str, Any]] = []
+    documents: list[dict[str, Any]] = []
+    for key, found in [(BASE, base), *variants]:
+        rows, samples = measured(key, found)
+        benchmarks += rows
+        documents += samples if known else []
+    told = [dict(model="m", kind="choices", chance_accuracy=0.25) | entry for entry in calibrations]
+    given = dict(models=[dict(model="m", n_layers=12)], calibrations=told, benchmarks=benchmarks)
+    files = write_tables(folder, **given, benchmark_samples=documents, **tables)
+    return database.connect(VIEWS, files)

@@ -1,0 +1,211 @@
+"""A cut model computes what the base model without those units would, in every family, with and without a cache."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, GPTJConfig, GPTJForCausalLM, PreTrainedModel
+
+from lamina.errors import LaminaError
+from lamina.models.boundary import Patch, share
+from lamina.models.export.writing import down_projection
+from lamina.models.materialise import materialise
+from lamina.models.structure import family_of, final_norm_of, halves, layers_of, without_halves
+from lamina.models.surgery import NoAttention, remove
+from tests.given import tiny
+
+
+@torch.no_grad()
+def logits(model: PreTrainedModel, ids: torch.Tensor) -> torch.Tensor:
+    return model(input_ids=ids, use_cache=False).logits
+
+
+@torch.no_grad()
+def skipping(model: PreTrainedModel, gone: set[int], ids: torch.Tensor) -> torch.Tensor:
+    """Logits of the whole model with the outputs of some layers replaced by their inputs."""
+
+    def identity(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        stream = args[0] if args else kwargs["hidden_states"]
+        return (stream, *output[1:]) if isinstance(output, tuple) else stream
+
+    layers = layers_of(model)
+    handles = [layers[layer].register_forward_hook(identity, with_kwargs=True) for layer in gone]
+    found = logits(model, ids)
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_removed_layers_equal_skipped_ones_and_generation_uses_its_cache_rightly(family: str) -> None:
+    model, ids = tiny.model(family), tiny.tokens()
+    expected = skipping(model, {0, 2, 3}, ids)
+    cut = remove(share(model), ["2", "0", "3"])
+    assert len(layers_of(cut)) == 2
+    torch.testing.assert_close(logits(cut, ids), expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(expected, logits(model, ids), atol=1e-3)
+    _assert_cache_agrees(cut, ids)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("component", ["attention", "mlp"])
+def test_a_removed_sub_layer_adds_nothing_to_the_stream(family: str, component: str) -> None:
+    model, ids = tiny.model(family), tiny.tokens()
+    cut = remove(share(model), [f"0.{component}", f"3.{component}"])
+    _assert_cache_agrees(cut, ids)
+    # Zero weights of the map back into the stream do the same, except through biases: set those to zero too.
+    silent = share(model)
+    output = {
+        "attention": ("o_proj", "c_proj", "dense", "out_proj"),
+        "mlp": ("down_proj", "c_proj", "dense_4h_to_h", "fc2"),
+    }
+    for number in (0, 3):
+        layer = layers_of(silent)[number]
+        holder = layer if family == "opt" and component == "mlp" else halves(layer)[component][0].module
+        for name, module in holder.named_modules():
+            if name.rpartition(".")[2] in output[component] and isinstance(module, torch.nn.Module):
+                for key, parameter in list(module.named_parameters(recurse=False)):
+                    setattr(module, key, torch.nn.Parameter(torch.zeros_like(parameter)))
+            if family == "mixtral" and component == "mlp" and name == "experts":
+                module.down_proj = torch.nn.Parameter(torch.zeros_like(module.down_proj))
+    torch.testing.assert_close(logits(cut, ids), logits(silent, ids), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(logits(cut, ids), logits(model, ids), atol=1e-4)
+
+
+def _assert_cache_agrees(model: PreTrainedModel, ids: torch.Tensor) -> None:
+    """Token by token with a cache gives the logits of one pass, beyond the sliding window too."""
+    whole = logits(model, ids)
+    with torch.no_grad():
+        first = model(input_ids=ids[:, :7], use_cache=True)
+        cache, parts = first.past_key_values, [first.logits]
+        for position in range(7, ids.shape[1]):
+            step = model(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
+            cache = step.past_key_values
+            parts.append(step.logits)
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_a_cut_model_saves_and_reloads_to_the_same_logits(family: str, tmp_path: Any) -> None:
+    cut, ids = remove(share(tiny.model(family)), ["1", "4"]), tiny.tokens()
+    cut.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert len(layers_of(again)) == 3
+    torch.testing.assert_close(logits(again, ids), logits(cut, ids), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_the_parts_of_a_model_are_found(family: str) -> None:
+    model = tiny.model(family)
+    known = family_of(model)
+    assert known.name == family
+    assert model.get_submodule(known.embeddings) is model.get_input_embeddings()
+    assert model.get_submodule(known.head) is model.get_output_embeddings()
+    attention = {"gpt2": "attn", "gpt_neox": "attention"}.get(family, "self_attn")
+    attention = "self_attention" if family in ("bloom", "falcon") else attention
+    mlp = ["fc1", "fc2"] if family == "opt" else ["mlp"]
+    for layer in layers_of(model):
+        assert [half.name for half in halves(layer)["attention"]] == [attention]
+        assert [half.name for half in halves(layer)["mlp"]] == mlp
+    assert without_halves(model) is None
+    norm = final_norm_of(model)
+    assert norm is not None and "Norm" in type(norm).__name__
+
+
+def test_the_maps_that_write_to_the_stream_are_found_by_what_they_do() -> None:
+    for family, name in {"llama": "down_proj", "gpt2": "c_proj", "bloom": "dense_4h_to_h", "phi3": "down_proj"}.items():
+        model = tiny.model(family)
+        assert down_projection(model, 3) is layers_of(model)[3].mlp.get_submodule(name)
+    for family, reason in {
+        "gemma2": "a norm between the MLP and the stream",
+        "mixtral": "has no one linear map",
+    }.items():
+        with pytest.raises(LaminaError, match=reason):
+            down_projection(tiny.model(family), 3)
+
+
+def test_a_family_that_differs_in_names_only_needs_no_line_of_code() -> None:
+    model, ids = tiny.model(), tiny.tokens()
+    units = ["1.attention", "2.mlp", "4"]
+    wanted = logits(materialise(model, {"units": units}), ids)
+    for layer in layers_of(model):
+        kind = type(layer)
+        layer._modules = {f"other_{name}": module for name, module in layer._modules.items()}
+        layer.__class__ = type(
+            "OtherLayer",
+            (kind,),
+            {"__getattr__": lambda self, name, kind=kind: kind.__getattr__(self, self.names.get(name, name))},
+        )
+        layer.names = {name.removeprefix("other_"): name for name in layer._modules}
+    assert torch.equal(logits(materialise(model, {"units": units}), ids), wanted)
+
+
+def test_the_base_model_is_untouched_and_its_weights_are_shared() -> None:
+    model, ids = tiny.model(), tiny.tokens()
+    before = logits(model, ids)
+    variant = materialise(model, {"units": ["1", "3.attention"]}, None)
+    assert len(layers_of(model)) == 5 and len(layers_of(variant)) == 4
+    assert model.config.num_hidden_layers == 5 and variant.config.num_hidden_layers == 4
+    base = {parameter.data_ptr() for parameter in model.parameters()}
+    assert {parameter.data_ptr() for parameter in variant.parameters()} < base
+    assert torch.equal(before, logits(model, ids))
+    assert isinstance(layers_of(variant)[2].self_attn, NoAttention)
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+@pytest.mark.parametrize("units", [["1", "2"], ["3", "4"]])
+def test_a_patch_changes_the_stream_at_its_boundary(family: str, units: list[str]) -> None:
+    model, ids = tiny.model(family), tiny.tokens()
+    start, end = int(units[0]), int(units[1]) + 1
+    generator = torch.Generator().manual_seed(1)
+    operator = torch.randn(32, 32, generator=generator) / 10
+    bias = torch.randn(32, generator=generator)
+    patched = materialise(model, {"units": units}, {(start, end): Patch(operator, bias)})
+
+    def repair(module: Any, args: Any, kwargs: Any, output: Any) -> Any:
+        stream = output[0] if isinstance(output, tuple) else output
+        fixed = stream + stream @ operator + bias
+        return (fixed, *output[1:]) if isinstance(output, tuple) else fixed
+
+    plain = materialise(model, {"units": units})
+    layers_of(plain)[start - 1].register_forward_hook(repair, with_kwargs=True)
+    torch.testing.assert_close(logits(patched, ids), logits(plain, ids), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(logits(patched, ids), logits(materialise(model, {"units": units}), ids), atol=1e-3)
+    _assert_cache_agrees(patched, ids)
+
+
+def test_a_patch_of_another_plan_is_refused() -> None:
+    model = tiny.model()
+    with pytest.raises(LaminaError, match="belongs to another plan"):
+        materialise(model, {"units": ["1"]}, {(2, 3): Patch(torch.zeros(32, 32))})
+
+
+def test_units_that_do_not_exist_are_named() -> None:
+    for units, words in ((["9"], "layer 9 does not exist"), (["1", "1"], "named twice"), (["x"], "not a unit")):
+        with pytest.raises(LaminaError, match=words):
+            remove(tiny.model(), units)
+    with pytest.raises(LaminaError, match="leaves no model"):
+        remove(tiny.model(), [str(layer) for layer in range(5)])
+
+
+def test_an_unlisted_family_loses_layers_and_halves() -> None:
+    config = GPTJConfig(vocab_size=tiny.VOCABULARY, n_embd=32, n_layer=5, n_head=4, rotary_dim=8, n_positions=64)
+    torch.manual_seed(0)
+    model, ids = GPTJForCausalLM(config).eval(), tiny.tokens()
+    expected = skipping(model, {1}, ids)
+    torch.testing.assert_close(logits(remove(share(model), ["1"]), ids), expected, atol=1e-5, rtol=1e-5)
+    cut = remove(share(model), ["1.mlp"])
+    silence = layers_of(model)[1].mlp.register_forward_hook(lambda module, args, output: torch.zeros_like(output))
+    torch.testing.assert_close(logits(cut, ids), logits(model, ids), atol=1e-5, rtol=1e-5)
+    silence.remove()
+    assert not torch.allclose(logits(cut, ids), logits(model, ids), atol=1e-4)
+
+
+@pytest.mark.parametrize("key", ["num_kv_shared_layers", "hidden_size_per_layer_input"])
+def test_layers_that_read_what_others_hold_are_refused(key: str) -> None:
+    model = tiny.model()
+    setattr(model.config, key, 2)
+    with pytest.raises(LaminaError, match=key):
+        remove(model, ["1"])
+    assert len(layers_of(model)) == 5
+    remove(model, [])

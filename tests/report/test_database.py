@@ -1,0 +1,389 @@
+"""The views, the data dictionary and the queries, on small tables written as a run writes them."""
+
+import json
+import re
+from math import exp
+from pathlib import Path
+from statistics import stdev
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from lamina.stages.gather_jobs import GatherJobs
+from lamina.stages.gather_table import GatherTable
+
+from lamina.errors import LaminaError
+from lamina.report import database, summary
+from lamina.report import queries as sql
+from lamina.store import parquet as store
+from lamina.tables import answers
+from tests.given.plausible_tables import write_study, write_tables
+from tests.given.scripts import started
+
+ROOT = Path(__file__).parents[2]
+VIEWS = ROOT / "sql" / "views.sql"
+QUERIES = sorted((ROOT / "sql" / "queries").glob("*.sql"))
+KEY = dict(model="m", calibration="recall", selector="accuracy", repair="none", healing="none")
+BASE = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("study") / "results" / "tables"
+    return write_study(
+        folder, n_layers=6, calibrations=("recall", "facts", "hops", "sorting"), sizes=(1, 2), healed=2, n_test=60
+    )
+
+
+@pytest.fixture
+def hand_made(tmp_path) -> list[Path]:
+    """Ten test documents, right for the base model; removing 1 loses none, 2 loses four, ghost returns two."""
+    data = {table: [] for table in store.TABLES}
+    data["models"] = [dict(model="m", n_layers=4)]
+    data["calibrations"] = [
+        dict(
+            model="m",
+            calibration="recall",
+            kind="choices",
+            n_samples=100,
+            chance_accuracy=0.5,
+            source="microworld_recall",
+        )
+    ]
+    wrong = {(0, "none"): 0, (1, "none"): 0, (2, "none"): 4, (2, "ghost"): 2}
+    for (removed, repair), n_wrong in wrong.items():
+        variant = KEY | dict(removed=removed, repair=repair) if removed else BASE
+        values = [0.0 if sample < n_wrong else 1.0 for sample in range(10)]
+        mean = sum(values) / 10
+        row = dict(task="microworld_recall", n_samples=10, n_shot=0, higher_is_better=True, task_version="1")
+        error = (mean * (1 - mean) / 9) ** 0.5
+        data["benchmarks"] += [
+            variant | row | dict(metric="acc", value=0.123, stderr=0.1),
+            variant | row | dict(metric="acc_norm", value=mean, stderr=error),
+        ]
+        data["benchmark_samples"] += [
+            variant | dict(task="microworld_recall", sample=sample, metric="acc_norm", value=value)
+            for sample, value in enumerate(values)
+        ]
+    scores = {"accuracy": [0.9, -0.1, 0.02, 0.4], "cosine": [0.1, 0.4, 0.2, 0.3]}
+    for metric, values in scores.items():
+        for layer, score in enumerate(values):
+            row = dict(metric=metric, unit=str(layer), layer=layer, component="layer", n_samples=100)
+            measured = dict(score=score, ci_low=score - 0.05, ci_high=score + 0.05)
+            data["relevance"].append(KEY_OF_BASE_SWEEP | row | measured)
+    plan = dict(model="m", calibration="recall", selector="accuracy")
+    data["plans"] = [
+        plan | dict(removed=1, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
+        plan | dict(removed=2, unit="1", position=1, score=-0.1, accuracy_before=0.8, accuracy_after=0.8),
+        plan | dict(removed=2, unit="2", position=2, score=0.02, accuracy_before=0.8, accuracy_after=0.7),
+        plan | dict(selector="other", removed=1, refused="at chance"),
+    ]
+    data["jobs"] = [dict(rule="sweep_units", seconds=float(seconds), device="cpu") for seconds in (1, 3)]
+    return write_tables(tmp_path / "results" / "tables", **data)
+
+
+# What the study of these tests does not have: replicates, shared documents, outputs that are not finite.
+NOT_THERE = {
+    "how_far_variants_vary_between_draws",
+    "how_sure_rankings_are",
+    "what_calibrations_share_with_tests",
+    "what_diagnoses_found",
+    "where_outputs_were_not_finite",
+}
+# Questions that measure nothing, or say counts and intervals in a sentence.
+LISTS = {
+    "which_plans_were_refused",
+}
+# Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
+COUNTS = {
+    "how_healing_went",
+    "how_often_each_selector_wins",
+    "what_a_metric_costs",
+    "what_samples_say_of_layers",
+}
+KEY_OF_BASE_SWEEP = dict(model="m", calibration="recall", selector="base", removed=0)
+
+
+def answer(files: list[Path], query: str) -> list[dict]:
+    text = (ROOT / "sql" / "queries" / f"{query}.sql").read_text(encoding="utf-8")
+    return answers.rows(database.connect(VIEWS, files), text)
+
+
+def test_every_table_has_a_view_with_its_columns(study):
+    connection = database.connect(VIEWS, study)
+    for table in store.TABLES:
+        described = connection.execute(f"DESCRIBE {table}").fetchall()
+        assert [row[0] for row in described] == store.schema(table).names
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda path: path.stem)
+def test_every_query_says_what_it_asks_and_answers_it(query, study):
+    text = query.read_text(encoding="utf-8")
+    assert text.startswith("-- ") and text.splitlines()[0].endswith("?")
+    assert f"sql/queries/{query.name}" in text
+    found = answers.rows(database.connect(VIEWS, study), text)
+    assert found or query.stem in NOT_THERE
+    names = set(found[0]) if found else set()
+    counted = any(re.search(r"^n$|^n_|_samples$|^repeats$|^step$|^measured$", name) for name in names)
+    erring = any(re.search(r"stderr|_low$|^low$|^reach$|_tried$|^spread$|^p_holm$|^best$", name) for name in names)
+    assert counted or query.stem in LISTS | NOT_THERE, "a number needs its sample count"
+    assert erring or query.stem in LISTS | COUNTS | NOT_THERE, "a number needs its error"
+
+
+def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
+    one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
+    assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
+    assert two["change"] == pytest.approx(-0.4)
+    assert two["paired"] and two["change_stderr"] == pytest.approx((0.4 * 0.6 / 9) ** 0.5)
+    assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
+    # The base model is always right, so all the doubt in the ratio is the variant's.
+    assert two["kept_stderr"] == pytest.approx(two["stderr"])
+
+
+def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
+    """Accuracy loses nothing without layer 0, which cosine places last; layers 2 and 3 lose all, alike."""
+    rows = []
+    for layer, (accuracy, cosine) in enumerate(((0.0, 0.9), (0.4, 0.1), (1.0, 0.2), (1.0, 0.3))):
+        key = dict(model="m", calibration="c", selector="base", removed=0, unit=str(layer), layer=layer)
+        for metric, score in (("accuracy", accuracy), ("cosine", cosine)):
+            told = dict(metric=metric, score=score, ci_low=score - 0.02, ci_high=score + 0.02)
+            rows.append(key | told | dict(component="layer", n_samples=500))
+    found = {row["layer"]: row for row in answer(write_tables(tmp_path, relevance=rows), "where_metrics_disagree")}
+    assert found[0]["rank_difference"] == -3 and found[0]["confirmed"]
+    assert not found[3]["confirmed"], "at cosine's place accuracy has an equal"
+
+
+def test_the_model_to_take_is_the_largest_removal_that_keeps_95_percent(hand_made):
+    (found,) = (row for row in answer(hand_made, "which_model_to_take") if row["question"] == "task")
+    assert (found["removed"], found["sizes"], found["units"], found["kept"]) == (1, [1, 2], "1", 1.0)
+    assert found["kept_above_chance"] == 1.0
+    assert found["certain"] is False  # that ten documents are right says little of 95 % of all
+
+
+def test_the_frontier_compares_means_over_the_same_calibrations(tmp_path):
+    """Selector b has no plan for calibration z, which then counts for nobody; `late` and c were tried on x alone.
+
+    Means over x, y and z, of two pairs, or over x, of five, would keep no more variants than the six on x and y.
+    """
+    measured = {  # accuracy on the own task and perplexity of general text, x then y then z
+        ("a", "none"): [(0.6, 10.0), (0.4, 10.0), (0.0, 99.0)],
+        ("a", "ghost"): [(0.8, 40.0), (0.8, 90.0), (1.0, 1.0)],
+        ("b", "none"): [(0.4, 20.0), (0.4, 20.0)],
+        ("a", "late"): [(0.9, 9.0)],
+        ("c", "none"): [(0.9, 9.0)],
+    }
+    variants = {
+        (name, selector, repair): pair
+        for (selector, repair), pairs in measured.items()
+        for name, pair in zip("xyz", pairs, strict=False)
+    }
+    benchmarks = [BASE | dict(task=name, metric="acc", value=1.0, higher_is_better=True) for name in "xyz"]
+    benchmarks += [BASE | dict(task="text", metric="perplexity", value=8.0, higher_is_better=False)]
+    for (name, selector, repair), (accuracy, perplexity) in variants.items():
+        key = dict(model="m", calibration=name, selector=selector, removed=1, repair=repair, healing="none")
+        benchmarks += [
+            key | dict(task=name, metric="acc", value=accuracy, higher_is_better=True),
+            key | dict(task="text", metric="perplexity", value=perplexity, higher_is_better=False),
+        ]
+    calibrations = [dict(model="m", calibration=name, kind="choices", source=name) for name in "xyz"]
+    benchmarks = [row | dict(stderr=0.1, n_samples=10) for row in benchmarks]
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
+    found = answers.rows(database.connect(VIEWS, files), "FROM frontier ORDER BY selector, repair")
+    assert [(row["selector"], row["repair"], row["best"]) for row in found] == [
+        ("a", "ghost", True),
+        ("a", "none", True),
+        ("b", "none", False),
+    ]
+    assert [row["accuracy"] for row in found] == pytest.approx([0.8, 0.5, 0.4])
+    assert [row["perplexity"] for row in found] == pytest.approx([60.0, 10.0, 20.0])
+    assert found[0]["accuracy_stderr"] == pytest.approx(0.1 / 2**0.5)
+    assert {(row["n_calibrations"], row["n_samples"]) for row in found} == {(2, 20)}
+    best = answer(files, "which_repair_when")
+    assert [(row["general_text"], row["repair"], row["lead"]) for row in best] == [
+        ("1.5 x", "none", 0),
+        ("any", "ghost", pytest.approx(0.3)),
+    ]
+
+
+def test_own_task_of_a_mixture_is_each_of_its_sources(tmp_path):
+    row = dict(model="m", metric="acc", value=0.5, stderr=0.1, n_samples=9, higher_is_better=True)
+    benchmarks = [BASE | row | dict(task=task) for task in ("a", "b", "c")]
+    mixture = dict(model="m", calibration="mixture", kind="choices", chance_accuracy=0.3, source="a, b")
+    files = write_tables(tmp_path, benchmarks=benchmarks, calibrations=[mixture])
+    found = answers.rows(database.connect(VIEWS, files), "SELECT task, chance FROM own_tasks ORDER BY task")
+    assert found == [dict(task="a", chance=None), dict(task="b", chance=None)]
+
+
+def test_perplexities_are_paired_by_the_nll_of_their_windows(tmp_path):
+    base, shift = [1.0, 2.0, 3.0], [0.1, 0.2, 0.3]
+    variants = {0: base, 1: [a + b for a, b in zip(base, shift, strict=True)]}
+    rows, samples = [], []
+    for removed, values in variants.items():
+        key = KEY | dict(removed=removed) if removed else BASE
+        mean, stderr = sum(values) / 3, stdev(values) / 3**0.5
+        row = dict(task="text", metric="perplexity", n_samples=3, higher_is_better=False)
+        rows.append(key | row | dict(value=exp(mean), stderr=exp(mean) * stderr))
+        samples += [
+            key | dict(task="text", metric="nll", sample=sample, value=value) for sample, value in enumerate(values)
+        ]
+    files = write_tables(tmp_path, benchmarks=rows, benchmark_samples=samples)
+    (score,) = answers.rows(database.connect(VIEWS, files), "FROM scores WHERE removed = 1")
+    assert score["paired"] and score["kept"] == pytest.approx(exp(-0.2))
+    assert score["kept_stderr"] == pytest.approx(exp(-0.2) * stdev(shift) / 3**0.5)
+
+
+def test_a_variant_has_the_cost_of_one_that_costs_the_same_and_no_other(tmp_path):
+    """Three plans of two layers: 1 2 is one run, 1 3 and 2 4 are two. Only the first two were timed with a patch."""
+    units = {"one": ("1", "2"), "two": ("1", "3"), "other": ("2", "4")}
+    plan = dict(model="m", calibration="c", removed=2)
+    plans = [
+        plan | dict(selector=name, unit=unit, position=place)
+        for name, both in units.items()
+        for place, unit in enumerate(both, 1)
+    ]
+    plans += [plan | dict(selector="halves", unit=f"{layer}.mlp", position=layer) for layer in (1, 2)]
+    timed = {("one", "none"): 0.8, ("one", "ghost"): 0.85, ("two", "ghost"): 0.9}
+    efficiency = [
+        plan | dict(selector=name, repair=repair, healing="none", latency_ratio=ratio)
+        for (name, repair), ratio in timed.items()
+    ]
+    benchmarks = [
+        plan | dict(selector=name, repair=repair, healing=healing, task="t", metric="acc", higher_is_better=True)
+        for name in (*units, "halves")
+        for repair in ("none", "ghost")
+        for healing in ("none", "lora")
+    ]
+    files = write_tables(tmp_path, plans=plans, efficiency=efficiency, benchmarks=benchmarks)
+    found = answers.rows(database.connect(VIEWS, files), "SELECT selector, repair, latency_ratio FROM variants")
+    assert {(row["selector"], row["repair"], row["latency_ratio"]) for row in found} == {
+        ("one", "none", 0.8),
+        ("two", "none", 0.8),
+        ("other", "none", 0.8),
+        ("one", "ghost", 0.85),
+        ("two", "ghost", 0.9),
+        ("other", "ghost", 0.9),
+        ("halves", "none", None),
+        ("halves", "ghost", None),
+    }
+    assert len(found) == len(benchmarks)
+
+
+def test_only_the_named_tables_are_opened(study):
+    """Another job may be writing every other file, so that these may be anything."""
+    broken = study[0].with_name("jobs.parquet")
+    kept = broken.read_bytes()
+    broken.write_bytes(b"half a file")
+    try:
+        some = [path for path in study if path.stem in ("relevance", "models")]
+        connection = database.connect(VIEWS, some)
+        assert connection.execute("SELECT count(*) FROM disagreements").fetchall()[0][0] > 0
+        views = {
+            row[0] for row in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
+        }
+        assert views == {"relevance", "models", "relevance_wide", "disagreements"}
+        for view in ("plans", "scores", "jobs"):
+            with pytest.raises(duckdb.CatalogException, match=view):
+                connection.execute(f"FROM {view}")
+    finally:
+        broken.write_bytes(kept)
+
+
+def test_database_holds_views_only_and_opens_from_the_project_root(study, monkeypatch):
+    root = study[0].parents[2]
+    monkeypatch.chdir(root)
+    database.build(VIEWS, [path.relative_to(root) for path in study], "results/lamina.duckdb")
+    with duckdb.connect("results/lamina.duckdb", read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM duckdb_tables() WHERE NOT internal").fetchall() == [(0,)]
+        assert connection.execute("SELECT count(*) FROM variants").fetchall()[0][0] > 10
+        described = connection.execute(
+            "SELECT table_name, column_name, comment FROM duckdb_columns() WHERE schema_name = 'main' AND NOT internal"
+        )
+        comments = {(table, column): comment for table, column, comment in described.fetchall()}
+        views = connection.execute(
+            "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal"
+        ).fetchall()
+    assert [name for name, comment in [*views, *comments.items()] if not comment] == []
+    for table, module in store.TABLES.items():
+        assert (table, module.GRAIN) in views
+        assert {column: comments[table, column] for column in module.COLUMNS} == {
+            column: text for column, (_, text) in module.COLUMNS.items()
+        }
+    # A column that a view hands on is described as where it comes from.
+    assert comments["disagreements", "accuracy_low"] == comments["relevance_wide", "accuracy_low"]
+    assert comments["scores", "stderr"] == comments["benchmarks", "stderr"]
+
+
+def test_database_refuses_to_lack_a_table(study, tmp_path):
+    with pytest.raises(LaminaError, match="no models.parquet among"):
+        database.build(VIEWS, [path for path in study if path.stem != "models"], tmp_path / "x.duckdb")
+    assert list(tmp_path.iterdir()) == []
+
+
+def gathered(tmp_path: Path, table: str, *parts: Path, **groups: str) -> list[dict]:
+    output = tmp_path / f"{table}.parquet"
+    done = started(GatherTable(table=table, parts=list(map(str, parts)), groups=groups, output=str(output)))
+    assert done.returncode == 0, done.stderr
+    assert store.read(output).schema.names == store.schema(table).names
+    return store.read(output).to_pylist()
+
+
+def test_plans_are_gathered_with_refusals(tmp_path):
+    plan = dict(
+        model="m", calibration="c", selector="s", removed=2, metric="accuracy", strategy="iterative", kind="layer"
+    )
+    measured = dict(
+        units=["7", "3"], scores=[0.1, None], accuracy_before=[0.9, 0.8], accuracy_after=[0.8, 0.7], refused=None
+    )
+    nothing = dict(
+        units=[], scores=[], accuracy_before=None, accuracy_after=None, refused="at chance; take more samples"
+    )
+    (tmp_path / "a.json").write_text(json.dumps(plan | measured))
+    (tmp_path / "b.json").write_text(json.dumps(plan | nothing))
+    rows = gathered(tmp_path, "plans", tmp_path / "a.json", tmp_path / "b.json")
+    assert [(row["unit"], row["position"], row["score"]) for row in rows] == [
+        ("7", 1, 0.1),
+        ("3", 2, None),
+        (None, None, None),
+    ]
+    assert rows[1]["accuracy_after"] == 0.7
+    assert rows[2]["refused"] == "at chance; take more samples"
+
+
+def test_calibrations_are_gathered_from_their_metadata(tmp_path):
+    path = tmp_path / "calibrations" / "reference" / "recall.parquet"
+    path.parent.mkdir(parents=True)
+    described = dict(kind="choices", n_samples=5, n_tokens=80, chance_accuracy=0.25, source="t", split="train", seed=0)
+    metadata = {b"lamina.calibration": json.dumps(described).encode()}
+    pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
+    (row,) = gathered(tmp_path, "calibrations", path)
+    named = dict(model="reference", calibration="recall", replicate_of=None, choice_score="acc_norm")
+    assert row == named | described
+    (row,) = gathered(tmp_path, "calibrations", path, recall="draws")
+    assert row["replicate_of"] == "draws"
+
+
+def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
+    """Of every task the main metric is what it measures itself, whatever its samples are called."""
+    base = dict(model="m", calibration="none", selector="none", removed=0, repair="none", healing="none")
+    cut = base | dict(calibration="c", selector="s", removed=1)
+    row = dict(n_samples=9, higher_is_better=True)
+    first = {"acc": 0.8, "exact_match,written": 0.5, "pass@5": 0.9, "repetition": 0.1}
+    second = {"exact_match,strict-match": 0.6, "pass@1,strict-match": 0.7, "sampled_length": 0.2}
+    measured = [
+        variant | row | dict(task=task, metric=metric, value=factor * value, stderr=factor * 0.1)
+        for variant, factor in ((base, 1.0), (cut, 0.5))
+        for task, metrics in (("t", first), ("u", second))
+        for metric, value in metrics.items()
+    ]
+    own = [dict(model="m", calibration="c", kind="choices", source="t")]
+    write_tables(tmp_path, benchmarks=measured, calibrations=own)
+    connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
+    assert summary.written(connection)[0].endswith("writes them itself: without repair 50 % and 50 % (n = 1 variants).")
+    main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
+    assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
+    (both,) = answers.rows(connection, "FROM choices_and_generation WHERE removed = 1")
+    assert (both["task"], both["choice"], both["written"]) == ("t", 0.4, 0.25)
+    # Independent tests: relative errors add in squares.
+    assert (both["choice_kept"], both["written_kept"]) == (0.5, 0.5)
+    assert both["written_kept_stderr"] == pytest.approx(0.5 * (0.2**2 + 0.2**2) ** 0.5)

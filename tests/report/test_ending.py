@@ -1,0 +1,47 @@
+"""The last lines of a run name the best variant, the report and the database."""
+
+from pathlib import Path
+
+from lamina.report import ending
+from lamina.store import parquet as store
+from tests.given.configurations import REPOSITORY
+from tests.given.plausible_tables import write_study, write_tables
+
+VIEWS = REPOSITORY / "sql/views.sql"
+
+
+def test_the_best_variant_is_a_largest_one_that_keeps_its_task(tmp_path: Path) -> None:
+    files = write_study(tmp_path / "tables", n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=60)
+    best, report, database = ending.lines(tmp_path, VIEWS)
+    named = best.split()[2]
+    measured = {
+        f"{r['model']}/{r['calibration']}/{r['selector']}/removed={r['removed']}/{r['repair']}/{r['healing']}": r
+        for r in store.read(next(file for file in files if file.stem == "benchmarks")).to_pylist()
+    }
+    assert named in measured and measured[named]["removed"] > 0
+    assert " % of " in best and "documents) without" in best and "±" in best
+    assert report.endswith("report.html") and "lamina.duckdb" in database
+
+
+def test_without_such_a_variant_it_says_so(tmp_path: Path) -> None:
+    write_tables(tmp_path / "tables", **{table: [] for table in store.TABLES})
+    assert "none keeps 95 %" in ending.lines(tmp_path, VIEWS)[0]
+
+
+def test_of_a_study_that_prunes_nothing_it_says_which_layers_matter(tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    files = {
+        file.stem: file for file in write_study(folder, n_layers=6, calibrations=("recall",), sizes=(1,), n_test=60)
+    }
+    for name in ("benchmarks", "benchmark_samples", "plans", "patches", "efficiency"):
+        store.write(files[name], store.read(files[name]).slice(0, 0))
+    *layers, report, _ = ending.lines(tmp_path, VIEWS)
+    measured = {
+        row["layer"]: row
+        for row in store.read(files["relevance"]).to_pylist()
+        if row["metric"] == "accuracy" and row["component"] == "layer" and row["selector"] == "base"
+    }
+    free = sorted((row["score"], -layer) for layer, row in measured.items() if row["ci_low"] <= 0)
+    assert len(layers) == 1 and report.startswith("report")
+    told = ", ".join(str(-layer) for _, layer in free[:5]) or "none"
+    assert f"on recall: {told}" in layers[0] and f"of {len(measured)} layers can go" in layers[0]

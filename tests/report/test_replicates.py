@@ -1,0 +1,186 @@
+"""Replicates: made from one entry, averaged with their spread in views, figures and report."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from lamina.stages.gather_table import GatherTable
+from scipy import stats
+
+from lamina.errors import LaminaError
+from lamina.report import database, summary
+from lamina.report.figures import style
+from lamina.report.figures.drawing import drawn
+from lamina.store import parquet as store
+from lamina.study import load as configuration
+from lamina.study import requests as studies
+from lamina.tables import answers
+from tests.given.configurations import REPOSITORY, minimal, put, workplace
+from tests.given.plausible_tables import write_study
+
+VIEWS = REPOSITORY / "sql/views.sql"
+DRAWS = ("recall", "recall.2", "recall.3")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return workplace(tmp_path)
+
+
+def replicated(**more: Any) -> Any:
+    raw = put(minimal(), "calibrations.recall", {"task": "microworld_recall", "limit": 40, "seed": 5, "replicates": 3})
+    put(raw, "calibrations.corpus", {"text": "microworld_corpus", "documents": "10:30", "replicates": 2})
+    for where, value in more.items():
+        put(raw, where.replace("__", "."), value)
+    return raw
+
+
+def test_replicates_differ_in_what_they_draw_and_share_a_group(root: Path) -> None:
+    loaded = configuration.load(replicated(), root)
+    recall = {name: entry for name, entry in loaded.calibrations.items() if entry.group == "recall"}
+    assert {name: entry.seed for name, entry in recall.items()} == {"recall": 5, "recall.2": 6, "recall.3": 7}
+    assert loaded.calibrations["corpus.2"].documents == "30:50"
+    assert [name for name in loaded.studies["prune"].calibrations if "recall" in name] == list(DRAWS)
+    assert configuration.load(copy.deepcopy(loaded.plain()), root) == loaded
+
+
+def test_replicates_only_add_jobs(root: Path) -> None:
+    once = replicated()
+    for name in ("recall", "corpus"):
+        del once["calibrations"][name]["replicates"]
+    before, after = configuration.load(once, root), configuration.load(replicated(), root)
+    for name in ("recall", "corpus"):
+        assert after.calibrations[name].options() == before.calibrations[name].options()
+    assert set(studies.variants(before)) < set(studies.variants(after))
+    assert set(studies.sweeps(before)) < set(studies.sweeps(after))
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "words"),
+    [
+        ("calibrations.recall.limit", None, ["calibrations.recall.replicates", "all samples"]),
+        ("calibrations.corpus.documents", None, ["calibrations.corpus.replicates", '"0:500"']),
+        ("selectors.deepest", {"strategy": "deepest", "replicates": 2}, ["selectors.deepest.replicates", "nothing is"]),
+        ("calibrations.recall.replicates", 0, ["calibrations.recall.replicates", "at least 1"]),
+        ("calibrations.recall.group", "mixture", ["calibrations.recall.group", "'mixture' is the name"]),
+    ],
+)
+def test_draws_that_cannot_differ_are_refused(root: Path, where: str, value: Any, words: list[str]) -> None:
+    with pytest.raises(LaminaError) as refused:
+        configuration.load(put(replicated(), where, value), root)
+    assert all(word in str(refused.value) for word in words)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study on three draws of one calibration and one alone, with two selectors that are draws of one."""
+    folder = tmp_path_factory.mktemp("replicated")
+    write_study(folder, n_layers=4, calibrations=(*DRAWS, "facts"), sizes=(1, 2), healed=1, n_test=30)
+    labels = {"calibrations": dict.fromkeys(DRAWS, "recall"), "plans": {"random": "some", "deepest": "some"}}
+    for table, key in (("calibrations", "calibration"), ("plans", "selector")):
+        file = folder / f"{table}.parquet"
+        found = pq.read_table(file).to_pylist()
+        rows = [row | {"replicate_of": labels[table].get(row[key])} for row in found]
+        for row in rows:
+            if table == "calibrations" and row["replicate_of"]:
+                row["source"] = "microworld_recall"
+        store.write(file, store.from_rows(table, rows))
+    return folder
+
+
+@pytest.fixture
+def run(folder: Path) -> duckdb.DuckDBPyConnection:
+    return database.connect(VIEWS, folder.glob("*.parquet"))
+
+
+def test_means_over_draws_have_their_spread_and_students_interval(run: duckdb.DuckDBPyConnection) -> None:
+    found = answers.rows(run, "FROM relevance_means")
+    assert {row["calibration"] for row in found} == {"recall"} and len(found) == 2 * 4
+    every = answers.rows(run, "FROM relevance")
+    for row in found:
+        scores = [
+            r["score"]
+            for r in every
+            if r["calibration"] in DRAWS
+            and r["selector"] == "base"
+            and (r["metric"], r["unit"]) == (row["metric"], row["unit"])
+        ]
+        assert len(scores) == row["n_draws"] == 3
+        low, high = stats.t.interval(0.95, 2, np.mean(scores), stats.sem(scores))
+        assert (row["score"], row["spread"]) == pytest.approx((np.mean(scores), np.std(scores, ddof=1)))
+        assert (row["ci_low"], row["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
+        assert row["n_samples"] == 1500
+
+
+def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckdb.DuckDBPyConnection) -> None:
+    found = answers.rows(run, "FROM score_means WHERE task = 'microworld_recall' AND repair = 'none'")
+    bare = "task = 'microworld_recall' AND repair = 'none' AND healing = 'none' AND removed = 2"
+    (some,) = answers.rows(run, f"FROM score_means WHERE {bare} AND calibration = 'recall' AND selector = 'some'")
+    values = np.array(
+        [
+            [row["value"] for row in answers.rows(run, f"FROM scores WHERE {bare} AND selector = '{name}' AND {drawn}")]
+            for name in ("random", "deepest")
+            for drawn in [f"calibration IN {DRAWS} ORDER BY calibration"]
+        ]
+    )
+    assert values.shape == (2, 3) and (some["n_selectors"], some["n_calibrations"], some["n_draws"]) == (2, 3, 6)
+    assert some["own"] and some["n_samples"] == 30
+    # Six variants are two selectors on three calibrations, and no six draws of either.
+    means = values.mean(axis=1), values.mean(axis=0)
+    assert some["value"] == pytest.approx(values.mean())
+    assert some["spread"] == pytest.approx(np.hypot(*(np.std(each, ddof=1) for each in means)))
+    reach = np.hypot(*(stats.t.ppf(0.975, len(each) - 1) * stats.sem(each) for each in means))
+    assert (some["ci_low"], some["ci_high"]) == pytest.approx((values.mean() - reach, values.mean() + reach), rel=1e-3)
+    (drawn,) = [
+        r
+        for r in found
+        if (r["removed"], r["selector"], r["calibration"], r["healing"]) == (2, "cosine", "recall", "none")
+    ]
+    assert (drawn["n_selectors"], drawn["n_calibrations"]) == (1, 3)
+    alone = [
+        r["value"]
+        for r in answers.rows(run, f"FROM scores WHERE {bare} AND selector = 'cosine' AND calibration IN {DRAWS}")
+    ]
+    low, high = stats.t.interval(0.95, 2, np.mean(alone), stats.sem(alone))
+    assert (drawn["ci_low"], drawn["ci_high"]) == pytest.approx((low, high), abs=1e-3 * (high - low))
+    assert {(r["calibration"], r["selector"]) for r in found} == {
+        ("recall", s) for s in ("accuracy", "cosine", "angular", "some")
+    } | {("facts", "some")}
+
+
+def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) -> None:
+    for file in folder.glob("*.parquet"):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    rows = pq.read_table(tmp_path / "benchmarks.parquet").to_pylist()
+    broken = next(r for r in rows if r["metric"] == "perplexity" and r["calibration"] == "recall.2")
+    broken["value"] = float("inf")
+    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
+    run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
+    where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "repair", "healing", "task"))
+    names = [row["n_draws"] for row in answers.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
+    assert min(names) in (2, 5)
+
+
+def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:
+    maps = drawn("relevance_maps", run).figure
+    assert [tick.get_text() for tick in maps.axes[0].get_xticklabels()] == ["facts", "recall\n(mean of 3)"]
+    unit = answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy' AND unit = '1'")[0]
+    shown = f"{unit['score']:.2f}\n±{unit['spread']:.2f}".replace("-", "−")
+    assert shown in [text.get_text() for text in maps.axes[0].texts]
+    curves = drawn("pruning_curves", run).figure
+    assert [axes.get_title(loc="left") for axes in curves.axes] == ["facts", "recall"]
+    assert "some (mean of 6)" in [text.get_text() for text in curves.legends[0].get_texts()]
+    assert "replicates (n = 2 to 6 draws)" in drawn("pruning_curves", run).caption
+    assert "Student's t" in drawn("relevance_maps", run).caption
+    assert set(style.Theme(run).selectors) >= {"some", "random", "accuracy"}
+
+
+def test_the_report_says_how_much_hangs_on_the_draw(run: duckdb.DuckDBPyConnection) -> None:
+    spreads = [row["spread"] for row in answers.rows(run, "FROM relevance_means WHERE metric = 'accuracy'")]
+    told = summary.replicates(run)
+    assert f"standard deviation of {np.median(spreads):.3f} from draw to draw in the median of 4 layers" in told[0]
+    assert any(sentence.startswith("some on recall, drawn 6 times") for sentence in told)

@@ -1,0 +1,198 @@
+"""The report in a browser: every control works, no request leaves the page, and it reads without scripts and small."""
+
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lamina.report import database, explorer
+from lamina.report import page as report
+from lamina.report.figures.drawing import drawn
+from lamina.report.queries import query_text
+from tests.given import chromium
+from tests.given.figures import FIGURES
+from tests.given.plausible_tables import write_study
+
+ROOT = Path(__file__).parents[2]
+VIEWS = ROOT / "sql" / "views.sql"
+DRAWN = ("relevance_maps",)
+
+if chromium.BINARY is None:
+    warnings.warn("no Chromium on this machine: the report is not opened (apt-get install chromium)", stacklevel=1)
+in_browser = pytest.mark.skipif(chromium.BINARY is None, reason="no Chromium: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    sizes = dict(n_layers=4, calibrations=("recall", "facts"), sizes=(1, 2), healed=2, n_test=40)
+    write_study(folder, **sizes, models=("a", "b"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(folder) -> Path:
+    figures = folder / "figures"
+    figures.mkdir()
+    for name in DRAWN:
+        module = FIGURES[name]
+        connection = database.connect(VIEWS, [folder / f"{table}.parquet" for table in module.TABLES])
+        (figures / f"{name}.svg").write_text(drawn(name, connection).svg, encoding="utf-8")
+    template = ROOT / "workflow" / "report" / "report.html.j2"
+    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    given = {"seed": 0}, 0.9, None, {"selectors": {"accuracy": "Removes the lowest unit."}}
+    page = report.render(connection, figures, template, *given)
+    (folder / "report.html").write_text(page, encoding="utf-8")
+    return folder / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[chromium.Page]:
+    with chromium.opened(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+def opened(browser: chromium.Page, file: Path, width: int = 1280) -> chromium.Page:
+    browser.open(file, width)
+    browser.run("document.documentElement.drawn.then(() => true)")
+    return browser
+
+
+def chosen(page: chromium.Page, **values: str) -> int:
+    """Set controls as a user does, and give the number of rows that the table then says it shows."""
+    for name, value in values.items():
+        page.run(
+            f"""(() => {{ const control = document.getElementById("choose").elements["{name}"];
+            control.value = "{value}"; control.dispatchEvent(new Event("input", {{ bubbles: true }})); }})()"""
+        )
+    said = int(page.run('document.getElementById("shown").textContent'))
+    assert said == page.run('document.querySelectorAll("#table tbody tr:not([hidden])").length')
+    return said
+
+
+POINTS = 'document.querySelectorAll("#frontier-live .mark-symbol.role-mark path").length'
+
+
+def counted(folder: Path, condition: str) -> int:
+    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    every = query_text(explorer.QUESTION).strip().rstrip(";")
+    return connection.execute(f"SELECT count(*) FROM ({every}) WHERE {condition}").fetchall()[0][0]
+
+
+@in_browser
+def test_nothing_leaves_the_page_and_nothing_goes_wrong(browser, file):
+    page = opened(browser, file)
+    chosen(page, words="ghost")
+    asked = {request["request"]["url"].split(",")[0] for request in page.happened("Network.requestWillBeSent")}
+    assert asked <= {file.resolve().as_uri(), "data:image/png;base64"}
+    assert page.happened("Runtime.exceptionThrown") == page.happened("Log.entryAdded") == []
+    assert not [call for call in page.happened("Runtime.consoleAPICalled") if call["type"] in ("error", "warning")]
+    for name in ("frontier", "curves"):
+        assert page.run(f'document.querySelectorAll("#{name}-live svg path").length') > 20
+
+
+@in_browser
+def test_each_control_chooses_rows_and_points(browser, file, folder):
+    page = opened(browser, file)
+    one = "model = 'a' AND removed > 0 AND "
+    assert chosen(page) == counted(folder, "model = 'a'")
+    assert page.run(POINTS) == counted(folder, one + "true")
+    for values, condition in (
+        (dict(calibration="facts"), "calibration = 'facts'"),
+        (dict(selector="cosine"), "calibration = 'facts' AND selector = 'cosine'"),
+        (dict(removed="2"), "calibration = 'facts' AND selector = 'cosine' AND removed = 2"),
+        (
+            dict(repair="ghost"),
+            "calibration = 'facts' AND selector = 'cosine' AND removed = 2 AND repair = 'ghost' AND healing = 'none'",
+        ),
+    ):
+        assert chosen(page, **values) == 1 + counted(folder, one + condition)
+        page.until(lambda wanted=condition: page.run(POINTS) == counted(folder, one + wanted))
+    page.run('document.querySelector("#choose button[type=reset]").click()')
+    page.until(lambda: chosen(page) == counted(folder, "model = 'a'"))
+    assert chosen(page, keep="90") == 1 + counted(folder, one + "own_kept >= 0.9")
+    assert chosen(page, text="1.5") == 1 + counted(folder, one + "own_kept >= 0.9 AND text_ratio <= 1.5")
+    assert chosen(page, keep="", text="", words="ghost lora") == counted(
+        folder, one + "repair = 'ghost' AND healing = 'lora'"
+    )
+    assert chosen(page, words="", model="b") == counted(folder, "model = 'b'")
+
+
+@in_browser
+def test_a_point_leads_to_its_row_and_a_row_to_its_point(browser, file):
+    page = opened(browser, file)
+    place = page.run(
+        """(() => { const point = [...document.querySelectorAll("#frontier-live .mark-symbol.role-mark path")].at(-1);
+        point.scrollIntoView({ block: "center", behavior: "instant" });
+        const box = point.getBoundingClientRect();
+        return [box.x + box.width / 2, box.y + box.height / 2]; })()"""
+    )
+    page.press(*place)
+    page.until(lambda: page.run('document.querySelectorAll("tr.chosen").length') == 1)
+    page.run('document.querySelector("#table tbody tr:nth-child(3)").click()')
+    page.until(lambda: page.run('document.querySelectorAll("#frontier-live path[stroke=black]").length') == 1)
+    assert page.run('document.querySelector("tr.chosen").id') == "variant-2"
+
+
+@in_browser
+def test_the_table_is_sorted_and_downloaded_as_shown(browser, file, tmp_path):
+    page = opened(browser, file)
+    chosen(page, selector="cosine")
+    page.run('document.querySelector("#table thead th:nth-child(9)").click()')
+    kept = page.run(
+        '[...document.querySelectorAll("#table tbody tr:not([hidden]) td:nth-child(9)")].map(c => c.dataset.value)'
+    )
+    numbers = [float(value) for value in kept if value]
+    assert len(numbers) > 5 and numbers == sorted(numbers)
+    page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    page.run('document.getElementById("download").click()')
+    page.until(lambda: list(tmp_path.glob("*.csv")))
+    lines = (tmp_path / "variants.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert len(lines) == 1 + len(kept) and lines[0].startswith("model,calibration,selector,removed")
+
+
+@in_browser
+def test_the_page_is_no_wider_than_a_phone(browser, file):
+    page = opened(browser, file, 390)
+    assert page.run("document.documentElement.scrollWidth") <= 390
+    assert page.run('[...document.querySelectorAll("figure svg")].every(e => !e.clientWidth || e.clientHeight > 100)')
+
+
+@in_browser
+def test_without_scripts_the_same_figures_and_the_whole_table_stand_there(browser, file):
+    browser.open(file, scripts=False)
+    browser.ask("Emulation.setScriptExecutionDisabled", value=False)  # for the questions below; the page has loaded
+    still = "[...document.querySelectorAll('.still svg')].filter(e => e.clientHeight > 200).length"
+    assert browser.run(still) == 4  # two figures of two models
+    assert not browser.run('document.getElementById("choose").clientHeight')
+    assert browser.run('document.querySelectorAll("#table tbody tr:not([hidden])").length') == browser.run(
+        'JSON.parse(document.getElementById("data").textContent).variants.length'
+    )
+
+
+def test_every_section_names_the_questions_that_it_answers(file):
+    """So that a wrong number is traced from the page to its SQL, and no SQL stands in the code of the page."""
+    page = file.read_text(encoding="utf-8")
+    named = {}
+    for section in re.split(r"<section", page)[1:]:
+        name = re.search(r'id="([^"]+)"', section)[1]
+        named[name] = re.findall(r"<code>(sql/queries/\w+\.sql)</code>", section.split("</section>")[0])
+        assert named[name] and all((ROOT / query).is_file() for query in named[name]), name
+    assert {"take", "explore", "summary", "glance", "facts", *DRAWN} <= named.keys()
+    for module in [*(ROOT / "src/lamina/figures").glob("*.py"), *map(report_module, ("report", "summary", "explorer"))]:
+        text = module.read_text(encoding="utf-8")
+        assert module.stem == "style" or not re.search(r"\bSELECT\b|\bFROM \w+ (WHERE|ORDER)", text), module.name
+
+
+def report_module(name: str) -> Path:
+    return ROOT / f"src/lamina/report/{name}.py"
+
+
+def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
+    page = file.read_text(encoding="utf-8")
+    cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index('id="names"')], re.DOTALL)
+    assert len(cards) > 10
+    for name, text in cards:
+        assert name == "saves" or (re.search(r"±|\[.*, .*\]", text) and re.search(r"n = \d", text)), (name, text)

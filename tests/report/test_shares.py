@@ -1,0 +1,93 @@
+"""What is kept, what is general text and what is known of their errors: one definition each, made again with numpy."""
+
+import numpy as np
+import pytest
+
+from lamina.report import database, recommendation
+from lamina.tables.answers import rows as answered
+from tests.given.planted_tables import BASE, variant, write
+from tests.given.plausible_tables import VIEWS, write_tables
+
+CHANCE = 0.25
+
+
+def answers(rng: np.random.Generator, share: float, n: int = 400) -> np.ndarray:
+    return (rng.random(n) < share).astype(float)
+
+
+def stderr(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / len(values) ** 0.5)
+
+
+def test_unknown_errors_stay_unknown(tmp_path):
+    """A task that gives no error, and a perplexity that overflows: nobody is told that they are certain."""
+    row = dict(task="t", metric="acc", n_samples=400, higher_is_better=True, stderr=None)
+    text = dict(task="text", metric="perplexity", n_samples=80, higher_is_better=False)
+    rows = [BASE | row | dict(value=0.9), variant("c") | row | dict(value=0.85)]
+    rows += [BASE | text | dict(value=4.0, stderr=0.1), variant("c") | text | dict(value=float("inf"), stderr=0.1)]
+    rows.append(variant("c", repair="ghost") | row | dict(value=0.95))
+    calibrations = [dict(model="m", calibration="c", kind="choices", source="t", chance_accuracy=CHANCE)]
+    run = database.connect(VIEWS, write_tables(tmp_path, benchmarks=rows, calibrations=calibrations))
+    found = {r["task"]: r for r in answered(run, "FROM scores WHERE removed = 1 AND repair = 'none'")}
+    assert found["t"]["change_stderr"] is None and found["t"]["kept_stderr"] is None
+    assert (found["text"]["kept"], found["text"]["kept_stderr"]) == (0, None)
+    (gain,) = answered(run, "FROM repairs")
+    assert gain["gain_stderr"] is None and gain["loss_stderr"] is None
+    for query in ("what_repair_gave_back", "what_pruning_for_one_task_costs_the_others"):
+        sql = (VIEWS.parent / "queries" / f"{query}.sql").read_text(encoding="utf-8")
+        assert {r["certain"] for r in answered(run, sql)} == {None}
+    (card,) = recommendation.recommendations(run, 0.95, None)
+    assert card["kept_enough"] and card["kept_stderr"] is None and card["certain"] is None
+    (bare,) = answered(run, "FROM variants WHERE removed = 1 AND repair = 'none'")
+    assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (float("inf"), None, None)
+
+
+def test_tasks_at_chance_are_kept_nowhere(tmp_path):
+    """One real task at 89 % and two at chance: nothing is kept of what was not there."""
+    rng = np.random.default_rng(2)
+    base = {"t": answers(rng, 0.9), "guess": answers(rng, CHANCE), "guess_too": answers(rng, CHANCE)}
+    worse = {"t": base["t"] * answers(rng, 0.89), "guess": answers(rng, 0.27), "guess_too": answers(rng, 0.26)}
+    calibrations = [dict(calibration=task, source=task) for task in base]
+    run = write(tmp_path, base, [(variant(task), worse) for task in base], calibrations)
+    kept = worse["t"].mean() / base["t"].mean()
+    for row in answered(run, "FROM variants WHERE removed = 1"):
+        assert (row["mean_kept"], row["n_tasks"], row["n_at_chance"]) == (pytest.approx(kept), 1, 2)
+        assert row["own_at_chance"] is (row["calibration"] != "t")
+        assert row["own_kept"] == (pytest.approx(kept) if row["calibration"] == "t" else None)
+    cards = {(row["question"], row["name"]): row for row in recommendation.recommendations(run, 0.95, None)}
+    assert set(cards) == {("task", name) for name in base}  # of one task there is no mean
+    assert [cards["task", name]["at_chance"] for name in base] == [False, True, True]
+    assert not any(card["kept_enough"] for card in cards.values())
+
+
+def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
+    """Accuracy and its error over 400 documents, not 1,200: numpy over the mean of each document."""
+    rng = np.random.default_rng(3)
+    base = {"t": answers(rng, 0.9), "u": answers(rng, 0.8), "text": rng.gamma(4, 0.4, 60)}
+    draws, hard = ("c", "c.2", "c.3"), rng.random(400)
+    found = {name: {"t": (hard + rng.normal(0, 0.05, 400) < 0.7).astype(float)} for name in draws}
+    found["other"] = {"u": base["u"] * answers(rng, 0.9)}
+    variants = [(variant(name), task | {"text": base["text"] + 0.1}) for name, task in found.items()]
+    calibrations = [dict(calibration=name, source="t", replicate_of="c") for name in draws]
+    calibrations.append(dict(calibration="other", source="u"))
+    own = np.mean([found[name]["t"] for name in draws], axis=0)
+    want = np.sqrt((3 * stderr(own)) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
+    kept = [found[name]["t"].mean() / base["t"].mean() for name in draws]
+    parts = [(found[n]["t"] - k * base["t"]) / base["t"].mean() for n, k in zip(draws, kept, strict=True)]
+    last = found["other"]["u"].mean() / base["u"].mean()
+    rest = stderr(found["other"]["u"] - last * base["u"]) / base["u"].mean()
+    want_kept = np.sqrt((3 * stderr(np.mean(parts, axis=0))) ** 2 + rest**2) / 4
+    naive = np.sqrt(3 * stderr(found["c"]["t"]) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
+    for known in (True, False):
+        run = write(tmp_path / str(known), base, variants, calibrations, known)
+        (row,) = answered(run, "FROM frontier")
+        assert (row["n_calibrations"], row["n_samples"]) == (4, 800)
+        (recipe,) = [r for r in recommendation.recommendations(run, 0.5, None) if r["question"] == "recipe"]
+        assert (recipe["n_tasks"], recipe["n_samples"]) == (4, 800)
+        assert recipe["kept"] == pytest.approx(np.mean([*kept, last]))
+        if known:
+            assert (row["accuracy_stderr"], recipe["kept_stderr"]) == pytest.approx((want, want_kept))
+            assert naive < 0.75 * want
+        else:  # of documents that nobody knows, the most that it can be
+            most = np.hypot(sum(stderr(found[name]["t"]) for name in draws), stderr(found["other"]["u"])) / 4
+            assert row["accuracy_stderr"] == pytest.approx(most) and recipe["kept_stderr"] > want_kept

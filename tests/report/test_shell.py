@@ -1,0 +1,126 @@
+"""Questions are asked by name, answers read well, and the page of questions is what the queries answer."""
+
+import builtins
+import csv
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from lamina.errors import LaminaError
+from lamina.report import database, shell
+from lamina.store import parquet as store
+from tests.given.configurations import REPOSITORY
+from tests.given.plausible_tables import write_study, write_tables
+
+VIEWS, QUERIES = REPOSITORY / "sql/views.sql", REPOSITORY / "sql/queries"
+
+
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
+    folder = tmp_path_factory.mktemp("study")
+    with database.connect(
+        VIEWS, write_study(folder, n_layers=6, calibrations=("recall", "facts"), sizes=(1, 2), n_test=40)
+    ) as made:
+        yield made
+
+
+def test_numbers_are_rounded_for_reading_and_nothing_else_is() -> None:
+    values = [0.123456, 12345.678, 1234567, None, True, [1.23456, None], "a|b", 2.0]
+    assert [shell.shown(value) for value in values] == [
+        "0.1235",
+        "12346",
+        "1234567",
+        "",
+        "True",
+        "[1.235, ]",
+        "a|b",
+        "2",
+    ]
+
+
+def test_a_table_has_the_columns_that_fit_and_names_the_others(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(shell, "QUERIES", QUERIES)
+    monkeypatch.setattr(shell, "connect", connection.cursor)
+    name = str(QUERIES / "accuracy_against_removed.sql")
+    shell.main([name])
+    cut = capsys.readouterr().out.splitlines()
+    shell.main([name, "--wide"])
+    wide = capsys.readouterr().out.splitlines()
+    shell.main([name, "--csv"])
+    names, *values = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert cut[0] == wide[0] == "How does accuracy fall with the number of removed layers, for each selector?"
+    said = next(line for line in cut if line.startswith("WIDE=1 shows more columns: "))
+    table = cut[cut.index("") + 1 : -1]
+    assert all(len(line) <= 100 for line in table) and max(map(len, wide)) > 100
+    assert table[0].split() + said.removesuffix(".").split(": ")[1].split(", ") == names
+    assert wide[wide.index("") + 1].split() == names and wide[-1] == f"({len(values)} rows)"
+    value = values[0][names.index("kept")]
+    assert len(value) > 6 and f"{float(value):.4g}" in wide[wide.index("") + 3]
+    assert shell.answered(connection, f"SELECT '{'x' * 200}' AS long", 100).splitlines()[2] == 99 * "x" + "…"
+
+
+def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> None:
+    assert shell.query("which_layers_matter", QUERIES) == QUERIES / "which_layers_matter.sql"
+    with pytest.raises(LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"):
+        shell.query("which_layer_matters", QUERIES)
+    with pytest.raises(LaminaError, match="make run"):
+        shell.connect("nowhere.duckdb")
+
+
+def test_the_shell_answers_until_it_is_left_and_survives_mistakes(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["SELECT count(*)", "AS n FROM models;", "SELECT nope;", ".tables", ".query nope", ".help", ".quit"])
+    monkeypatch.setattr(builtins, "input", lambda _: next(typed))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(shell, "QUERIES", QUERIES)
+    shell.converse(connection)
+    said = capsys.readouterr().out
+    assert "n\n-\n1\n(1 rows)" in said and '"nope" was not found' in said and "no question 'nope'" in said
+    assert "benchmark_samples" in said and said.count(".quit ends") == 2
+    assert next(typed, None) is None
+
+
+def test_every_question_says_when_it_has_no_answer(tmp_path: Path) -> None:
+    with database.connect(VIEWS, write_tables(tmp_path)) as connection:
+        for file in QUERIES.glob("*.sql"):
+            *_, reason = shell.answered(connection, file.read_text()).splitlines()
+            assert reason.startswith("Empty where ") and reason.endswith("."), file.stem
+    assert shell.answered(duckdb.connect(), "SELECT 1 AS n") == "n\n-\n1\n(1 rows)"
+
+
+def test_a_script_gets_answers_alone_and_ends_with_its_first_error(
+    connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT count(*) AS n\nFROM models;\nSELECT 2 AS two"))
+    shell.converse(connection)
+    assert capsys.readouterr().out == "n\n-\n1\n(1 rows)\ntwo\n---\n2\n(1 rows)\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT nope;\nSELECT 1;"))
+    with pytest.raises(LaminaError, match="nope"):
+        shell.converse(connection)
+
+
+def test_the_page_holds_every_question_with_its_answer(connection: duckdb.DuckDBPyConnection, tmp_path: Path) -> None:
+    page = shell.page(connection, QUERIES)
+    for file in QUERIES.glob("*.sql"):
+        title = file.read_text().splitlines()[0].removeprefix("-- ")
+        part = page.split(f"## {title}\n")[1].split("\n## ")[0]
+        assert f"make query Q={file.stem}" in part
+        names = [column[0] for column in connection.execute(file.read_text()).description or []]
+        assert f"| {' | '.join(names)} |" in part
+        rows = [line for line in part.splitlines() if line.startswith("| ")][2:]
+        assert bool(rows) == bool(connection.execute(file.read_text()).fetchall()) and len(rows) <= shell.MOST
+    with database.connect(VIEWS, write_tables(tmp_path, **{table: [] for table in store.TABLES})) as empty:
+        assert shell.page(empty, QUERIES).count("\n## ") == page.count("\n## ")
+
+
+def test_the_documented_page_has_every_question_and_no_other() -> None:
+    titles = [line.removeprefix("## ") for line in (REPOSITORY / "docs/results.md").read_text().splitlines()]
+    asked = [file.read_text().splitlines()[0].removeprefix("-- ") for file in sorted(QUERIES.glob("*.sql"))]
+    assert [title for title in titles if title in asked] == asked

@@ -1,0 +1,108 @@
+"""A plan is decided on its own metric, read from the sweep: the rank of the relevance table, or whom a budget chose."""
+
+import json
+from pathlib import Path
+
+import pytest
+from lamina.stages.prune_step import PruneStep
+
+from lamina.config import selectors
+from lamina.config.metrics import METRICS
+from lamina.data import calibrations
+from lamina.engine import sweep as engine
+from lamina.engine import weights
+from lamina.engine.candidates import CURRENT
+from lamina.errors import LaminaError
+from lamina.models.units import all_units
+from lamina.relevance.columns import Context
+from lamina.relevance.score import relevance
+from lamina.selection import residuals
+from lamina.selection.evidence import read_step
+from lamina.store import parquet as store
+from tests.engine.test_sweep import random_samples
+from tests.given import tiny
+from tests.given.scripts import started
+
+ROOT = Path(__file__).parents[2]
+
+
+def written(path: Path, rows: list[dict], removed: int = 0) -> Path:
+    keys = {"model": "m", "calibration": "c", "selector": "s", "removed": removed}
+    store.write(path, store.from_rows("sweeps", rows, **keys))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["layer", "mlp"])
+@pytest.mark.parametrize("score", ["acc", "acc_norm"])
+@pytest.mark.parametrize("removed", [[], ["1"]])
+def test_a_plan_and_the_relevance_table_rank_alike(tmp_path: Path, kind: str, score: str, removed: list[str]) -> None:
+    model, samples = tiny.model(depth=7), random_samples(1, count=40, kinds=("choices", "text"))
+    units = all_units(7, kind, removed)
+    rows = engine.sweep(model, samples, units, removed).rows([CURRENT, *units])
+    shares = weights.rows(model, samples, units, removed, "gradient", 4000)
+    extra = {(row["unit"], row["sample"]): row for row in shares}
+    for row in residuals.rows(model, samples, units, removed, "fit", 4000) if kind == "layer" else ():
+        extra[row["unit"], row["sample"]] |= row
+    sweep = written(tmp_path / "sweep.parquet", [extra.get((row["unit"], row["sample"]), {}) | row for row in rows])
+    # Chance far below, so that accuracy ranks; and far above, where a base model is refused and a later one falls back.
+    for chance in (-5.0, 2.0):
+        context = Context(chance, score, len(removed))
+        table = relevance(store.read(sweep), METRICS, context, seed=3)
+        for metric in METRICS:
+            expected = {row["unit"]: row["rank"] for row in table if row["metric"] == metric}
+            if not expected:
+                assert kind == "mlp" and not METRICS[metric].halves
+                continue
+            refused, step = read_step(sweep, metric, context, "c")
+            if None in expected.values():
+                assert metric in ("accuracy", "margin") and refused and "calibration 'c'" in refused
+                continue
+            assert refused is None
+            assert [unit for unit, _ in step.ranked] == sorted(expected, key=expected.__getitem__)
+            scores = {row["unit"]: row["score"] for row in table if row["metric"] == metric}
+            assert dict(step.ranked) == pytest.approx(scores)
+            assert step.current_accuracy == pytest.approx(
+                sum(
+                    row.get("correct_norm", row["correct"]) if score == "acc_norm" else row["correct"]
+                    for row in rows[:40]
+                )
+                / 40
+            )
+
+
+def test_a_metric_that_was_not_measured_is_refused(tmp_path: Path) -> None:
+    rows = weights.rows(tiny.model(), [], ["0", "1"], [], "weights", 400)
+    sweep = written(tmp_path / "sweep.parquet", rows)
+    assert read_step(sweep, "magnitude", Context(), "c")[1].current_accuracy is None
+    with pytest.raises(LaminaError, match="holds no scores of metric 'cosine'"):
+        read_step(sweep, "cosine", Context(), "c")
+
+
+def test_the_plan_takes_whom_the_race_chose(tmp_path: Path) -> None:
+    """Unit 2 was luckier on as many samples; the race settled on 1, and its word counts."""
+    right = {"none": 40, "0": 10, "1": 36, "2": 38}
+    rows = [
+        {"unit": unit, "sample": sample, "correct": sample < count, "correct_norm": sample < count, "nll": 1.0}
+        | {"n_tokens": 1, "chosen": unit == "1"}
+        for unit, count in right.items()
+        for sample in range(40)
+    ]
+    sweep = written(tmp_path / "sweep.parquet", rows)
+    assert [unit for unit, _ in read_step(sweep, "accuracy", Context(0.25), "c")[1].ranked] == ["1", "2", "0"]
+    calibrations.write(
+        tmp_path / "c.parquet", calibrations.build(random_samples(1), 60, source="s", split=None, seed=0)
+    )
+    (tmp_path / "manifest.json").write_text(json.dumps({"n_layers": 3}))
+    job = PruneStep(
+        manifest=str(tmp_path / "manifest.json"),
+        calibration=str(tmp_path / "c.parquet"),
+        selector=selectors.Selector.from_options({"metric": "accuracy", "budget": "race"}),
+        sweep=str(sweep),
+        score="acc_norm",
+        keys={"model": "m", "calibration": "c", "selector": "s", "removed": 1},
+        output=str(tmp_path / "plan.json"),
+    )
+    done = started(job)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["units"] == ["1"] and plan["accuracy_before"] == [1.0] and plan["accuracy_after"] == [0.9]

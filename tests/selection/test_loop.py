@@ -1,0 +1,256 @@
+"""Selection with the repair in the loop: candidates are scored repaired, by patches that never saw the sample."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from lamina.config import repairs
+from lamina.data.calibrations import Sample, chance_accuracy
+from lamina.engine import sweep as engine
+from lamina.engine.candidates import CURRENT, Candidate
+from lamina.engine.candidates import swept as listed
+from lamina.engine.scores import Scores
+from lamina.engine.sources import Source
+from lamina.errors import LaminaError
+from lamina.models.boundary import Patch
+from lamina.models.materialise import materialise
+from lamina.models.structure import layers_of
+from lamina.models.units import all_units
+from lamina.repair import protocol
+from lamina.repair.methods import ghost
+from lamina.repair.protocol import Fitted
+from lamina.selection import exact, looped, race
+from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.looped import Looped, Repairs
+from tests.engine.test_sweep import DISTANCES, distances, naive, random_samples
+from tests.given import tiny
+from tests.selection.test_budgets import first_to_go
+
+DEPTH, RIDGE = 5, 0.01
+KINDS = ("choices", "generated", "text")
+
+
+def options(**values: Any) -> Any:
+    return repairs.Repair.from_options({"method": "ghost", "ridge": RIDGE, **values})
+
+
+def candidates(removed: Sequence[str], depth: int = DEPTH) -> dict[str, Candidate]:
+    """The current model and each further removal, by the names of a sweep."""
+    return listed(Candidate(frozenset(removed)), all_units(depth, "layer", removed))[0]
+
+
+def repairs_for(model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0) -> Repairs:
+    wanted = candidates(removed, len(layers_of(model))).values()
+    return looped.fitted(model, [Source([s.sequence() for s in samples])], wanted, options(), seed)
+
+
+def swept(
+    model: PreTrainedModel, samples: list[Sample], removed: Sequence[str], seed: int = 0, outputs: bool = True
+) -> Scores:
+    """A full sweep with the repair in the loop."""
+    fitted, wanted = repairs_for(model, samples, removed, seed), candidates(removed, len(layers_of(model)))
+    with engine.opened(model, samples, 400, outputs) as session:
+        _, observed = listed(wanted[CURRENT], list(wanted)[1:])
+        Looped(session, fitted).measure(range(len(samples)), wanted, observed)
+    return session.scores
+
+
+def dense(model: PreTrainedModel, samples: list[Sample], removed: frozenset[str]) -> dict[tuple[int, int], Patch]:
+    """Patches of every run, by ridge regression on all tokens of the samples, stacked as one matrix."""
+    streams = [tiny.stream(model, torch.tensor([sample.sequence()]), layers_of(model)) for sample in samples]
+    gone, found = sorted(map(int, removed)), {}
+    starts = [layer for layer in gone if layer - 1 not in gone]
+    for start in starts:
+        end = next(layer for layer in range(start, 100) if layer not in gone)
+        x, y = (np.concatenate([h[at][0].detach().double().numpy() for h in streams]) for at in (start, end))
+        gram = x.T @ x
+        ridge = RIDGE * np.trace(gram) / len(gram)
+        operator = np.linalg.solve(gram + ridge * np.eye(len(gram)), x.T @ (y - x))
+        found[start, end] = Patch(torch.tensor(operator).float())
+    return found
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.parametrize("removed", [(), ("2",), ("1", "2")])
+def test_scores_are_those_of_variants_repaired_by_the_other_fold(family: str, removed: tuple[str, ...]) -> None:
+    """Against models really cut and patched with operators of a dense solve, one row at a time."""
+    model, samples = tiny.model(family), random_samples(1, count=16, kinds=KINDS)
+    scores = swept(model, samples, removed)
+    (fold,) = looped.folds([[sample.sequence() for sample in samples]], 0)
+    for unit, candidate in candidates(removed).items():
+        for scored in (0, 1):
+            others = [sample for sample, at in zip(samples, fold, strict=True) if at != scored]
+            mine = [sample for sample, at in zip(samples, fold, strict=True) if at == scored]
+            variant = model
+            if candidate.removed:
+                plan = {"units": sorted(candidate.removed)}
+                variant = materialise(model, plan, dense(model, others, candidate.removed))
+            expected = naive(variant, mine, [])
+            number = scores.index[unit]
+            rows = np.concatenate([np.arange(scores.offsets[s.index], scores.offsets[s.index + 1]) for s in mine])
+            assert np.abs(scores.loglikelihood[number, rows] - expected).max() < 1e-4, (unit, scored)
+
+
+METHODS: list[dict[str, Any]] = [
+    {"method": "ghost", "ridge": "validated", "bias": True, "rank": 5},
+    {"method": "linearpatch"},
+    {"method": "prune_comp"},
+]
+
+
+@pytest.mark.parametrize("settings", METHODS, ids=[str(each["method"]) for each in METHODS])
+def test_every_linear_repair_can_be_in_the_loop(settings: dict[str, Any]) -> None:
+    """Scores are those of variants repaired by the method itself, fitted on the other fold alone."""
+    # `prune_comp` scales the stream, which is a map of it but for the epsilon of the norms.
+    model, samples = tiny.model(rms_norm_eps=1e-12), random_samples(13, count=14)
+    told, wanted, chosen = (
+        [s.sequence() for s in samples],
+        candidates(["1"]),
+        repairs.Repair.from_options(settings),
+    )
+    fitted, method = looped.fitted(model, [Source(told)], wanted.values(), chosen, 0), protocol.method(chosen.method)
+    with engine.opened(model, samples, outputs=False) as session:
+        Looped(session, fitted).measure(range(len(samples)), {"3": wanted["3"]})
+    scored = [sample for sample, at in zip(samples, fitted.fold, strict=True) if at == 0]
+    others = [sequence for sequence, at in zip(told, fitted.fold, strict=True) if at == 1]
+    fits = {
+        boundary: Fitted(chosen.method, method.fit(statistics, chosen).tensors)
+        for boundary, statistics in method.collect(model, [Source(others)], [(1, 2), (3, 4)], chosen, 0)
+    }
+    expected = naive(materialise(model, {"units": ["1", "3"]}, fits), scored, [])
+    found = [session.scores.loglikelihood[0, session.scores.offsets[s.index] :][: len(s.rows)] for s in scored]
+    assert np.abs(np.concatenate(found) - expected).max() < 1e-4
+
+
+def test_outputs_are_compared_with_the_unpruned_model() -> None:
+    """Not with the repaired one: a text sample, whose context is scored nowhere, against the definition."""
+    model, samples = tiny.model(), random_samples(2, count=8, kinds=("text",))
+    scores = swept(model, samples, ["1"])
+    fitted = repairs_for(model, samples, ["1"])
+    for sample in samples:
+        candidate = fitted.repaired(candidates(["1"])["3"], fitted.fold[sample.index])
+        cut = materialise(model, {"units": ["1", "3"]}, candidate.patches)
+        row = sample.rows[0]
+        tokens = torch.tensor([row.context + row.continuation[:-1]])
+        with torch.inference_mode():
+            base, other = (m(tokens, use_cache=False).logits[0].double().numpy() for m in (model, cut))
+        places = range(len(row.context) - 1, tokens.shape[1])
+        expected = np.mean([distances(base[at], other[at]) for at in places], axis=0)
+        found = scores.sample("3", sample.index)
+        measured = [found[name] for name in DISTANCES]
+        assert measured == pytest.approx(expected, rel=1e-3, abs=1e-5)
+
+
+@pytest.mark.parametrize("poisoned", [0, 1])
+def test_no_sample_is_scored_under_a_patch_that_was_fitted_on_it(poisoned: int) -> None:
+    """Whatever the repair is told of one fold, that fold's own scores stay, and the other's change."""
+    model, samples, wanted = tiny.model(), random_samples(3, count=20), candidates(["1"])
+    told = [sample.sequence() for sample in samples]
+    (fold,) = looped.folds([told], 0)
+    other = [tuple(4 + token % 7 for token in one[::-1]) + (5,) * at for at, one in enumerate(told)]
+    poison = [one if at != poisoned else two for at, one, two in zip(fold, told, other, strict=True)]
+    assert looped.folds([poison], 0) == [fold]
+    found = []
+    for sequences in (told, poison):
+        fitted = looped.fitted(model, [Source(sequences)], wanted.values(), options(ridge="validated"), 0)
+        with engine.opened(model, samples, 400, False) as session:
+            Looped(session, fitted).measure(range(len(samples)), wanted)
+        found.append(session.scores.loglikelihood)
+    changed = (found[0] != found[1]).any(axis=0)
+    rows = np.repeat(fold, [len(sample.rows) for sample in samples])
+    assert not changed[rows == poisoned].any()
+    assert changed[rows != poisoned].all()
+
+
+def test_equal_samples_are_in_one_fold_and_folds_are_halves() -> None:
+    told = [sample.sequence() for sample in random_samples(4, count=30)]
+    own, other = looped.folds([[*told, *told[:7]], [*told[:4], (9, 9, 9)]], 3)
+    assert own[30:] == own[:7] and other[:4] == own[:4]
+    assert sum(own[:30]) == 15
+    assert looped.folds([told], 3) != looped.folds([told], 4)
+    assert looped.folds([told], 3) == looped.folds([told], 3)
+
+
+def test_the_seed_decides() -> None:
+    model, samples = tiny.model(), random_samples(5, count=12)
+    first, again, other = (swept(model, samples, ["2"], seed, False).loglikelihood for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "output_js"])
+@pytest.mark.parametrize("removed", [(), ("1", "4")])
+def test_budgets_choose_as_the_full_sweep_does(metric: str, removed: tuple[str, ...]) -> None:
+    """`exact` the very unit, `race` one within its tolerance, both without measuring everything."""
+    model, samples = tiny.model(depth=6), random_samples(6, count=150, kinds=KINDS)
+    wanted = candidates(removed, 6)
+    full, fitted = swept(model, samples, removed), repairs_for(model, samples, removed)
+    chance, named = chance_accuracy(samples, tiny.VOCABULARY), {one: unit for unit, one in wanted.items()}
+    current, *others = wanted.values()
+    expected = first_to_go(full.rows(full.names), metric, chance, 1)
+    for budget in (exact, race):
+        with engine.opened(model, samples, outputs=metric.startswith("output_")) as session:
+            asked = Evaluator(Looped(session, fitted), loss_of(metric, "acc_norm"), [current], named)
+            told = {"seed": 0, "confidence": 0.95, "tolerance": 0.05, "step": 1}
+            chosen = budget.run(asked, others, told, chance)
+            rows = asked.rows([current, *others])
+        if budget is exact:
+            assert first_to_go(rows, metric, chance, 1) == expected
+            assert chosen in (None, wanted[expected])
+        else:
+            assert chosen is not None
+            whole = Evaluator(session, loss_of(metric, "acc_norm"), named=named)
+            whole.session = Fixed(full)
+            losses = whole.losses([chosen, wanted[expected]], range(len(samples))).mean(axis=1)
+            assert losses[0] <= losses[1] + 0.05
+        assert len(rows) <= full.seen.sum()
+        together = {(row["unit"], row["sample"]): row["nll"] for row in full.rows(full.names)}
+        assert all(abs(row["nll"] - together[row["unit"], row["sample"]]) < 1e-3 for row in rows)
+
+
+class Fixed:
+    """A session in which everything has been measured."""
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+
+    def measure(self, *asked: Any) -> None:
+        raise AssertionError("everything has been measured")
+
+
+def test_one_base_pass_serves_all_candidates() -> None:
+    model, samples, other = tiny.model(), random_samples(8, count=20), random_samples(12, count=8)
+    seen: list[int] = []
+    layers_of(model)[0].register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append((args[0] if args else kwargs["hidden_states"]).shape[0]),
+        with_kwargs=True,
+    )
+    fitted = repairs_for(model, samples, ["2"])
+    assert sum(seen) == len(samples)
+    # Candidates that lack the same run hold the same object, so that their streams stay one.
+    one, two = (fitted.repaired(candidates(["2"])[unit], 0) for unit in ("0", "4"))
+    assert one.patches[2, 3] is two.patches[2, 3]
+    # What else the repair is fitted on is halved as well, so that the mixture stays what its weights say.
+    sources = [
+        Source([sample.sequence() for sample in part], weight) for part, weight in ((samples, 1.0), (other, 0.1))
+    ]
+    seen.clear()
+    more = looped.fitted(model, sources, candidates(["2"]).values(), options(), 0)
+    assert sum(seen) == len(samples) + len(other)
+    assert not torch.equal(more.patches[0][2, 3].operator, fitted.patches[0][2, 3].operator)
+
+
+def test_too_few_samples_are_refused() -> None:
+    samples = random_samples(10, count=3)
+    with pytest.raises(LaminaError, match=r"`repair` of a selector.*at least 4 different documents.* has 3"):
+        repairs_for(tiny.model(), samples, [])
+
+
+def test_a_repair_that_is_no_map_of_the_stream_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ghost, "as_patch", lambda tensors: None)
+    with pytest.raises(LaminaError, match=r"'ghost' is no linear map of the stream.*Give the selector"):
+        repairs_for(tiny.model(), random_samples(11), [])

@@ -1,0 +1,104 @@
+"""A repair that is impossible for a plan of one size is refused for that size alone, with its reason."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lamina.stages.check_refusals import CheckRefusals
+from lamina.stages.heal_variant import HealVariant
+
+from lamina.config import healings
+from lamina.errors import LaminaError
+from lamina.evaluation import assembly
+from lamina.repair import patch
+from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study.variant import Variant
+from tests.given import tiny
+from tests.given.scripts import run
+from tests.repair.test_repairs import PRUNED, fitted, plan_of
+from tests.repair.test_repairs import results as results  # a fixture
+
+METHODS: list[dict[str, Any]] = [{"method": "replaceme"}, {"method": "streamline", "epochs": 1}]
+
+
+def plan(results: Path, size: int, units: list[str]) -> None:
+    keys = {"model": "tiny", "calibration": "words", "selector": "cosine", "removed": size, "refused": None}
+    store.write_text(paths.plan(PRUNED.key, size, results), json.dumps(plan_of(units) | keys))
+
+
+def variant(size: int, healing: str = "none") -> Variant:
+    return Variant("tiny", "words", "cosine", size, "mine", healing)
+
+
+@pytest.mark.parametrize("options", METHODS, ids=lambda options: options["method"])
+def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
+    results: Path, options: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(results, 2, ["0", "2"])
+    rows = fitted(results, "mine", **options)
+    assert [(row["removed"], row["boundary"], row["refused"] is None) for row in rows] == [
+        (2, "0-1", False),
+        (1, "2-3", True),
+    ]
+    reason = rows[0]["refused"]
+    assert "before layer 0 there is none" in reason and "protect: [0]" in reason
+    assert rows[0]["n_samples"] is None and rows[1]["n_samples"] == 30
+
+    # The other size is what it is without the refused one.
+    found = patch.load(paths.patch(PRUNED.key, "mine", results), 1)
+    plan(results, 2, ["2", "3"])
+    fitted(results, "alone", **options)
+    alone = patch.load(paths.patch(PRUNED.key, "alone", results), 1)
+    for boundary, fit in alone.items():
+        for name, tensor in fit.tensors.items():
+            torch.testing.assert_close(found[boundary].tensors[name], tensor, atol=1e-6, rtol=1e-5)
+
+    # Nothing is measured, trained or exported of the refused one.
+    assert assembly.refused(variant(1), results) is None and assembly.refused(variant(2), results) == reason
+    turn = [each for each, _ in assembly.in_turn(tiny.model(), [variant(2), variant(1)], results)]
+    assert turn == [variant(1)]
+    with pytest.raises(LaminaError, match="removed=2/mine/none.*before layer 0"):
+        assembly.read(variant(2), results)
+    run(
+        HealVariant(
+            variant=str(variant(2, "lora")),
+            healing=healings.Healing.from_options({"method": "lora"}),
+            weights=[("words", 1.0)],
+            manifest=paths.manifest("tiny", results),
+            calibration=paths.calibration("tiny", "words", results),
+            plan=paths.plan(PRUNED.key, 2, results),
+            patch=paths.patch(PRUNED.key, "mine", results),
+            output=str(tmp_path / "adapter/training.parquet"),
+        )
+    )
+    assert store.read(tmp_path / "adapter/training.parquet").num_rows == 0
+
+    # The run ends with it.
+    store.write(tmp_path / "plans.parquet", store.from_rows("plans", []))
+    with pytest.raises(SystemExit) as ended:
+        run(
+            CheckRefusals(
+                plans=str(tmp_path / "plans.parquet"),
+                patches=paths.patch_table(PRUNED.key, "mine", results),
+                report="report.html",
+                output=str(tmp_path / "refusals.txt"),
+            )
+        )
+    assert f"tiny/words/cosine/removed=2/mine: {reason}" in str(ended.value)
+
+
+def test_a_selector_all_of_whose_sizes_are_refused_leaves_an_empty_patch(results: Path) -> None:
+    plan(results, 1, ["0"])
+    plan(results, 2, ["0", "1"])
+    rows = fitted(results, "mine", method="replaceme")
+    assert [row["boundary"] for row in rows] == ["0-1", "0-2"] and all(row["refused"] for row in rows)
+    assert all(assembly.refused(variant(size), results) for size in (1, 2))
+
+
+def test_methods_that_repair_any_run_are_not_refused(results: Path) -> None:
+    plan(results, 1, ["0"])
+    assert all(row["refused"] is None for row in fitted(results, "mine", method="ghost"))
+    assert assembly.refused(variant(1), results) is None

@@ -1,0 +1,219 @@
+"""Sweeps and benchmarks that were killed go on from what they had measured, and end with the same numbers."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
+from lamina.stages.sweep_units import SweepUnits
+
+from lamina.data import calibrations
+from lamina.engine import sweep as engine
+from lamina.engine import unfinished as resumable
+from lamina.engine.session import Session
+from lamina.evaluation import measuring
+from lamina.models.structure import layers_of
+from lamina.stages.job import Job
+from lamina.store import parquet as store
+from lamina.store import timeleft
+from lamina.store import unfinished as resume
+from lamina.store.timeleft import TimeLeft
+from lamina.store.unfinished import Progress
+from lamina.study.variant import Variant
+from tests.engine.test_sweep import random_samples
+from tests.evaluation.test_evaluation import documents
+from tests.given import scripts, tiny
+from tests.given.configurations import REPOSITORY
+from tests.healing.test_lora import samples
+
+UNITS = ["0", "2", "4"]
+
+
+class Killed(KeyboardInterrupt):
+    pass
+
+
+def count(model: Any) -> list[int]:
+    """Grows by the tokens that go through the first layer."""
+    ran: list[int] = []
+    layers_of(model)[0].register_forward_hook(lambda module, inputs, output: ran.append(inputs[0].shape[1]))
+    return ran
+
+
+@pytest.mark.parametrize("batches", [1, 4])
+def test_a_sweep_goes_on_with_the_batches_that_are_left(
+    batches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, asked = tiny.model(), samples(30)
+    wanted = engine.sweep(model, asked, UNITS, tokens=100).rows(UNITS)
+    ran = count(model)
+    engine.sweep(model, asked, UNITS, tokens=100)
+    whole, progress = len(ran), Progress(tmp_path / "unfinished", "key")
+    step = TimeLeft.step
+
+    def killing(self: TimeLeft, amount: float) -> None:
+        step(self, amount)
+        killing.left -= 1  # type: ignore[attr-defined]
+        if not killing.left:  # type: ignore[attr-defined]
+            raise Killed
+
+    killing.left = batches  # type: ignore[attr-defined]
+    monkeypatch.setattr(resumable.TimeLeft, "step", killing)
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    with pytest.raises(Killed):
+        engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
+    monkeypatch.setattr(resumable.TimeLeft, "step", step)
+    ran.clear()
+    found = engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
+    assert found.rows(UNITS) == wanted
+    assert len(ran) == whole - batches
+    # What belongs to another job is no beginning of this one.
+    ran.clear()
+    assert (
+        engine.sweep(model, asked, UNITS, tokens=100, progress=Progress(progress.file, "other")).rows(UNITS) == wanted
+    )
+    assert len(ran) == whole
+
+
+@pytest.mark.parametrize("passes", [1, 2, 5, 8])
+def test_a_sweep_that_is_broken_off_within_a_batch_counts_nothing_twice(
+    passes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With room for few streams a batch takes several passes, and choices that share no line stand in several batches:
+    distances of outputs are sums over these.
+    """
+    model, asked, ran = tiny.model("bloom"), random_samples(12), list[int]()
+    wanted = engine.sweep(model, asked, UNITS, tokens=30).rows(UNITS)
+    forward = Session._forward
+
+    def killing(*given: Any) -> None:
+        if len(ran) == passes:
+            raise Killed
+        ran.append(1)
+        forward(*given)
+
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    progress = Progress(tmp_path / "unfinished", "key")
+    with monkeypatch.context() as broken, pytest.raises(Killed):
+        broken.setattr(Session, "_forward", killing)
+        engine.sweep(model, asked, UNITS, tokens=30, progress=progress)
+    assert engine.sweep(model, asked, UNITS, tokens=30, progress=progress).rows(UNITS) == wanted
+
+
+def files(folder: Path, count: int) -> str:
+    """A model of eight layers and a calibration; the manifest's path."""
+    tiny.model(depth=8).save_pretrained(folder / "model")
+    about = {"path": str(folder / "model"), "source": "tiny", "dtype": "float32", "trust_remote_code": False}
+    store.write_text(folder / "manifest.json", json.dumps(about | {"n_layers": 8}))
+    made = calibrations.build(samples(count), tiny.VOCABULARY, source="own", split="train", seed=0)
+    calibrations.write(folder / "own.parquet", made)
+    return str(folder / "manifest.json")
+
+
+def kill(job: Job, unfinished: Path, folder: Path) -> None:
+    """Run a job in a process of its own, and kill that as soon as it has kept something."""
+    slow = folder / "slow.py"
+    # As if a batch took long: otherwise a job of a test ends before anything is kept.
+    slow.write_text(
+        "import sys, time, runpy\n"
+        "from lamina.store import unfinished as resume\n"
+        "from lamina.store.timeleft import TimeLeft\n"
+        "step = TimeLeft.step\n"
+        "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
+        "resume.SECONDS = 0.0\n"
+        "script = sys.argv.pop(1)\n"
+        "runpy.run_path(script, run_name='__main__')\n"
+    )
+    (folder / "job.json").write_text(json.dumps({"job": job._plain()}))
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
+    command = [sys.executable, str(slow), str(scripts.file(job)), str(folder / "job.json")]
+    process = subprocess.Popen(command, env=environment, cwd=REPOSITORY)
+    while not unfinished.is_file() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL and unfinished.is_file()
+
+
+def test_a_killed_sweep_goes_on_and_leaves_the_same_table(tmp_path: Path) -> None:
+    given = {"manifest": files(tmp_path, 60), "calibration": str(tmp_path / "own.parquet"), "pass_": "removal"}
+    given |= {"units": "layer", "block": 0, "blocks": 1, "tokens": 100}
+    keys = {"model": "m", "calibration": "own", "selector": "base", "removed": 0}
+    job = SweepUnits(**given, keys=keys, output=str(tmp_path / "killed.parquet"))
+    unfinished = tmp_path / "killed.parquet.unfinished"
+    kill(job, unfinished, tmp_path)
+    begun = Progress(unfinished, "").file.stat().st_size
+    assert begun and not (tmp_path / "killed.parquet").exists()
+    scripts.run(job)
+    assert not unfinished.exists()
+    whole = SweepUnits(**given, keys=keys, output=str(tmp_path / "whole.parquet"))
+    scripts.run(whole)
+    assert store.read(tmp_path / "killed.parquet").equals(store.read(tmp_path / "whole.parquet"))
+
+
+def test_a_killed_benchmark_goes_on_within_its_pass(tmp_path: Path) -> None:
+    manifest = files(tmp_path, 4)
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+    texts = [{"text": text} for text in documents() * 40 if len(text.split()) > 1]
+    (tmp_path / "texts.jsonl").write_text("\n".join(map(json.dumps, texts)))
+
+    def job(name: str) -> BenchmarkPerplexity:
+        text: Any = {"text": str(tmp_path / "texts.jsonl"), "window": 64}
+        written = {"output": str(tmp_path / f"{name}.parquet"), "samples": str(tmp_path / f"{name}_samples.parquet")}
+        return BenchmarkPerplexity(manifest=manifest, variants=[str(Variant.base("m"))], name="t", text=text, **written)
+
+    kill(job("killed"), tmp_path / "killed.parquet.unfinished.0", tmp_path)
+    scripts.run(job("killed"))
+    scripts.run(job("whole"))
+    for name in ("", "_samples"):
+        one, other = (tmp_path / f"{each}{name}.parquet" for each in ("killed", "whole"))
+        assert store.read(one).equals(store.read(other))
+    assert not list(tmp_path.glob("*.unfinished*"))
+
+
+def test_variants_that_were_scored_are_not_scored_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = tiny.model(), list[str]()
+    monkeypatch.setattr(resume, "SECONDS", 0.0)
+    variants = [Variant.base("m"), Variant.base("other")]
+
+    def score(model: Any, name: str, together: Any) -> Any:
+        asked.append(name)
+        if len(asked) == 2:
+            raise Killed
+        row = {"task": "t", "metric": "nll", "value": float(np.float64(0.1) + 0.2), "n_samples": 3, "n_shot": 0}
+        return [row], [{"task": "t", "sample": 0, "metric": "nll", "value": torch.tensor(1.5).item()}]
+
+    with pytest.raises(Killed):
+        measuring.measure(model, variants, score, measuring.Unfinished(tmp_path / "b.unfinished", "key"))
+    unfinished = measuring.Unfinished(tmp_path / "b.unfinished", "key")
+    rows, samples = measuring.measure(model, variants, score, unfinished)
+    unfinished.remove()
+    assert asked == ["the model 'm'", "the model 'other'", "the model 'other'"]
+    assert [row["value"] for row in rows] == [0.1 + 0.2] * 2
+    assert [(row["model"], row["value"]) for row in samples] == [("m", 1.5), ("other", 1.5)]
+    assert not list(tmp_path.glob("*.unfinished*"))
+
+
+def test_work_that_is_a_part_of_a_job_says_how_far_the_job_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of a pass, which is two thirds of a job, took 100 s: 100 s more for it, and 100 s for what is behind it."""
+    now = 0.0
+    monkeypatch.setattr(timeleft.time, "monotonic", lambda: now)
+    caplog.set_level("INFO")
+    with timeleft.span(0, 2 / 3):
+        left = TimeLeft(10)
+        now = 100.0
+        left.step(5)
+    assert caplog.messages == ["33 %, about 3 min left"]
+    left.step(1)
+    now = 200.0
+    left.step(1)
+    assert caplog.messages[1:] == ["70 %, about 86 s left"]

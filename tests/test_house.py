@@ -1,0 +1,84 @@
+"""A library that a stranger can read: its size, and the one direction in which its packages import each other."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import ROOT
+
+LIBRARY = ROOT / "src/lamina"
+# Lowest first: a package imports itself and packages of the lines above it.
+LAYERS = [
+    {"version", "errors", "registry", "modules"},
+    {"config"},
+    {"tables"},
+    {"store"},
+    {"models"},
+    {"data"},
+    {"study", "runtime"},
+    {"engine"},
+    {"relevance"},
+    {"repair"},
+    {"selection", "healing", "diagnosis", "evaluation"},
+    {"cost", "loading"},
+    {"report"},
+    {"stages"},
+]
+GENERATED = {"tables.md", "families.md"}
+
+
+def lines(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").splitlines())
+
+
+def words(file: Path) -> int:
+    return len(file.read_text(encoding="utf-8").split())
+
+
+def imports() -> Iterator[tuple[str, str, str]]:
+    """(importing package, imported package, the line that says so) for every import between packages of lamina."""
+    for file in sorted(LIBRARY.rglob("*.py")):
+        here = file.relative_to(LIBRARY).with_suffix("").parts[0]
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == "lamina" and len(parts) > 1 and parts[1] != here:
+                    yield here, parts[1], f"{file.relative_to(ROOT)}:{node.lineno} imports {name}"
+
+
+def test_imports_point_down() -> None:
+    height = {package: number for number, layer in enumerate(LAYERS) for package in layer}
+    upwards = [
+        line
+        for here, there, line in imports()
+        if here != "__init__" and not height.get(there, len(LAYERS)) < height.get(here, -1)
+    ]
+    assert not upwards, f"{len(upwards)} imports do not point down:\n" + "\n".join(upwards)
+
+
+@pytest.mark.parametrize(("folder", "total", "longest"), [("src", 25_000, 350), ("tests", 22_000, 500)])
+def test_python_files_are_short_and_together_few(folder: str, total: int, longest: int) -> None:
+    counts = {str(file.relative_to(ROOT)): lines(file) for file in (ROOT / folder).rglob("*.py")}
+    assert {name: count for name, count in counts.items() if count > longest} == {}
+    assert sum(counts.values()) <= total
+
+
+def test_the_library_has_at_most_220_files() -> None:
+    assert len(list((ROOT / "src").rglob("*.py"))) <= 220
+
+
+def test_the_readme_is_short() -> None:
+    assert words(ROOT / "README.md") <= 1000
+
+
+def test_there_are_few_guides() -> None:
+    guides = {file.name: words(file) for file in (ROOT / "docs").rglob("*.md") if file.name not in GENERATED}
+    assert len(guides) <= 9, sorted(guides)
+    assert sum(guides.values()) <= 15_000, guides

@@ -1,0 +1,94 @@
+"""No name of a metric, a strategy or a repair stands outside its own file, and no algorithm takes a job."""
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from lamina.config.metrics import METRICS
+from lamina.config.repairs import Repair
+from lamina.config.selectors import Selector
+from lamina.store import parquet as store
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/lamina"
+COLUMNS = {name for table in ("activations", "sweeps") for name in store.TABLES[table].COLUMNS}
+
+# What may name some of them, by the start of a path, and why.
+METRIC_NAMES: Mapping[str, set[str]] = {
+    "engine/": COLUMNS,  # names of columns, in the rows that passes write
+    "tables/": COLUMNS,  # which describe the columns
+    "config/selectors.py": {"accuracy", "cosine"},  # examples where the key is missing
+    "selection/strategies/evolutionary.py": {"accuracy", "output_kl"},  # the same
+    "report/": {"accuracy", "cosine", "perplexity"},  # what the page compares; measures of benchmarks have such names
+    "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
+    "report/figures/relevance_agreement.py": {"agreement"},  # a word of its legend
+    "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
+    "study/load.py": {"perplexity"},  # a key of the section `benchmarks`
+    "diagnosis/probe.py": {"accuracy"},  # a measure of the probe
+    "repair/methods/replaceme.py": {"cosine"},  # an objective of the method
+    "healing/": {"random"},  # weights and generators
+    "selection/strategies/random.py": {"random"},
+    "models/": {"residual"},  # an argument of layers that add the stream themselves
+}
+STRATEGY_NAMES: Mapping[str, set[str]] = {
+    "config/selectors.py": {"iterative"},  # the default of the key
+    "healing/": {"random"},
+    "relevance/metrics/weights.py": {"random"},
+    "stages/": {"block"},  # a block of a sweep
+}
+REPAIR_NAMES: Mapping[str, set[str]] = {
+    "cost/work.py": {"streamline"},  # its work is no number of passes
+}
+
+
+def strings(file: Path) -> set[str]:
+    """The texts that a module quotes, without docstrings."""
+    return {
+        node.value
+        for node in ast.walk(ast.parse(file.read_bytes()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+@pytest.mark.parametrize(
+    ("names", "home", "allowed"),
+    [
+        (set(METRICS), "relevance/metrics/", METRIC_NAMES),
+        ({kind.title() for kind in Selector.kinds()}, "", STRATEGY_NAMES),
+        ({kind.title() for kind in Repair.kinds()}, "", REPAIR_NAMES),
+    ],
+    ids=["metrics", "strategies", "repairs"],
+)
+def test_no_name_of_a_method_stands_outside_its_own_file(
+    names: set[str], home: str, allowed: Mapping[str, set[str]]
+) -> None:
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = file.relative_to(SOURCE).as_posix()
+        own = {file.stem} if file.parent.name in ("strategies", "methods") else set()
+        known = own.union(*(words for start, words in allowed.items() if place.startswith(start)))
+        if not home or not place.startswith(home):
+            found += [f"{place}: '{name}'" for name in sorted(names & strings(file) - known)]
+    assert not found, "\n".join(found)
+
+
+def test_sql_names_no_metric_but_those_that_the_report_compares() -> None:
+    """A metric with the name of a column of a table, or of a measure of benchmarks, is not told from it here."""
+    words = COLUMNS | {"perplexity", "random"}
+    for file in (SOURCE.parents[1] / "sql").rglob("*.sql"):
+        text = file.read_text(encoding="utf-8")
+        for name in METRICS.keys() - words - {"accuracy"}:
+            assert f"'{name}'" not in text, f"{file.name}: {name}"
+
+
+def test_algorithms_take_no_job() -> None:
+    """Nothing under the library imports what lies on top of it."""
+    found = []
+    for file in sorted(SOURCE.rglob("*.py")):
+        place = file.relative_to(SOURCE).as_posix()
+        if place.startswith(("stages/", "repair/", "evaluation/")):
+            continue
+        imported = [node for node in ast.walk(ast.parse(file.read_bytes())) if isinstance(node, ast.ImportFrom)]
+        found += [place for node in imported if (node.module or "").startswith("lamina.stages")]
+    assert not found, "\n".join(found)
