@@ -3,24 +3,20 @@
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 import torch
-from lamina.stages.diagnose_layers import DiagnoseLayers
-from lamina.stages.prepare_calibration import PrepareCalibration
-from lamina.stages.prepare_task import PrepareTask
 
-from lamina.data import lm_tasks
+from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
+from lamina.stages import prepare
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.load import load
 from tests.given.configurations import minimal, put, workplace
-from tests.given.scripts import place
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
 
@@ -73,25 +69,25 @@ def test_a_job_that_reads_a_data_file_is_told_what_it_holds(tmp_path: Path, monk
     (root / "labels.jsonl").write_text("\n".join(4 * labelled))
     monkeypatch.chdir(root)
     loaded = load(config, root)
-    jobs: dict[str, Callable[[], str]] = {
-        "mine.jsonl": lambda: PrepareCalibration.of(loaded, place(model="small", calibration="mine")).told(),
-        "mine_test.jsonl": lambda: PrepareTask.of(loaded, place(task="mine")).told(),
-        "labels.jsonl": lambda: DiagnoseLayers.of(
-            loaded, place(model="small", calibration="none", diagnosis="labels")
-        ).told(),
+    read = {
+        "mine.jsonl": prepare.calibration_files(loaded, "mine"),
+        "mine_test.jsonl": prepare.data_files("mine", prepare.benchmark(loaded, "mine")),
+        "labels.jsonl": [loaded.diagnoses["labels"].file],
     }
-    for name, told in jobs.items():
-        before = told()
+    for name, files in read.items():
+        before = contents.digests(files)
         os.utime(name)
-        assert told() == before
+        assert contents.digests(files) == before
         rewrite(Path(name), (root / name).read_text() + "\n")
-        assert json.loads(told())["sources"].keys() == {name} and told() != before
+        after = contents.digests(files)
+        assert after.keys() == {name} and after != before
 
 
 def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
+    monkeypatch.setattr(task_files, "FOLDER", "workflow/tasks")
     (tmp_path / "workflow/tasks").mkdir(parents=True)
     (tmp_path / "workflow/tasks/mine.yaml").write_text(
         "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "

@@ -74,7 +74,7 @@ def load_task(
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
-        with chdir(root), cache.compiled_anew() if trust_code else nullcontext():
+        with chdir(root), cache.read_anew(cache.MODULES) if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
                 loaded = task = _Questions(config=_choices_config(name, root / choices))
