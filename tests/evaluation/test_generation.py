@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from lamina.stages.gather_table import parts
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.config.benchmarks import Generate, Task
@@ -173,7 +172,7 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
+    tables = studies.parts(written, "benchmarks"), studies.parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]
