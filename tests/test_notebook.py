@@ -19,7 +19,7 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.store import parquet
-from tests.unit import tiny
+from tests.given import tiny
 
 ROOT = Path(__file__).parents[2]
 W = tiny.WORDS

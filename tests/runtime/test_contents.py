@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lamina import modules
-from lamina.data import lm_tasks
+from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
 from lamina.stages import prepare
