@@ -12,13 +12,13 @@ from scipy import stats
 
 from lamina.errors import LaminaError
 from lamina.report import database, summary
+from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store
 from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.study import sweeps
-from lamina.tables import answers
 from tests.given.configurations import REPOSITORY, minimal, put, workplace
 from tests.given.plausible_tables import write_study
 

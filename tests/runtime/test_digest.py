@@ -248,13 +248,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("models/surgery.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
         ("study/requests.py", ("estimate_cost", "lamina.study.requests"), True),
         ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
-        ("relevance/passes.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
+        ("config/metrics.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
         # How long an evolution goes on.
         ("selection/strategies/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
         # What only describes jobs, or refuses them, is no part of what they compute.
         ("stages/sweep.py", ("sweep_units",), False),
         ("study/load.py", ("sweep_units",), False),
-        ("relevance/passes.py", ("sweep_units",), False),
+        ("config/metrics.py", ("sweep_units",), False),
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],
 )

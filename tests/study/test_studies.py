@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
+from lamina.config.metrics import METRICS, MODULES, carried, metric_pass, passes
 from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.relevance.passes import carried, metric_pass, passes
 from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.study import sweeps

@@ -12,9 +12,9 @@ from lamina.errors import explained
 from lamina.models.units import DONOR
 from lamina.report import database, shell
 from lamina.report.page import glance
+from lamina.report.queries import answer
 from lamina.report.recommendation import recommendations
 from lamina.study import paths
-from lamina.tables.answers import answer
 
 KEEP = 0.95
 # Calibrations, and layers of each, that are named.
