@@ -85,15 +85,14 @@ def _take(locks: Mapping[str, FileLock], count: int, held: ExitStack) -> list[st
             taken: list[str] = []
             for name in locks:
                 with suppress(Timeout):
-                    if len(taken) < count:
-                        tried.enter_context(locks[name].acquire(blocking=False))
-                        Path(locks[name].lock_file).write_text(str(os.getpid()))
-                        taken.append(name)
-            if len(taken) == count:
-                held.push(tried.pop_all())
-                return taken
-        holders = [f"{name} (process {Path(locks[name].lock_file).read_text()})" for name in locks if name not in taken]
-        if (news := f"waiting for {count} of {len(locks)} devices; in use: {', '.join(holders)}") != reported:
+                    tried.enter_context(locks[name].acquire(blocking=False))
+                    Path(locks[name].lock_file).write_text(str(os.getpid()))
+                    taken.append(name)
+                if len(taken) == count:
+                    held.push(tried.pop_all())
+                    return taken
+        used = [f"{name} (process {Path(locks[name].lock_file).read_text()})" for name in locks if name not in taken]
+        if (news := f"waiting for {count} of {len(locks)} devices; in use: {', '.join(used)}") != reported:
             print(reported := news, file=sys.stderr, flush=True)
         time.sleep(random.uniform(0.25, 0.75))
 
@@ -101,6 +100,6 @@ def _take(locks: Mapping[str, FileLock], count: int, held: ExitStack) -> list[st
 if __name__ == "__main__":
     if sys.argv[1:] == ["--count"]:
         print(len(devices(os.environ)))
-    else:
-        with explained(), acquire(int(sys.argv[1])):
-            sys.exit(subprocess.call(sys.argv[2:]))
+        sys.exit()
+    with explained(), acquire(int(sys.argv[1])):
+        sys.exit(subprocess.call(sys.argv[2:]))

@@ -5,6 +5,7 @@ On a terminal one line is written over and over; in a pipe there is a line a min
 
 import json
 import logging
+import re
 import shutil
 import sys
 import threading
@@ -23,12 +24,10 @@ from lamina.store.timeleft import spoken
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
-_QUIET = ("JOB_STARTED", "WORKFLOW_STARTED", "RESOURCES_INFO", "GROUP_INFO", "SHELLCMD")
-_SILENT = _COUNTED | {LogEvent[name] for name in _QUIET}
-_TALK = tuple(
-    "Building DAG of jobs|Select jobs to execute|Using shell: |Conda environments: ignored|host: |Config file |"
-    "Singularity containers: ignored|Group jobs: inactive|Removing temporary output|"
-    "Assuming unrestricted shared filesystem".split("|")
+_QUIET = {LogEvent[name] for name in "JOB_STARTED WORKFLOW_STARTED RESOURCES_INFO GROUP_INFO SHELLCMD".split()}
+_TALK = re.compile(
+    "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file |Singularity containers: |"
+    "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
 )
 _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads a file
@@ -110,7 +109,7 @@ class LogHandler(LogHandlerBase):
         try:
             event, text = record.__dict__.get("event"), str(record.msg or "")
             shown = record.levelno >= logging.WARNING or self.common_settings.dryrun or self.common_settings.verbose
-            if shown or (event not in _SILENT and text.strip() and not text.startswith(_TALK)):
+            if shown or (event not in _COUNTED and event not in _QUIET and text.strip() and not _TALK.match(text)):
                 self._say(self.format(record))
             elif event in _COUNTED:
                 self._count(record.__dict__, record.created)
@@ -129,7 +128,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             progress.stages, progress.begun = Counter(fields["stats"]), now
             for workflow, progress.cost in _followed:
-                jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))
+                jobs = workflow.dag.needrun_jobs(exclude_finished=False)
                 progress.outputs = {job.jobid: tuple(map(str, job.output)) for job in jobs}
             threading.Thread(target=self._keep_saying, daemon=True).start()
         elif event == LogEvent.JOB_INFO:
