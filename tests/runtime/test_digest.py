@@ -243,9 +243,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("file", "modules", "changed"),
     [
         # What `make plan` prints, and what the figure of costs draws.
-        *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work", "peaks", "counting")),
-        ("cost/rehearsal.py", ("estimate_cost",), True),
-        ("cost/rehearsal.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
+        *((f"cost/{name}.py", ("estimate_cost",), True) for name in ("estimate", "work")),
+        ("cost/estimate.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
         ("models/surgery.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
         ("study/requests.py", ("estimate_cost", "lamina.study.requests"), True),
         ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),

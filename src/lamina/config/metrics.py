@@ -5,7 +5,7 @@ source, since the configuration imports nothing of what computes numbers.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -53,10 +53,13 @@ MODULES = {
     "fit": "lamina.selection.residuals",
 }
 
+ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
+"""What the class of a metric says of it."""
+
 METRICS = {
     entry["name"]: Metric(module=module, **entry)
     for module, entry in sorted(
-        declared_classes("lamina.relevance.metrics", "Metric"), key=lambda declared: str(declared[1]["name"])
+        declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES), key=lambda found: str(found[1]["name"])
     )
 }
 

@@ -75,5 +75,5 @@ def _best(row: dict[str, Any]) -> str:
 if __name__ == "__main__":
     with explained():
         said = lines()
-        shell.connect().close()  # before anybody is sent there
+        database.opened(shell.DATABASE).close()  # before anybody is sent there
         print("\n".join(said))

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lamina.config.metrics import ATTRIBUTES
 from lamina.models.families import FAMILIES
 
 _SOURCE = Path(__file__).resolve().parents[2]
@@ -123,8 +124,12 @@ def _read(name: str, root: Path) -> _Module:
             imported.update(f"{source}.{alias.name}" for alias in node.names)
         if isinstance(node, ast.ClassDef) and name.startswith("lamina.relevance.metrics."):
             # A metric's entry, which jobs follow by its `entry_digest`: that leaves its help out.
-            node.body = [line for line in node.body if not isinstance(line, ast.Assign)]
+            node.body = [line for line in node.body if not _is_entry(line)]
     parts = [other.replace("..", ".").split(".") for other in imported]
     local = {".".join(part[:end]) for part in parts if part[0] == "lamina" for end in range(1, len(part) + 1)}
     known, tops = [other for other in local if _file(other, root)], {part[0] for part in parts} - {"lamina"}
     return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(tops - sys.stdlib_module_names))
+
+
+def _is_entry(line: ast.stmt) -> bool:
+    return isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) in ATTRIBUTES
