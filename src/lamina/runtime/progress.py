@@ -83,8 +83,7 @@ class Progress:
             self._left = now, self.left(now)
         total, stage, left = self.stages["total"], self.stage, self._left[1]
         text = f"{self.done} of {total} jobs ({100 * self.done / max(1, total):.0f} %)"
-        if stage:
-            text += f", {stage} {self.finished[stage]} of {self.stages[stage]}, {spoken(now - self.begun)}"
+        text += f", {stage} {self.finished[stage]} of {self.stages[stage]}, {spoken(now - self.begun)}" if stage else ""
         return text if left is None or self.done >= total else f"{text}, about {spoken(left)} left"
 
 
@@ -150,20 +149,19 @@ class LogHandler(LogHandlerBase):
                     self._tell(time.time())
 
     def _tell(self, now: float) -> None:
-        tenth = self.progress.done * 10 // max(1, self.progress.stages["total"])
+        tenth, line = self.progress.done * 10 // max(1, self.progress.stages["total"]), self.progress.line(now)
         if self.stream.isatty():
-            self._draw(self.progress.line(now))
+            self._draw(line)
         elif tenth > self.last[0] or now - self.last[1] >= _SECONDS:
             self.last = tenth, now
-            self._say(self.progress.line(now))
+            self._say(line)
 
-    def _draw(self, line: str) -> None:
-        line = line[: shutil.get_terminal_size().columns - 1]
-        self.stream.write("\r" + line.ljust(len(self.drawn)))
+    def _draw(self, line: str, above: str = "") -> None:
+        """Write a line over the one that stands on the terminal, and lines above it."""
+        cleared = f"\r{' ' * len(self.drawn)}\r" if self.drawn else ""
+        self.drawn = line[: shutil.get_terminal_size().columns - 1]
+        self.stream.write(cleared + above + self.drawn)
         self.stream.flush()
-        self.drawn = line
 
     def _say(self, text: str) -> None:
-        drawn, self.drawn = self.drawn, ""
-        self.stream.write(("\r" + " " * len(drawn) + "\r" if drawn else "") + text + "\n")
-        self._draw(drawn) if drawn else self.stream.flush()
+        self._draw(self.drawn, f"{text}\n")
