@@ -34,9 +34,8 @@ def _changed(name: str, reason: str) -> LaminaError:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
-    """Which file it is, its size and its times; the time of a change cannot be set back."""
     stat = Path(name).stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns  # the last one cannot be set back
 
 
 @lru_cache(maxsize=4096)

@@ -27,8 +27,7 @@ def job(path: Path) -> dict[str, Any]:
                 text = json.loads(header["__metadata__"]["lamina"])[seal.JOB]
         return dict(json.loads(text))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        said = f"{path} does not say which job wrote it. Tables, plans, patches and adapters under results/ do."
-        raise LaminaError(said) from error
+        raise LaminaError(f"{path} does not say which job wrote it. Tables, plans, patches, adapters do.") from error
 
 
 if __name__ == "__main__":

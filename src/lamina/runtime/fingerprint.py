@@ -1,7 +1,5 @@
-"""Fingerprints of code, packages and registry entries, so that a change reruns exactly the jobs that it can reach.
-
-Code is hashed by its syntax trees without docstrings: comments and formatting rerun nothing, any other edit does.
-"""
+"""Fingerprints of code, packages and registry entries, so that a change reruns exactly the jobs that it can reach. Code
+is hashed by its syntax trees without docstrings: comments and formatting rerun nothing, any other edit does."""
 
 import ast
 import hashlib
@@ -81,8 +79,8 @@ def family_digest(family: str | None) -> str:
 
 
 def _pins(lock: Path) -> dict[str, str]:
-    pins = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
-    return {_normal(name): version for name, version in pins}
+    found = re.finditer(r"^([\w.-]+)==(\S+)", lock.read_text(encoding="utf-8"), re.MULTILINE)
+    return {_normal(pin[1]): pin[2] for pin in found}
 
 
 def _normal(package: str) -> str:
@@ -123,13 +121,10 @@ def _read(name: str, root: Path) -> _Module:
             source = ".".join([*package[: len(package) - node.level + 1 if node.level else 0], node.module or ""])
             imported.update(f"{source}.{alias.name}" for alias in node.names)
         if isinstance(node, ast.ClassDef) and name.startswith("lamina.relevance.metrics."):
-            # A metric's entry, which jobs follow by its `entry_digest`: that leaves its help out.
-            node.body = [line for line in node.body if not _is_entry(line)]
+            # Jobs follow a metric's entry by its `entry_digest`, which leaves its help out.
+            entry = [s for s in node.body if isinstance(s, ast.Assign) and ast.unparse(s.targets[0]) in ATTRIBUTES]
+            node.body = [statement for statement in node.body if statement not in entry]
     parts = [other.replace("..", ".").split(".") for other in imported]
     local = {".".join(part[:end]) for part in parts if part[0] == "lamina" for end in range(1, len(part) + 1)}
     known, tops = [other for other in local if _file(other, root)], {part[0] for part in parts} - {"lamina"}
     return _Module(_hashed(ast.dump(tree)) if tree.body else "", tuple(known), tuple(tops - sys.stdlib_module_names))
-
-
-def _is_entry(line: ast.stmt) -> bool:
-    return isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) in ATTRIBUTES
