@@ -11,15 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lamina.config import checkpoints
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
-from lamina.config.donors import Merged, Sibling
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
-from lamina.config.models import Model
+from lamina.config.models import Merged, Model, Sibling
 from lamina.config.repairs import OWN
-from lamina.config.replicates import replicate
+from lamina.config.replicates import expand_checkpoints, replicate
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
 from lamina.study import files
@@ -42,7 +40,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
         raise refusal(Configuration, error, raw) from None
-    checkpoints.expand(config)
+    expand_checkpoints(config)
     _add_donors(config)
     _complete(config, root)
     _check_mixtures(config)
