@@ -1,6 +1,6 @@
 """Section `selectors`: what all ways to choose what is removed share; options of a strategy stand in its module."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -153,78 +153,81 @@ class Selector(Choice):
                 setattr(cls, key, value)
 
     @model_validator(mode="after")
-    def _check_halves(self) -> Self:
+    def _check(self) -> Self:
         if self.metric:
             check_halves(self.units, [self.metric])
+        for key, message in self._clashes():
+            raise wrong(message, key)
         return self
 
-    @model_validator(mode="after")
-    def _check_repair(self) -> Self:
-        if not self.repair:
-            return self
-        if self.units != "layer":
-            raise wrong(
-                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
-                " Write units: layer, or leave `repair` out.",
+    def _clashes(self) -> Iterator[tuple[str, str]]:
+        """The key and the refusal of options that exclude each other, the first one first."""
+        metric, losing = METRICS[self.metric] if self.metric else None, those(lambda metric: metric.losing)
+        loses = metric is None or metric.losing
+        if self.repair and self.units != "layer":
+            yield (
                 "repair",
+                (
+                    f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
+                    " Write units: layer, or leave `repair` out."
+                ),
             )
-        if self.metric and not METRICS[self.metric].losing:
-            raise wrong(
-                f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.losing)}, or leave `repair` out.",
+        if self.repair and not loses:
+            yield (
                 "repair",
+                (
+                    f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
+                    f"that. Write metric: {losing}, or leave `repair` out."
+                ),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_also(self) -> Self:
-        if self.also and self.metric and not _adds(METRICS[self.metric]):
-            raise wrong(
-                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
-                f"{those(_adds)}, or leave `also` out.",
+        if self.also and metric and not _adds(metric):
+            yield (
                 "also",
+                (
+                    f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
+                    f"{those(_adds)}, or leave `also` out."
+                ),
             )
         if self.also and self.budget != "full":
-            raise wrong(
-                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
-                "seen. Write budget: full, or leave `also` out.",
+            yield (
                 "also",
+                (
+                    f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
+                    "seen. Write budget: full, or leave `also` out."
+                ),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_donors(self) -> Self:
-        if not self.donors:
-            return self
-        if self.units != "layer":
-            raise wrong(
-                f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
-                "`donors` out.",
+        if self.donors and self.units != "layer":
+            yield (
                 "donors",
+                (
+                    f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
+                    "`donors` out."
+                ),
             )
-        if self.metric and not METRICS[self.metric].losing:
-            raise wrong(
-                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                f"{those(lambda metric: metric.losing)}, or leave `donors` out.",
+        if self.donors and not loses:
+            yield (
                 "metric",
+                (
+                    f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
+                    f"{losing}, or leave `donors` out."
+                ),
             )
-        if self.budget != "full":
-            raise wrong(
-                f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
-                "full, or leave `donors` out.",
+        if self.donors and self.budget != "full":
+            yield (
                 "budget",
+                (
+                    f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
+                    "full, or leave `donors` out."
+                ),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_searched(self) -> Self:
-        if self.SEARCHES and not METRICS[self.metric or ""].losing:
-            raise wrong(
-                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
-                f"Write metric: {those(lambda metric: metric.losing)}, or strategy: iterative.",
+        if self.SEARCHES and not loses:
+            yield (
                 "metric",
+                (
+                    f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                    f"Write metric: {losing}, or strategy: iterative."
+                ),
             )
-        return self
 
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""

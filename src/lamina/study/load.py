@@ -129,33 +129,24 @@ def _check_mixtures(config: Configuration) -> None:
 
 def _check_held_out(config: Configuration, root: Path) -> None:
     """Refuse data for both calibration and benchmark, as far as file names and ranges show it; jobs compare hashes."""
+    tasks, texts = config.benchmarks.tasks.items(), config.benchmarks.perplexity.items()
     for name, entry in config.calibrations.items():
-        if isinstance(entry, Choices):
-            _check_questions(config, root, name, entry)
-        if isinstance(entry, Text):
-            _check_texts(config, root, name, entry)
-
-
-def _check_questions(config: Configuration, root: Path, name: str, entry: Choices) -> None:
-    for test, task in config.benchmarks.tasks.items():
-        if task.choices and _same_file(root, task.choices, entry.choices):
-            raise LaminaError(
-                f"calibrations.{name}.choices: '{entry.choices}' is also the test file of benchmarks.tasks.{test}, and "
-                "nothing may be scored on test data. Split the file in two."
-            )
-
-
-def _check_texts(config: Configuration, root: Path, name: str, entry: Text) -> None:
-    for test, text in config.benchmarks.perplexity.items():
-        if not _same_file(root, text.text, entry.text) or (entry.text == CORPUS and entry.split != text.split):
-            continue
-        (start, stop), (test_start, test_stop) = document_range(entry.documents), document_range(text.documents)
-        if max(start, test_start) < min(stop or math.inf, test_stop or math.inf):
-            raise LaminaError(
-                f"calibrations.{name}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with documents "
-                f"{text.documents or 'all'} of benchmarks.perplexity.{test}, and nothing may be scored on test data. "
-                'Write ranges that do not overlap, such as "0:500" here and "500:700" there.'
-            )
+        for test, task in tasks if isinstance(entry, Choices) else ():
+            if task.choices and _same_file(root, task.choices, entry.choices):
+                raise LaminaError(
+                    f"calibrations.{name}.choices: '{entry.choices}' is also the test file of benchmarks.tasks.{test}, "
+                    "and nothing may be scored on test data. Split the file in two."
+                )
+        for test, text in texts if isinstance(entry, Text) else ():
+            if not _same_file(root, text.text, entry.text) or (entry.text == CORPUS and entry.split != text.split):
+                continue
+            (start, stop), (first, last) = document_range(entry.documents), document_range(text.documents)
+            if max(start, first) < min(stop or math.inf, last or math.inf):
+                raise LaminaError(
+                    f"calibrations.{name}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with "
+                    f"documents {text.documents or 'all'} of benchmarks.perplexity.{test}, and nothing may be scored "
+                    'on test data. Write ranges that do not overlap, such as "0:500" here and "500:700" there.'
+                )
 
 
 def _same_file(root: Path, one: str, other: str) -> bool:
@@ -175,19 +166,17 @@ def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
         for calibration in selector.also:
             _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
-        if selector.repair and selector.repair not in config.repairs:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' is not defined under `repairs`. "
-                f"{nearest(selector.repair, config.repairs)} Correct the name, add it there, or leave "
-                "`repair` out for bare removals."
-            )
-        if selector.repair and not (repair := config.repairs[selector.repair]).LINEAR:
+        if not selector.repair:
+            continue
+        _defined(f"selectors.{name}.repair", selector.repair, "repairs", config.repairs)
+        repair = config.repairs[selector.repair]
+        if not repair.LINEAR:
             raise LaminaError(
                 f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
                 "linear map of the stream and cannot be in place while units are scored. Name a repair of method "
                 "ghost or linearpatch, or leave `repair` out."
             )
-        if selector.repair and getattr(repair, "refit", False):
+        if getattr(repair, "refit", False):
             raise LaminaError(
                 f"selectors.{name}.repair: '{selector.repair}' has `refit: true`, whose patches depend on the "
                 "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
