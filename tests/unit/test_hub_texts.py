@@ -20,7 +20,7 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
-from lamina.stages.prepare_calibration import PrepareCalibration
+from lamina.stages.prepare import PrepareCalibration
 from lamina.study import load as configuration
 from tests.unit.configurations import minimal, put, workplace
 from tests.unit.scripts import place

@@ -1,6 +1,6 @@
 """Section `selectors`: what all ways to choose what is removed share; options of a strategy stand in its module."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -154,80 +154,60 @@ class Selector(Choice):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        """Refuse options that exclude each other."""
         if self.metric:
             check_halves(self.units, [self.metric])
-        for key, message in self._clashes():
-            raise wrong(message, key)
-        return self
-
-    def _clashes(self) -> Iterator[tuple[str, str]]:
-        """The key and the refusal of options that exclude each other, the first one first."""
         metric, losing = METRICS[self.metric] if self.metric else None, those(lambda metric: metric.losing)
         loses = metric is None or metric.losing
         if self.repair and self.units != "layer":
-            yield (
+            raise wrong(
+                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
+                " Write units: layer, or leave `repair` out.",
                 "repair",
-                (
-                    f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
-                    " Write units: layer, or leave `repair` out."
-                ),
             )
         if self.repair and not loses:
-            yield (
+            raise wrong(
+                f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
+                f"that. Write metric: {losing}, or leave `repair` out.",
                 "repair",
-                (
-                    f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                    f"that. Write metric: {losing}, or leave `repair` out."
-                ),
             )
         if self.also and metric and not _adds(metric):
-            yield (
+            raise wrong(
+                f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
+                f"{those(_adds)}, or leave `also` out.",
                 "also",
-                (
-                    f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
-                    f"{those(_adds)}, or leave `also` out."
-                ),
             )
         if self.also and self.budget != "full":
-            yield (
+            raise wrong(
+                f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
+                "seen. Write budget: full, or leave `also` out.",
                 "also",
-                (
-                    f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
-                    "seen. Write budget: full, or leave `also` out."
-                ),
             )
         if self.donors and self.units != "layer":
-            yield (
+            raise wrong(
+                f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
+                "`donors` out.",
                 "donors",
-                (
-                    f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
-                    "`donors` out."
-                ),
             )
         if self.donors and not loses:
-            yield (
+            raise wrong(
+                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
+                f"{losing}, or leave `donors` out.",
                 "metric",
-                (
-                    f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                    f"{losing}, or leave `donors` out."
-                ),
             )
         if self.donors and self.budget != "full":
-            yield (
+            raise wrong(
+                f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
+                "full, or leave `donors` out.",
                 "budget",
-                (
-                    f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
-                    "full, or leave `donors` out."
-                ),
             )
         if self.SEARCHES and not loses:
-            yield (
+            raise wrong(
+                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                f"Write metric: {losing}, or strategy: iterative.",
                 "metric",
-                (
-                    f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
-                    f"Write metric: {losing}, or strategy: iterative."
-                ),
             )
+        return self
 
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""

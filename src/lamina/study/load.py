@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Entry, document_range
@@ -129,24 +130,28 @@ def _check_mixtures(config: Configuration) -> None:
 
 def _check_held_out(config: Configuration, root: Path) -> None:
     """Refuse data for both calibration and benchmark, as far as file names and ranges show it; jobs compare hashes."""
-    tasks, texts = config.benchmarks.tasks.items(), config.benchmarks.perplexity.items()
     for name, entry in config.calibrations.items():
-        for test, task in tasks if isinstance(entry, Choices) else ():
-            if task.choices and _same_file(root, task.choices, entry.choices):
-                raise LaminaError(
-                    f"calibrations.{name}.choices: '{entry.choices}' is also the test file of benchmarks.tasks.{test}, "
-                    "and nothing may be scored on test data. Split the file in two."
-                )
-        for test, text in texts if isinstance(entry, Text) else ():
-            if not _same_file(root, text.text, entry.text) or (entry.text == CORPUS and entry.split != text.split):
-                continue
-            (start, stop), (first, last) = document_range(entry.documents), document_range(text.documents)
-            if max(start, first) < min(stop or math.inf, last or math.inf):
-                raise LaminaError(
-                    f"calibrations.{name}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with "
-                    f"documents {text.documents or 'all'} of benchmarks.perplexity.{test}, and nothing may be scored "
-                    'on test data. Write ranges that do not overlap, such as "0:500" here and "500:700" there.'
-                )
+        if isinstance(entry, Choices):
+            for test, task in config.benchmarks.tasks.items():
+                if task.choices and _same_file(root, task.choices, entry.choices):
+                    raise LaminaError(
+                        f"calibrations.{name}.choices: '{entry.choices}' is also the test file of "
+                        f"benchmarks.tasks.{test}, and nothing may be scored on test data. Split the file in two."
+                    )
+        if isinstance(entry, Text):
+            for test, text in config.benchmarks.perplexity.items():
+                if _same_file(root, text.text, entry.text) and (entry.text != CORPUS or entry.split == text.split):
+                    _check_ranges(f"calibrations.{name}", entry, f"benchmarks.perplexity.{test}", text)
+
+
+def _check_ranges(where: str, entry: Text, test: str, text: Perplexity) -> None:
+    (start, stop), (first, last) = document_range(entry.documents), document_range(text.documents)
+    if max(start, first) < min(stop or math.inf, last or math.inf):
+        raise LaminaError(
+            f"{where}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with documents "
+            f"{text.documents or 'all'} of {test}, and nothing may be scored on test data. Write ranges that do not "
+            'overlap, such as "0:500" here and "500:700" there.'
+        )
 
 
 def _same_file(root: Path, one: str, other: str) -> bool:

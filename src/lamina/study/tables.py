@@ -66,7 +66,7 @@ def parts(config: Configuration, table: str) -> list[str]:
 
 def _overlaps(config: Configuration) -> list[str]:
     """Every check of a calibration against a benchmark that the studies' jobs wait for."""
-    checks = set()
+    checks: set[str] = set()
     for model, calibration, task, block in benchmark_blocks(config):
         if calibration != "none":
             listed = block_variants(config, model, calibration, task, block)
