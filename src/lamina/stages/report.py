@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
-from lamina.config.report import Report
+from lamina.config.run import Report
 from lamina.registry import declared
 from lamina.report.glossary import glossary
 from lamina.stages.job import READ, WRITTEN, Job, Options
