@@ -142,7 +142,7 @@ def test_a_template_sees_its_document_alone(root: Path) -> None:
 def test_a_task_file_that_cannot_be_read_is_named(text: str, said: str, root: Path) -> None:
     (root / "workflow/tasks/mine.yaml").write_text(text)
     with pytest.raises(LaminaError, match=f"(?s)mine.yaml.*{said}|{said}"):
-        task_files.reached("mine", root / task_files.FOLDER)
+        task_files.reached("mine", task_files.folder(root))
 
 
 def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

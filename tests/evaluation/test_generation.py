@@ -24,6 +24,7 @@ from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.load import load
+from lamina.study.tables import parts
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace
 
@@ -172,7 +173,7 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = studies.parts(written, "benchmarks"), studies.parts(config, "benchmarks")
+    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]

@@ -14,6 +14,7 @@ from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
 from lamina.selection import combined, looped
 from lamina.selection.looped import Looped
+from lamina.selection.options import Scored
 from lamina.selection.plans import Step
 from lamina.stages.prune import PruneStep
 from lamina.stages.sweep import SweepUnits
@@ -131,11 +132,11 @@ def test_a_step_is_scored_on_the_others_with_their_weights(config: Configuration
     assert plan(config, "wide", 3, "corpus").beside == plan(config, "bare", 3).beside == {}
     assert "beside" not in plan(config, "bare", 3).options()
     # A sweep stands in a folder of its calibration, whatever the selector that it follows.
-    files = [
-        f"results/sweeps/small/corpus/{way}/removed=0.parquet" for way in ("for/recall/wide", "base/removal/layer")
-    ]
-    for file in files:
-        assert wide.model_copy(update={"beside_sweeps": [file]}).sweeps_beside() == {"corpus": file}
+    for way in ("for/recall/wide", "base/removal/layer"):
+        swept = f"results/sweeps/small/corpus/{way}/removed=0.parquet"
+        files = {"sweep": "s", "calibration": "c", "beside_samples": {"corpus": "b"}, "beside_sweeps": [swept]}
+        scored = wide.model_copy(update=files).scored
+        assert scored == {"recall": Scored("c", "s", "acc_norm"), "corpus": Scored("b", swept, "acc_norm", 0.5)}
 
 
 def plan(config: Configuration, selector: str, removed: int, calibration: str = "recall") -> PruneStep:

@@ -17,6 +17,8 @@ from lamina.stages.repair import FitPatch
 from lamina.stages.sweep import ScoreRelevance, SweepUnits
 from lamina.study import requests as studies
 from lamina.study.load import load
+from lamina.study.sweeps import sweeps
+from lamina.study.tables import parts
 from lamina.study.variant import Variant
 from tests.given.configurations import Raw, minimal, put, workplace
 from tests.given.scripts import place
@@ -105,8 +107,8 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         "lamina.repair.methods.ghost",
     }
     assert studies.searching(config) == ["evolved"]
-    assert "results/searches/small/recall/evolved.parquet" in studies.parts(config, "searches")
-    assert not [each for each in studies.sweeps(config) if each[2] == "evolved"]
+    assert "results/searches/small/recall/evolved.parquet" in parts(config, "searches")
+    assert not [each for each in sweeps(config) if each[2] == "evolved"]
 
 
 @pytest.mark.parametrize(
@@ -161,14 +163,12 @@ def test_what_a_repair_is_also_fitted_on_has_its_weight_and_is_checked_and_liste
     options = FitPatch.of(mended, wildcards(repair="general")).options()
     assert options["repair"]["data"] == {"corpus": 0.1, "own": 1} and options["seed"] == 0
     assert options["weights"] == [["recall", 1.0], ["corpus", 0.1]]
-    assert studies.added(mended, "recall", "accuracy", "general") == ["corpus"]
-    assert studies.added(mended, "recall", "accuracy", "ghost") == []
     # A variant of that repair waits for the check of both; the tables list both.
     both = {repair: Variant("small", "recall", "accuracy", 1, repair) for repair in ("ghost", "general")}
     assert studies.read_by(mended, both["general"]) == {"recall", "corpus"}
     assert studies.read_by(mended, both["ghost"]) == {"recall"}
     file = "results/calibrations/small/corpus.parquet"
-    assert file in studies.parts(mended, "calibrations") and file not in studies.parts(mended, "activations")
+    assert file in parts(mended, "calibrations") and file not in parts(mended, "activations")
 
 
 def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_what_a_repair_in_the_loop_is_fitted_on_is_checked_too(raw: Raw, tmp_pat
     raw["studies"]["prune"] |= {"selectors": ["looped"], "repairs": ["none"]}
     config = load(raw, workplace(tmp_path))
     assert studies.read_by(config, Variant("small", "recall", "looped", 1)) == {"corpus", "recall"}
-    assert "results/calibrations/small/corpus.parquet" in studies.parts(config, "calibrations")
+    assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
 
 
 def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(raw: Raw, tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_a_healing_trains_on_has_its_weight_and_is_checked_and_listed(raw: 
         assert read == {*added, "recall"}
         # What had no other word before has the options of before.
         assert ("data" in config.healings[healing].options()) == bool(added)
-    assert "results/calibrations/small/corpus.parquet" in studies.parts(config, "calibrations")
+    assert "results/calibrations/small/corpus.parquet" in parts(config, "calibrations")
     both = HealVariant.of(config, wildcards(removed=1, repair="none", healing="both"))
     assert both.weights == [("corpus", 0.1), ("recall", 1.0)], "by the names of its data, `own` among them"
     assert studies.trained_on(config, "recall", "both") == {"recall": 1.0, "corpus": 0.1}
@@ -283,13 +283,11 @@ def test_local_files_behind_calibrations_and_tasks(config: Configuration, monkey
 
 
 def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configuration) -> None:
-    assert studies.parts(config, "patches") == ["results/patches/small/recall/accuracy/ghost.parquet"]
-    assert studies.parts(config, "diagnoses") == []
-    assert studies.parts(config, "efficiency") == []
-    assert len(studies.parts(config, "training")) == 4
-    assert studies.parts(config, "relevance") == [
-        file.replace("/sweeps/", "/relevance/") for file in studies.parts(config, "sweeps")
-    ]
+    assert parts(config, "patches") == ["results/patches/small/recall/accuracy/ghost.parquet"]
+    assert parts(config, "diagnoses") == []
+    assert parts(config, "efficiency") == []
+    assert len(parts(config, "training")) == 4
+    assert parts(config, "relevance") == [file.replace("/sweeps/", "/relevance/") for file in parts(config, "sweeps")]
 
 
 def test_an_export_names_the_patch_that_no_study_fits(config: Configuration) -> None:

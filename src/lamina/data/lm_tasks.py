@@ -81,7 +81,7 @@ def load_task(
                 check_examples(num_fewshot, len(task.eval_docs), f"{name}.num_fewshot", choices)
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
-                loaded = task_groups.find(name, root / task_files.FOLDER, trust_code)
+                loaded = task_groups.find(name, task_files.folder(root), trust_code)
     except TemplateError as error:
         raise LaminaError(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "

@@ -18,7 +18,11 @@ from lamina.config import text
 from lamina.errors import LaminaError
 from lamina.study import paths
 
-FOLDER = paths.own("workflow/tasks")
+
+def folder(root: str | Path) -> Path:
+    """The task files of a project; those of lamina itself if another workflow uses it as a module and has none."""
+    there = Path(root, "workflow/tasks")
+    return there if there.exists() else paths.REPOSITORY / "workflow/tasks"
 
 
 class Function(str):
@@ -70,7 +74,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
 def files(name: str, root: str | Path = ".") -> list[str]:
     """The task files of a task, group or tag under `root`, their data and Python; nothing of lm-eval's own tasks."""
     listed: list[str] = []
-    for file in reached(name, Path(root, FOLDER)):
+    for file in reached(name, folder(root)):
         listed += [str(path) for path in file.files if not is_of_lm_eval(path)]
         listed += _data(file.told, Path(root))
         for module in file.modules.values():

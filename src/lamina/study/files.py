@@ -120,7 +120,7 @@ def _check_code(config: Configuration, root: Path) -> None:
     entries |= {f"benchmarks.tasks.{name}": ([name], entry) for name, entry in config.benchmarks.tasks.items()}
     for where, (names, entry) in entries.items():
         for name in [] if getattr(entry, "choices", None) else names:
-            reached = task_files.reached(name, root / task_files.FOLDER)
+            reached = task_files.reached(name, task_files.folder(root))
             if not getattr(entry, "trust_code", False):
                 task_files.check_code([file.path for file in reached], where)
 
