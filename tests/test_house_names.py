@@ -24,7 +24,7 @@ METRIC_NAMES: Mapping[str, set[str]] = {
     "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
     "report/figures/relevance_agreement.py": {"agreement"},  # a word of its legend
     "evaluation/": {"accuracy", "perplexity"},  # measures of benchmarks
-    "study/load.py": {"perplexity"},  # a key of the section `benchmarks`
+    "checks/load.py": {"perplexity"},  # a key of the section `benchmarks`
     "diagnosis/probe.py": {"accuracy"},  # a measure of the probe
     "repair/methods/replaceme.py": {"cosine"},  # an objective of the method
     "healing/": {"random"},  # weights and generators

@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from lamina.checks import load as configuration
 from lamina.errors import LaminaError
 from lamina.report import database, summary
 from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store
-from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.study import sweeps
 from tests.given.configurations import REPOSITORY, minimal, put, workplace

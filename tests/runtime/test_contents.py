@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from lamina import modules
+from lamina.checks.load import load
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
@@ -21,7 +22,6 @@ from lamina.stages.job import Place
 from lamina.stages.prepare import PrepareCalibration
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
-from lamina.study.load import load
 from tests import ROOT
 from tests.given.configurations import minimal, workplace
 

@@ -253,7 +253,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("selection/strategies/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
         # What only describes jobs, or refuses them, is no part of what they compute.
         ("stages/sweep.py", ("sweep_units",), False),
-        ("study/load.py", ("sweep_units",), False),
+        ("checks/load.py", ("sweep_units",), False),
         ("config/metrics.py", ("sweep_units",), False),
         ("cost/work.py", ("fit_patch", "lamina.repair.methods.ghost"), False),
     ],

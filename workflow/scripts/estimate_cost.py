@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from lamina.checks.load import load
 from lamina.cost.estimate import estimate
 from lamina.runtime.script import running
 from lamina.stages.prepare import EstimateCost
 from lamina.store import parquet as store
-from lamina.study.load import load
 
 if __name__ == "__main__":
     with running(snakemake):

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from lamina.checks import files
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
@@ -21,7 +22,6 @@ from lamina.config.repairs import OWN, Repair
 from lamina.config.replicates import expand_checkpoints, replicate
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
-from lamina.study import files
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
