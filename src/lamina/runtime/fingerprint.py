@@ -17,7 +17,10 @@ from lamina.models.families import FAMILIES
 _SOURCE = Path(__file__).resolve().parents[2]
 # Not followed unless a job names them, since they compute no number: the configuration, messages, paths, how tables
 # are written. A job follows the entry of its model's family, and not the whole registry.
-_NAMES = "checks config errors models.families modules registry runtime stages store.checksum store.parquet study tables version"
+_NAMES = (
+    "checks config errors models.families modules registry runtime stages store.checksum store.parquet study tables "
+    "version"
+)
 _ASIDE = tuple(f"lamina.{name}." for name in _NAMES.split())
 # Where a package is imported by another name than it is installed by.
 _INSTALLED_AS = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "yaml": "pyyaml"}
