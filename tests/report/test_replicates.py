@@ -8,7 +8,6 @@ import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from lamina.stages.gather_table import GatherTable
 from scipy import stats
 
 from lamina.errors import LaminaError

@@ -17,10 +17,6 @@ from lamina.engine.sources import Source
 from lamina.selection import combined, looped
 from lamina.selection.looped import Looped
 from lamina.selection.plans import Step
-from lamina.stages import files
-from lamina.study import requests as studies
-from lamina.stages.prune_step import PruneStep
-from lamina.stages.sweep_units import SweepUnits
 from lamina.study.load import load
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
