@@ -29,7 +29,7 @@ from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
 from lamina.store.checksum import read_json
-from lamina.study import paths, requests as studies
+from lamina.study import paths, requests as studies, sweeps, tables
 from lamina.study.load import load
 from lamina.study.paths import any_of
 from lamina.study.variant import Variant
@@ -112,24 +112,26 @@ gpus = 1 if all(model.devices == 1 for model in CONFIG.models.values()) else gpu
 
 def calibrations_for(w, repair):
     """The calibrations beside its own that a repair of the plans of {selector} is fitted on."""
-    names = studies.added(CONFIG, w.calibration, w.selector, repair)
-    return [f"results/calibrations/{w.model}/{name}.parquet" for name in names]
+    own = sweeps.SweepSelector.parse(w.selector).planned_on(w.calibration)
+    names = set(studies.fitted_on(CONFIG, own, repair)) - {w.calibration} if repair != "none" else ()
+    return [f"results/calibrations/{w.model}/{name}.parquet" for name in sorted(names)]
 
 
 def calibrations_in_loop(w):
     """The calibrations beside its own that the repair in place is fitted on while {selector} scores units."""
-    return calibrations_for(w, studies.looped(CONFIG, w.selector))
+    return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
 def sibling_manifests(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
-    return [f"results/models/{name}/manifest.json" for name in studies.siblings(CONFIG, w.selector)]
+    siblings = sweeps.SweepSelector.parse(w.selector).siblings(CONFIG)
+    return [f"results/models/{name}/manifest.json" for name in siblings]
 
 
 wildcard_constraints:
     model=any_of(CONFIG.models),
     calibration=any_of(CONFIG.calibrations, "none"),
-    selector=any_of(CONFIG.selectors, studies.BASE_SWEEP, studies.beside_sweep(CONFIG)),
+    selector=sweeps.any_selector(CONFIG),
     repair=any_of(CONFIG.repairs, "none"),
     healing=any_of(CONFIG.healings),
     diagnosis=any_of(CONFIG.diagnoses),

@@ -24,9 +24,9 @@ def previous_plan(w):
 
 def sweep_of(w, calibration):
     """The sweep of a calibration that a step reads, if it reads one."""
-    if not studies.step_pass(CONFIG, w.selector):
+    if not sweeps.step_pass(CONFIG, w.selector):
         return []
-    name = studies.sweep_of_step(CONFIG, w.selector, removed_before(w), w.calibration, calibration)
+    name = sweeps.sweep_of_step(CONFIG, w.selector, removed_before(w), w.calibration, calibration)
     return f"results/sweeps/{w.model}/{calibration}/{name}/removed={removed_before(w)}.parquet"
 
 
@@ -38,7 +38,7 @@ def activations_of(w):
 
 def calibrations_beside(w):
     """Other calibrations that a selector scores removals on."""
-    reads = studies.step_pass(CONFIG, w.selector)
+    reads = sweeps.step_pass(CONFIG, w.selector)
     return sorted(studies.beside(CONFIG, w.calibration, w.selector)) if reads else []
 
 

@@ -28,7 +28,7 @@ localrules:
 
 def parts_of_table(w):
     """The files that {table} is gathered from: exactly those that the configuration asks for."""
-    return studies.parts(CONFIG, w.table)
+    return tables.parts(CONFIG, w.table)
 
 
 rule gather_table:

@@ -15,14 +15,14 @@ def plan_before(w):
     """The plan of the units that are gone before the sweep; none where nothing is."""
     if w.removed == "0":
         return []
-    calibration, selector = studies.planned_for(w.calibration, w.selector)
-    return f"results/plans/{w.model}/{calibration}/{selector}/removed={w.removed}.json"
+    swept = sweeps.SweepSelector.parse(w.selector)
+    return f"results/plans/{w.model}/{swept.planned_on(w.calibration)}/{swept.name}/removed={w.removed}.json"
 
 
 def blocks_of_sweep(w):
     """The jobs that share a sweep."""
     folder = f"results/sweeps/{w.model}/{w.calibration}/{w.selector}/removed={w.removed}"
-    return [f"{folder}/block={block}.parquet" for block in range(studies.sweep_blocks(CONFIG, w.model, w.selector))]
+    return [f"{folder}/block={block}.parquet" for block in range(sweeps.sweep_blocks(CONFIG, w.model, w.selector))]
 
 
 rule sweep_units:

@@ -15,16 +15,17 @@ LAYERS = [
     {"config"},
     {"tables"},
     {"store"},
+    {"study"},
     {"models"},
     {"data"},
-    {"study", "runtime"},
+    {"runtime"},
     {"engine"},
     {"relevance"},
     {"repair"},
     {"selection", "healing", "diagnosis", "evaluation"},
-    {"cost", "loading"},
+    {"cost", "loading", "checks"},
     {"report"},
-    {"stages"},
+    {"notebook", "stages"},
 ]
 GENERATED = {"tables.md", "families.md"}
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from lamina.stages.prepare_calibration import PrepareCalibration
 
 from lamina.config import calibrations as entries
 from lamina.config.calibrations import Hub
@@ -21,6 +20,7 @@ from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
+from lamina.stages.prepare import PrepareCalibration, calibration_files
 from lamina.study import load as configuration
 from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
 from tests.given.configurations import minimal, put, workplace
@@ -137,7 +137,7 @@ def test_an_id_needs_its_revision_and_a_folder_makes_its_readers_stale(
     configuration.load(put(minimal(), "calibrations.corpus", {"hub": "allenai/c4", "revision": "main"}), root)
     loaded = configuration.load(put(minimal(), "calibrations.corpus", c4(root)), root)
     monkeypatch.chdir(root)
-    files = PrepareCalibration.of(loaded, place(model="small", calibration="corpus")).files
+    files = calibration_files(loaded, "corpus")
     assert "c4/README.md" in files and "c4/en/c4-train.00000-of-00001.json.gz" in files
 
 

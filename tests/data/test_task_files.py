@@ -9,7 +9,6 @@ import yaml
 
 from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError
-from lamina.stages import files
 from lamina.study.load import load
 from tests.given.configurations import minimal, put, workplace
 
@@ -152,4 +151,4 @@ def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: py
     included_twice(root)
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
-    assert set(files.local("mine", None)) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
+    assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}

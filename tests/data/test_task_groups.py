@@ -12,7 +12,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lamina.config.calibrations import Calibration
-from lamina.data import lm_tasks
+from lamina.data import lm_tasks, task_files
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
@@ -20,8 +20,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
 from lamina.report import database
-from lamina.stages import files
-from lamina.tables import answers
+from lamina.report import queries as answers
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables
@@ -173,7 +172,7 @@ def test_editing_a_task_of_a_local_group_makes_stale_what_reads_the_group(
     exam: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(exam)
-    found = set(files.local("exam", None))
+    found = set(task_files.files("exam"))
     assert found >= {f"workflow/tasks/{name}.yaml" for name in ("exam", "exam_sciences", "exam_physics")}
     assert {"history_validation.jsonl", "physics_test.jsonl"} <= found
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from lamina.stages.gather_table import parts
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from lamina.config.benchmarks import Generate, Task
 from lamina.cost import estimate
 from lamina.cost.forecast import Stage
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
@@ -173,7 +172,7 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
     written = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {}), root)
     blocks = [block for block in studies.benchmark_blocks(config) if block[2] == name]
     assert studies.generation_blocks(written) == blocks and blocks
-    tables = parts(written, "benchmarks"), parts(config, "benchmarks")
+    tables = studies.parts(written, "benchmarks"), studies.parts(config, "benchmarks")
     assert set(tables[0]) - set(tables[1]) == {paths.generation(*block) for block in blocks}
     sampled = load(put(minimal(), f"benchmarks.tasks.{name}.generate", {"samples": 4}), root)
     work = [estimated(each) for each in (config, written, sampled)]

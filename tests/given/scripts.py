@@ -1,61 +1,63 @@
-"""Running a script of the workflow as its rule does: a job on standard input, or in a file."""
+"""Running a script of the workflow as its rule does, with a stand-in for the object that Snakemake gives it."""
 
 import json
 import os
 import runpy
 import subprocess
 import sys
-import tempfile
+from contextlib import chdir
 from pathlib import Path
-
-from lamina.stages.described import Place
+from types import SimpleNamespace
+from typing import Any
 
 from lamina import errors, modules
-from lamina.config.configuration import Configuration
-from lamina.stages.job import Job
+from lamina.stages.job import READ, WRITTEN, Job, Place
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"}
 
 
 def place(**names: object) -> Place:
-    """Wildcards of a job."""
     return Place({name: str(value) for name, value in names.items()})
 
 
-def described(kind: type[Job], config: Configuration, **names: object) -> Job:
-    """The job of a rule for its wildcards."""
-    return kind.of(config, place(**names))
+def script(job: Job) -> str:
+    return str(ROOT / f"workflow/scripts/{job.rule()}.py")
 
 
-def file(job: Job) -> Path:
-    return ROOT / f"workflow/scripts/{job.rule()}.py"
+def given(job: Job) -> dict[str, Any]:
+    """The files and params that a rule gives the script of a job, without a fingerprint: a test's method has none."""
+
+    read, written = ({name: getattr(job, name) for name in job._marked(mark)} for mark in (READ, WRITTEN))
+    read = {name: list(value.values()) if isinstance(value, dict) else value for name, value in read.items()}
+    return {"input": read, "output": written, "params": {"options": job.options(), "code": ""}}
+
+
+def stand_in(input: Any, output: Any, params: Any) -> SimpleNamespace:
+    """An object like Snakemake's, without wildcards, a log and resources."""
+    files = {"input": SimpleNamespace(**input), "output": SimpleNamespace(**output)}
+    return SimpleNamespace(**files, params=Place(params), wildcards={}, log=[], resources={})
+
+
+def command(job: Job) -> list[str]:
+    return [sys.executable, "-m", __name__, script(job), json.dumps(given(job))]
 
 
 def started(job: Job, folder: Path = ROOT) -> "subprocess.CompletedProcess[str]":
-    """The script in a process of its own, its job on standard input."""
-    command, environment = [sys.executable, str(file(job))], os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    return subprocess.run(
-        command, input=job.told(), cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
+    """The script in a process of its own, to its end."""
+    return subprocess.run(command(job), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
 
 
 def run(job: Job, folder: Path = ROOT) -> None:
-    """The script in this process, its job in a file."""
-    before, where, declared = sys.argv, Path.cwd(), modules._declared
-    with tempfile.TemporaryDirectory() as name:
-        told = Path(name) / "job.json"
-        # Without the digest of its code: a test's own method is no module of the library.
-        told.write_text(json.dumps({"job": job._plain()}))
-        sys.argv = [job.rule(), str(told)]
-        os.chdir(folder)
-        errors._checks.clear()  # of what a test did before, outside a job
-        try:
-            runpy.run_path(str(file(job)), run_name="__main__")
-        finally:
-            sys.argv, modules._declared = before, declared
-            os.chdir(where)
+    """The script in this process."""
+    declared = modules._declared
+    errors._checks.clear()  # of what a test did before, outside a job
+    try:
+        with chdir(folder):
+            runpy.run_path(script(job), {"snakemake": stand_in(**given(job))}, "__main__")
+    finally:
+        modules._declared = declared
 
 
-def plain(job: Job) -> dict[str, object]:
-    """What the script is told, as JSON has it."""
-    return dict(json.loads(job.told())["job"])
+if __name__ == "__main__":
+    runpy.run_path(sys.argv[1], {"snakemake": stand_in(**json.loads(sys.argv[2]))}, "__main__")

@@ -1,18 +1,15 @@
 """A healing that was killed goes on at the last saved step, to the last bit as if nothing had happened."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from lamina.stages.heal_variant import HealVariant
 
 from lamina.config import healings
 from lamina.data import calibrations
@@ -20,10 +17,10 @@ from lamina.healing import lora, training
 from lamina.healing.lora import Lora
 from lamina.healing.training import Source
 from lamina.repair import patch
+from lamina.stages.heal import HealVariant
 from lamina.store import parquet as store
 from lamina.store.unfinished import Progress, digest
 from tests.given import scripts, tiny
-from tests.given.configurations import REPOSITORY
 from tests.healing.test_lora import FAST, samples
 from tests.healing.test_trained_parts import UNITS, fitted
 
@@ -110,10 +107,8 @@ def test_a_killed_job_goes_on_and_writes_the_same_bytes(tmp_path: Path) -> None:
             output=str(tmp_path / output / "training.parquet"),
         )
 
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    (tmp_path / "job.json").write_text(job("killed").told())
-    command = [sys.executable, str(scripts.file(job("killed"))), str(tmp_path / "job.json")]
-    killed = subprocess.Popen(command, env=environment)
+    environment = scripts.ENVIRONMENT | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    killed = subprocess.Popen(scripts.command(job("killed")), env=environment)
     progress = tmp_path / "killed/.progress.safetensors"
     while not progress.is_file() and killed.poll() is None:
         time.sleep(0.01)

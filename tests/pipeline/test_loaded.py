@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
-from lamina.stages.gather_sweep import GatherSweep
 
 from lamina.runtime import fingerprint as digest
 from lamina.stages.job import Job
+from lamina.stages.sweep import GatherSweep
 from lamina.study.load import load
 from tests.given.scripts import place
 from tests.pipeline.project import Project, parse_jobs

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lamina.stages.compare_tasks import CompareTasks
 
 from lamina.relevance import dissociation
+from lamina.stages.report import CompareTasks
 from lamina.store import parquet as store
 from tests.given.scripts import started
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 import pytest
-from lamina.stages.compare_metrics import CompareMetrics
 from scipy import stats
 
 from lamina.relevance import metric_agreement
@@ -16,6 +15,7 @@ from lamina.relevance.stability import stability
 from lamina.relevance.statistics import bootstrap_weights
 from lamina.report import database
 from lamina.report.figures import calibration_size
+from lamina.stages.report import CompareMetrics
 from lamina.store import parquet as store
 from tests.given.plausible_tables import write_tables
 from tests.given.scripts import started

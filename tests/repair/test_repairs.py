@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from lamina.stages.export_variant import ExportVariant
-from lamina.stages.fit_patch import FitPatch
 from transformers import AutoModelForCausalLM
 
 import lamina
@@ -30,6 +28,8 @@ from lamina.models.structure import layers_of
 from lamina.repair import protocol
 from lamina.repair.methods import ghost
 from lamina.stages.changes import IN_LOOP, weighed
+from lamina.stages.export import ExportVariant
+from lamina.stages.repair import FitPatch
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant

@@ -3,7 +3,7 @@
 import pytest
 
 from lamina.report import database
-from lamina.tables.answers import rows
+from lamina.report.queries import rows
 from tests.given.plausible_tables import VIEWS, write_tables
 
 PLAN = dict(model="m", calibration="c", selector="s", removed=2)

@@ -12,12 +12,13 @@ from scipy import stats
 
 from lamina.errors import LaminaError
 from lamina.report import database, summary
+from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store
 from lamina.study import load as configuration
 from lamina.study import requests as studies
-from lamina.tables import answers
+from lamina.study import sweeps
 from tests.given.configurations import REPOSITORY, minimal, put, workplace
 from tests.given.plausible_tables import write_study
 
@@ -55,7 +56,7 @@ def test_replicates_only_add_jobs(root: Path) -> None:
     for name in ("recall", "corpus"):
         assert after.calibrations[name].options() == before.calibrations[name].options()
     assert set(studies.variants(before)) < set(studies.variants(after))
-    assert set(studies.sweeps(before)) < set(studies.sweeps(after))
+    assert set(sweeps.sweeps(before)) < set(sweeps.sweeps(after))
 
 
 @pytest.mark.parametrize(

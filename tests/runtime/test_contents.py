@@ -2,25 +2,28 @@
 
 import json
 import os
+import re
+import runpy
 import sys
-from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 import torch
-from lamina.stages.diagnose_layers import DiagnoseLayers
-from lamina.stages.prepare_calibration import PrepareCalibration
-from lamina.stages.prepare_task import PrepareTask
 
-from lamina.data import lm_tasks
+from lamina import modules
+from lamina.data import lm_tasks, task_files
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
+from lamina.stages import prepare
+from lamina.stages.job import Place
+from lamina.stages.prepare import PrepareCalibration
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
 from lamina.study.load import load
-from tests.given.configurations import minimal, put, workplace
-from tests.given.scripts import place
+from tests import ROOT
+from tests.given.configurations import minimal, workplace
 
 DOCS = "\ndef docs(found):\n    return found.map(add)\n"
 
@@ -66,32 +69,33 @@ def test_a_job_refuses_a_file_that_changes_while_it_is_read_even_if_it_is_put_ba
             rewrite(file, text)
 
 
-def test_a_job_that_reads_a_data_file_is_told_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, root = minimal(), workplace(tmp_path)
-    labelled = [json.dumps({"text": f"a {label}", "label": label}) for label in "uv"]
-    put(config, "diagnoses", {"labels": {"kind": "probe", "file": "labels.jsonl", "folds": 2}})
-    (root / "labels.jsonl").write_text("\n".join(4 * labelled))
+def test_rules_follow_the_content_of_the_files_that_their_jobs_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The functions that a rule has as `files` and as `content`."""
+    root = workplace(tmp_path)
+    loaded = load(minimal(), root)
     monkeypatch.chdir(root)
-    loaded = load(config, root)
-    jobs: dict[str, Callable[[], str]] = {
-        "mine.jsonl": lambda: PrepareCalibration.of(loaded, place(model="small", calibration="mine")).told(),
-        "mine_test.jsonl": lambda: PrepareTask.of(loaded, place(task="mine")).told(),
-        "labels.jsonl": lambda: DiagnoseLayers.of(
-            loaded, place(model="small", calibration="none", diagnosis="labels")
-        ).told(),
-    }
-    for name, told in jobs.items():
-        before = told()
+    listed = {"mine.jsonl": prepare.calibration_files(loaded, "mine")}
+    listed["mine_test.jsonl"] = prepare.data_files("mine", prepare.benchmark(loaded, "mine"))
+    for name, files in listed.items():
+        before = contents.digests(files)
         os.utime(name)
-        assert told() == before
+        assert files == [name] and contents.digests(files) == before
         rewrite(Path(name), (root / name).read_text() + "\n")
-        assert json.loads(told())["sources"].keys() == {name} and told() != before
+        assert contents.digests(files).keys() == {name} and contents.digests(files) != before
+    for file in sorted((ROOT / "rules").glob("*.smk")):
+        for rule in re.split(r"^rule ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            asked = dict(re.findall(r"^        (files|content)=(\w+(?:\(\w+\))?),$", rule, re.MULTILINE))
+            if "files" in asked:
+                assert asked["content"] == f"content({asked['files']})", f"{file.name}: {rule.partition(':')[0]}"
 
 
 def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
+    monkeypatch.setattr(task_files, "FOLDER", "workflow/tasks")
     (tmp_path / "workflow/tasks").mkdir(parents=True)
     (tmp_path / "workflow/tasks/mine.yaml").write_text(
         "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
@@ -110,15 +114,27 @@ def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
         assert [asked[0] for asked in lm_tasks.test_documents(task)] == [query + word]
 
 
-def test_what_a_job_was_told_stands_in_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_file_comes_from_stands_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(seal, "_now", {})
-    seal.tell('{"job": 1}\n')  # with the line end of a shell's here-string
+    monkeypatch.setattr(modules, "_declared", None)
+    options = {"calibration": "mine", "entry": {"choices": "mine.jsonl"}}
+    params = Place(options=options, code="c0de", content={"mine.jsonl": "5ea1"})  # type: ignore[arg-type]
+    read, wildcards = SimpleNamespace(manifest="m.json", files=["mine.jsonl"]), {"model": "m", "calibration": "mine"}
+    given = {"input": read, "output": SimpleNamespace(output="c.parquet"), "params": params, "wildcards": wildcards}
+    PrepareCalibration.read(SimpleNamespace(**given))
+    told = {"rule": "prepare_calibration", "wildcards": wildcards, "inputs": {"manifest": "m.json"}}
+    told |= {"options": options, "code": "c0de", "content": {"mine.jsonl": "5ea1"}}
     store.write(tmp_path / "table", pa.table({"a": [1]}))
     store.write_json(tmp_path / "plan", {"a": 1})
     store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
         seal.check(tmp_path / name)
-        assert explain.job(tmp_path / name) == {"job": 1}
+        assert explain.job(tmp_path / name) == told
+        monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / name)])
+        runpy.run_path(explain.__file__, run_name="__main__")
+        assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / name), **told}
     assert seal.read_json(tmp_path / "plan") == {"a": 1}
     (tmp_path / "text").write_text("no file of lamina")
     with pytest.raises(LaminaError, match="does not say which job wrote it"):

@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lamina.stages.prune_step import PruneStep
-from lamina.stages.sweep_units import SweepUnits
 
 from lamina.config import repairs
 from lamina.config.configuration import Configuration
@@ -17,11 +15,13 @@ from lamina.engine.sources import Source
 from lamina.selection import combined, looped
 from lamina.selection.looped import Looped
 from lamina.selection.plans import Step
+from lamina.stages.prune import PruneStep
+from lamina.stages.sweep import SweepUnits
 from lamina.study.load import load
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, workplace
-from tests.given.scripts import place, plain
+from tests.given.scripts import place
 
 Scores = dict[str, float | None]
 
@@ -119,30 +119,23 @@ def at(selector: str, removed: int, calibration: str = "recall", **more: Any) ->
     return place(model="small", calibration=calibration, selector=selector, removed=removed, **more)
 
 
-SWEEP = "results/sweeps/small/corpus/{}/removed={}.parquet"
-
-
-def test_a_step_reads_the_sweeps_of_the_others_which_follow_its_own_plans(config: Configuration) -> None:
-    """Of the unpruned model it is everybody's, unless a repair is in the loop."""
-    first = {"wide": "base/removal/layer", "looped": "for/recall/looped", "once": "for/recall/once"}
-    for name, sweep in first.items():
-        assert plan(config, name, 1).also["corpus"].sweep == SWEEP.format(sweep, 0)
-    for name in ("wide", "looped"):
-        assert plan(config, name, 3).also["corpus"].sweep == SWEEP.format(f"for/recall/{name}", 2)
-    assert plan(config, "once", 3).also["corpus"].sweep == SWEEP.format("for/recall/once", 0)
-    # For plans made on the corpus itself nothing is beside, and others know of none.
-    assert plan(config, "wide", 3, "corpus").also == plan(config, "bare", 3).also == {}
-    assert "also" not in plain(plan(config, "bare", 3)) and "also" not in plan(config, "bare", 3).inputs
+def test_a_step_is_scored_on_the_others_with_their_weights(config: Configuration) -> None:
     wide = plan(config, "wide", 3)
+    assert wide.options()["beside"] == {"corpus": {"weight": 0.5, "score": "acc_norm"}}
     assert wide.modules == (
         "lamina.selection.strategies.iterative",
         "lamina.relevance.metrics.answers",
         "lamina.selection.combined",
     )
-    assert (wide.also["corpus"].weight, wide.also["corpus"].score) == (0.5, "acc_norm")
-    assert set(wide.inputs["also"]) == {wide.also["corpus"].sweep, "results/calibrations/small/corpus.parquet"}
-    beside = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
-    assert beside.plan == "results/plans/small/recall/wide/removed=2.json"
+    # For plans made on the corpus itself nothing is beside, and others know of none.
+    assert plan(config, "wide", 3, "corpus").beside == plan(config, "bare", 3).beside == {}
+    assert "beside" not in plan(config, "bare", 3).options()
+    # A sweep stands in a folder of its calibration, whatever the selector that it follows.
+    files = [
+        f"results/sweeps/small/corpus/{way}/removed=0.parquet" for way in ("for/recall/wide", "base/removal/layer")
+    ]
+    for file in files:
+        assert wide.model_copy(update={"beside_sweeps": [file]}).sweeps_beside() == {"corpus": file}
 
 
 def plan(config: Configuration, selector: str, removed: int, calibration: str = "recall") -> PruneStep:
@@ -153,9 +146,7 @@ def test_a_sweep_beside_has_the_repair_of_the_plans_it_follows(config: Configura
     beside = SweepUnits.of(config, at("for/recall/looped", 2, "corpus", block="0"))
     own = SweepUnits.of(config, at("looped", 2, block="0"))
     assert beside.loop == own.loop is not None and own.loop.weights == [("recall", 1.0), ("corpus", 0.1)]
-    assert beside.data == {"recall": "results/calibrations/small/recall.parquet"}
-    assert own.data == {"corpus": "results/calibrations/small/corpus.parquet"}
     assert beside.keys == {"model": "small", "calibration": "corpus", "selector": "looped", "removed": 2}
     assert beside.modules == own.modules
     bare = SweepUnits.of(config, at("for/recall/wide", 2, "corpus", block="0"))
-    assert bare.data == {} and bare.loop is None
+    assert bare.loop is None

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from lamina.stages.prune_step import PruneStep
 
 from lamina.config import selectors
 from lamina.config.metrics import METRICS
@@ -18,6 +17,7 @@ from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.selection import residuals
 from lamina.selection.evidence import read_step
+from lamina.stages.prune import PruneStep
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny

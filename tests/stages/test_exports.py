@@ -4,7 +4,7 @@ import pytest
 
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
-from lamina.stages import exports
+from lamina.stages import export
 from lamina.study.load import load
 from lamina.study.variant import Variant
 from tests.given.configurations import minimal, workplace
@@ -41,25 +41,25 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Configuration:
 )
 def test_what_is_unknown_is_named_with_the_nearest(config: Configuration, variant: str, said: str) -> None:
     with pytest.raises(LaminaError, match=said):
-        exports.check(config, Variant.parse(variant))
+        export.check(config, Variant.parse(variant))
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_variants_that_can_be_made_pass(config: Configuration, size: int) -> None:
     for repair in ("none", "ghost"):
         for healing in ("none", "lora"):
-            exports.check(config, Variant("small", "recall", "accuracy", size, repair, healing))
-    exports.check(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
+            export.check(config, Variant("small", "recall", "accuracy", size, repair, healing))
+    export.check(config, Variant("small", "recall", "cosine", 6))  # of no study, made on demand
 
 
 def test_targets_are_told_from_other_arguments() -> None:
     given = ["snakemake", "--cores", "2", "--", "results/exports/a/b/c/removed=1/none/none", "results/report.html"]
-    assert exports.asked_for(given) == ["a/b/c/removed=1/none/none"]
+    assert export.asked_for(given) == ["a/b/c/removed=1/none/none"]
 
 
 def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away() -> None:
-    exports.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"})
+    export.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"})
     with pytest.raises(LaminaError, match="FORM=codee: .* Did you mean 'code'"):
-        exports.check_form({"LAMINA_EXPORT_FORM": "codee"})
+        export.check_form({"LAMINA_EXPORT_FORM": "codee"})
     with pytest.raises(LaminaError, match="SHARD=2XB is no size.* SHARD=2GB"):
-        exports.check_form({"LAMINA_EXPORT_SHARD": "2XB"})
+        export.check_form({"LAMINA_EXPORT_SHARD": "2XB"})

@@ -1,48 +1,49 @@
-"""One object is all that a job knows: it goes through JSON unchanged, and its script reads nothing else."""
+"""A job has its options from the configuration and its files from its rule, and its script reads nothing else."""
 
 import ast
 import gc
 import importlib
-import io
 import json
-import os
 import pkgutil
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from lamina.stages.capture_activations import CaptureActivations
-from lamina.stages.fit_patch import FitPatch
-from lamina.stages.sweep_units import SweepUnits
 
-from lamina import modules
-from lamina import stages as jobs
+from lamina import modules, stages
 from lamina.config import repairs
 from lamina.errors import LaminaError
 from lamina.models.manifest import weights_gb
 from lamina.repair.methods import ghost
 from lamina.selection.options import Loop
-from lamina.stages import described as describing
-from lamina.stages.job import Job, Part
-from lamina.study.load import load
-from tests.given.configurations import minimal, workplace
-from tests.given.scripts import ROOT, place, started
+from lamina.stages.job import READ, WRITTEN, Job, OnModel, Part, Place
+from lamina.stages.repair import FitPatch
+from lamina.stages.sweep import SweepUnits
+from lamina.store import checksum as seal
+from tests import ROOT
+from tests.given.scripts import given, stand_in, started
 
-HELPERS = {"changes", "described", "files", "job", "measuring"}
-RULES = [name for _, name, _ in pkgutil.iter_modules(jobs.__path__) if name not in HELPERS]
 # On demand only, with files that nothing of a study reads.
 TRAINING = {"train_reference", "train_sibling"}
+# Inputs that jobs wait for or find by their options, and outputs beside the one that they are told.
+IMPLIED = {"files", "overlap", "adapter", "settings"}
+RULES = {
+    name: text
+    for file in sorted((ROOT / "rules").glob("*.smk"))
+    for name, text in re.findall(r"^rule (\w+):\n(.*?)(?=^\S|\Z)", file.read_text(encoding="utf-8"), re.M | re.S)
+}
 
 
 def kinds(base: type[Any] = Job) -> list[type[Any]]:
     """The classes of all jobs, and of groups of their options."""
-    for name in RULES:
+    for _, name, _ in pkgutil.iter_modules(stages.__path__):
         importlib.import_module(f"lamina.stages.{name}")
     return [each for kind in base.__subclasses__() for each in (kind, *kinds(kind))]
+
+
+JOBS = {kind.rule(): kind for kind in kinds() if not kind.__subclasses__()}
 
 
 def a_sweep(**more: Any) -> SweepUnits:
@@ -52,9 +53,9 @@ def a_sweep(**more: Any) -> SweepUnits:
         protect=[0],
         seed=3,
     )
-    told = {"manifest": "m.json", "calibration": "c.parquet", "pass_": "removal", "units": "layer", "loop": loop}
-    told |= {"block": 1, "blocks": 2, "tokens": 64, "keys": {"calibration": "c"}, "output": "it's {a} $b.parquet"}
-    return SweepUnits(**told | more)
+    options = {"pass_": "removal", "units": "layer", "loop": loop, "block": 1, "blocks": 2, "tokens": 64}
+    files = {"manifest": "m.json", "calibration": "c.parquet", "output": "it's {a} $b.parquet"}
+    return SweepUnits(**options | {"keys": {"calibration": "c"}} | files | more)
 
 
 @pytest.fixture(autouse=True)
@@ -63,49 +64,57 @@ def nothing_declared() -> Any:
     modules._declared = None
 
 
-def read_back(kind: type[Job], text: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    return kind.read([])
+def read_back(job: Job, **params: Any) -> Any:
+    """The job that its script reads, whose params went through JSON as those of a job of a cluster do."""
+    described = json.loads(json.dumps(given(job)))
+    return type(job).read(stand_in(**described | {"params": described["params"] | params}))
 
 
-def test_a_job_goes_through_a_shell_and_json_with_its_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = a_sweep()
-    command = f"cat <<< {shlex.quote(job.told())}"
-    text = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
-    again = read_back(SweepUnits, text, monkeypatch)
+def test_a_job_is_read_with_its_types_from_what_snakemake_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seal, "_now", {})
+    job = a_sweep(data={"d": "calibrations/m/d.parquet"}, siblings={"s": "models/s/manifest.json"})
+    again = read_back(job)
     assert again.model_dump() == job.model_dump()
     assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
-    assert len(json.loads(text)["code"]) == 64 and json.loads(text)["job"]["loop"]["repair"]["rank"] == 8
 
 
-def test_a_job_is_read_from_a_file_or_refused_where_none_is_given(tmp_path: Path) -> None:
-    (tmp_path / "job.json").write_text(a_sweep().told())
-    assert SweepUnits.read([str(tmp_path / "job.json")]).model_dump() == a_sweep().model_dump()
-    command = [sys.executable, str(ROOT / "workflow/scripts/pick_plan.py")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "pick_plan: no job is given" in done.stderr
+def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Snakemake gives one file of an input function in a list, and none as an empty one."""
+    monkeypatch.setattr(seal, "_now", {})
+    read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
+    read |= {"data": ["calibrations/m/d.parquet"], "siblings": ["models/s/manifest.json"], "more": "other.txt"}
+    params = Place(options=a_sweep().options(), code="c")  # type: ignore[arg-type]
+    files = {"input": SimpleNamespace(**read), "output": SimpleNamespace(output="o.parquet")}
+    job = SweepUnits.read(SimpleNamespace(**files, params=params, wildcards={}))
+    assert (job.manifest, job.check, job.plan, job.output) == ("m.json", "check.json", None, "o.parquet")
+    assert job.data == {"d": "calibrations/m/d.parquet"} and job.siblings == {"s": "models/s/manifest.json"}
 
 
-def test_what_is_not_asked_for_is_not_told_so_that_a_new_option_changes_no_job() -> None:
+def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -> None:
     class Grown(SweepUnits):
         added: str | None = None
 
-    Grown.__module__ = SweepUnits.__module__
-    told = a_sweep()
-    assert Grown(**{name: getattr(told, name) for name in SweepUnits.model_fields}).told() == told.told()
-    assert not {"plan", "budget", "donors", "data"} & json.loads(told.told())["job"].keys()
+    job = a_sweep()
+    assert Grown(**{name: getattr(job, name) for name in SweepUnits.model_fields}).options() == job.options()
+    assert not {"budget", "donors", "follows"} & job.options().keys()
     # Other tests list the jobs that there are.
     del Grown
     gc.collect()
     assert not SweepUnits.__subclasses__()
 
 
+def test_files_are_no_options() -> None:
+    """Snakemake compares the inputs of a job itself, and an output says where, and not what."""
+    files = {"manifest": "other", "plan": "p", "data": {"d": "d"}, "output": "elsewhere"}
+    assert a_sweep(**files).options() == a_sweep().options()
+
+
 @pytest.mark.parametrize("kind", [*kinds(Job), *kinds(Part)], ids=lambda kind: kind.__name__)
 def test_no_number_hides_in_a_default(kind: type[Any]) -> None:
     """What a job leaves out it has not asked for; a number there would change what is measured and no param."""
     for name, field in kind.model_fields.items():
-        assert field.is_required() or field.get_default() in (None, False, [], {}), f"{kind.__name__}.{name}"
+        asked_for = field.get_default() if not {READ, WRITTEN} & {*field.metadata} else None
+        assert field.is_required() or asked_for in (None, False, [], {}), f"{kind.__name__}.{name}"
 
 
 def test_a_job_is_frozen_and_knows_no_other_option() -> None:
@@ -118,14 +127,15 @@ def test_a_job_is_frozen_and_knows_no_other_option() -> None:
 def test_where_a_job_writes_and_which_block_it_is_say_nothing_of_its_origin() -> None:
     one, other = a_sweep(), a_sweep(block=0, output="elsewhere.parquet", follows={"family": "x"})
     assert one.provenance == other.provenance != a_sweep(tokens=128).provenance
-    fit = {"manifest": "m", "calibration": "c", "plans": [], "sizes": [], "name": "g", "own": "c", "seed": 5}
-    ghost = repairs.Repair.from_options({"method": "ghost"})
-    assert FitPatch(**fit, repair=ghost, output="o", table="t").provenance["seed"] == "5"
+    fit: dict[str, Any] = {"sizes": [], "name": "g", "own": "c", "seed": 5}
+    fit["repair"] = repairs.Repair.from_options({"method": "ghost"})
+    assert FitPatch(**fit).provenance["seed"] == "5"
 
 
 def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     assert modules.load("lamina.selection.race").__name__ == "lamina.selection.race"
-    read_back(SweepUnits, a_sweep().told(), monkeypatch)
+    monkeypatch.setattr(seal, "_now", {})
+    read_back(a_sweep())
     assert modules.load("lamina.repair.methods.ghost").__name__ == "lamina.repair.methods.ghost"
     with pytest.raises(ModuleNotFoundError, match="lamina.selection.race and does not name it"):
         modules.load("lamina.selection.race")
@@ -133,53 +143,41 @@ def test_a_job_loads_what_it_declares_and_nothing_else(monkeypatch: pytest.Monke
 
 def test_modules_are_loaded_by_name_in_one_place() -> None:
     """Elsewhere a name could be loaded that no digest covers. Tables are loaded all together, with what writes them,
-    and options of methods with the configuration, whose values a job is told."""
-    known = {"modules.py", "config/entry.py", "tables/store.py", "__init__.py", "workflow/warm.py", "cost/pace.py"}
+    and options of methods with the configuration, whose values are options of a job."""
+    known = {"modules.py", "config/entry.py", "store/parquet.py", "__init__.py"}
     source = ROOT / "src/lamina"
     files = [*source.rglob("*.py"), *(ROOT / "workflow/scripts").glob("*.py")]
     found = {file for file in files if re.search(r"import_module|__import__", file.read_text(encoding="utf-8"))}
     assert {str(file.relative_to(source)) if source in file.parents else file.name for file in found} == known
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_a_rule_a_job_and_a_script_have_one_name(rule: str) -> None:
-    found = [kind for kind in kinds() if kind.__module__ == f"lamina.stages.{rule}"]
-    assert [kind.__name__ for kind in found] == [rule.title().replace("_", "")]
-    assert (ROOT / f"workflow/scripts/{rule}.py").is_file()
-    written = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "rules").glob("*.smk"))
-    assert re.search(rf"^rule {rule}:", written, re.MULTILINE) and f"{found[0].__name__}, CONFIG" in re.sub(
-        r"\s+", " ", written
-    ).replace("( ", "(")
+def test_a_rule_a_job_and_a_script_have_one_name() -> None:
+    scripts = {file.stem for file in (ROOT / "workflow/scripts").glob("*.py")}
+    run = {name for name, text in RULES.items() if "script:" in text}
+    assert run == JOBS.keys() == scripts - TRAINING
 
 
-def test_every_script_reads_a_job_and_no_command_line() -> None:
-    scripts = {file.stem: file for file in (ROOT / "workflow/scripts").glob("*.py")}
-    assert scripts.keys() == {*RULES, *TRAINING}
-    for name in RULES:
-        tree = ast.parse(scripts[name].read_text(encoding="utf-8"))
-        called = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        assert "read" in called and not {"argv", "add_argument"} & called, name
+@pytest.mark.parametrize("rule", JOBS)
+def test_a_rule_names_all_files_of_its_job_and_takes_the_rest_from_its_class(rule: str) -> None:
+    sections = dict(re.findall(r"^    (\w+):\n((?:        .*\n|\n)+)", RULES[rule], re.MULTILINE))
+    for section, mark in (("input", READ), ("output", WRITTEN)):
+        named = set(re.findall(r"^        (\w+)=", sections.get(section, ""), re.MULTILINE))
+        fields = {name for name, field in JOBS[rule].model_fields.items() if mark in field.metadata}
+        assert fields - {"check"} <= named <= fields | IMPLIED, f"{rule}: {section}"
+    asked = set(re.findall(rf"^        (\w+)=\1\(\w+\.{JOBS[rule].__name__}\b", sections["params"], re.MULTILINE))
+    assert asked == {"options", "code"}
+    assert f"scripts/{rule}.py" in sections["script"]
+    if issubclass(JOBS[rule], OnModel):
+        kind = rf"\(\w+\.{JOBS[rule].__name__}\)"
+        assert all(re.search(f"{name}{kind}", sections["resources"]) for name in ("memory", "minutes"))
 
 
-def test_one_object_serves_all_that_a_rule_asks_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config, made = load(minimal(), workplace(tmp_path)), []
-
-    class Counted(CaptureActivations):
-        @classmethod
-        def of(cls, config: Any, w: Any) -> Any:
-            made.append(w)
-            return super().of(config, w)
-
-    Counted.__module__ = CaptureActivations.__module__
-    asked, w = describing.described(Counted, config, fact="told"), place(model="small", calibration="recall")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileNotFoundError):
-        asked.memory(w, None, 1)  # the model is not prepared; Snakemake asks again
-    facts = {"dtype": "float32", "parameters": 1_000_000_000, "weights_bytes": 1}
-    Path(asked.inputs(w)["manifest"]).parent.mkdir(parents=True)
-    Path(asked.inputs(w)["manifest"]).write_text(json.dumps(facts))
-    assert (asked.memory(w, None, 1), asked.minutes(w, None, 2)) == (11_000, 2 * (20 + 24))
-    assert asked.told(w) == asked.of(w).told() and made == [w | {"fact": "told"}]
+@pytest.mark.parametrize("rule", JOBS)
+def test_every_script_reads_its_job_and_no_command_line(rule: str) -> None:
+    text = (ROOT / f"workflow/scripts/{rule}.py").read_text(encoding="utf-8")
+    attributes = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    assert f"{JOBS[rule].__name__}.read(snakemake)" in text and "with running(snakemake):" in text
+    assert not {"argv", "add_argument"} & attributes
 
 
 @pytest.mark.parametrize(("dtype", "gb"), [("float32", 32.0), ("bfloat16", 16.0), ("float16", 16.0), ("auto", 7.0)])
@@ -187,25 +185,21 @@ def test_weights_count_in_the_type_they_are_loaded_with(dtype: str, gb: float) -
     assert weights_gb({"dtype": dtype, "parameters": 8_000_000_000, "weights_bytes": 7_000_000_000}) == gb
 
 
-def manifest(folder: Path, **facts: Any) -> str:
-    path = folder / "manifest.json"
-    path.write_text(json.dumps({"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 1, **facts}))
-    return str(path)
+def manifest(**facts: Any) -> dict[str, Any]:
+    return {"dtype": "bfloat16", "parameters": 8_000_000_000, "weights_bytes": 1, **facts}
 
 
-def test_a_later_attempt_asks_for_more(tmp_path: Path) -> None:
-    job = a_sweep(manifest=manifest(tmp_path))
-    assert [job.memory(attempt) for attempt in (1, 2)] == [35_000, 70_000]
-    assert [job.minutes(attempt) for attempt in (1, 3)] == [116, 348]
+def test_a_later_attempt_asks_for_more() -> None:
+    assert [a_sweep().memory(manifest(), attempt) for attempt in (1, 2)] == [35_000, 70_000]
+    assert [a_sweep().minutes(manifest(), attempt) for attempt in (1, 3)] == [116, 348]
 
 
-def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried(tmp_path: Path) -> None:
+def test_a_fit_holds_its_maps_and_those_of_all_weights_that_are_tried() -> None:
     """C² float32 numbers each, with and without the held-out samples: at C = 4096 67 MB."""
-    told: dict[str, Any] = {"manifest": manifest(tmp_path, hidden_size=4096), "calibration": "c", "plans": ["p", "q"]}
-    told |= {"sizes": [1, 2], "name": "g", "own": "c", "seed": 0, "output": "o", "table": "t"}
-    told["repair"] = repairs.Repair.from_options({"method": "ghost"})
-    assert FitPatch(**told, weights=[("c", 1.0)]).memory(1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
-    assert FitPatch(**told).memory(2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
+    options: dict[str, Any] = {"sizes": [1, 2], "name": "g", "own": "c", "seed": 0}
+    options["repair"], model = repairs.Repair.from_options({"method": "ghost"}), manifest(hidden_size=4096)
+    assert FitPatch(**options, weights=[("c", 1.0)]).memory(model, 1) == 35_000 + round(2 * 3 * 4096**2 * 4 / 1e6)
+    assert FitPatch(**options).memory(model, 2) == 2 * 35_000 + round(2 * 14 * 3 * 4096**2 * 4 / 1e6)
 
 
 def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
@@ -213,7 +207,7 @@ def test_a_script_says_what_is_wrong_with_a_word(tmp_path: Path) -> None:
     assert done.returncode == 1 and "none.json" in done.stderr
 
 
-def test_an_unknown_option_of_an_entry_is_refused_as_in_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = a_sweep().told().replace('"rank"', '"rnak"')
+def test_an_unknown_option_of_an_entry_is_refused_as_in_a_configuration() -> None:
+    options = json.loads(json.dumps(a_sweep().options()).replace('"rank"', '"rnak"'))
     with pytest.raises(LaminaError, match="rnak.*Did you mean 'rank'"):
-        read_back(SweepUnits, text, monkeypatch)
+        read_back(a_sweep(), options=options)

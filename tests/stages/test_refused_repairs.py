@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-from lamina.stages.check_refusals import CheckRefusals
-from lamina.stages.heal_variant import HealVariant
 
 from lamina.config import healings
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.repair import patch
+from lamina.stages.heal import HealVariant
+from lamina.stages.report import CheckRefusals
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study.variant import Variant
@@ -83,7 +83,6 @@ def test_only_the_size_whose_run_begins_at_layer_0_is_refused(
             CheckRefusals(
                 plans=str(tmp_path / "plans.parquet"),
                 patches=paths.patch_table(PRUNED.key, "mine", results),
-                report="report.html",
                 output=str(tmp_path / "refusals.txt"),
             )
         )

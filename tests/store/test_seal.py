@@ -17,7 +17,7 @@ from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models.materialise import materialise
 from lamina.repair import patch
-from lamina.report import database, shell
+from lamina.report import database
 from lamina.selection import plans
 from lamina.selection.plans import Plan
 from lamina.store import parquet as store
@@ -179,7 +179,7 @@ def test_another_studys_damage_is_left_out_with_a_warning(
 @pytest.mark.parametrize("content", [b"\0" * 5000])
 def test_a_damaged_database_is_not_advertised(content: bytes, study: list[Path]) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
-    shell.connect().close()
+    database.opened("results/lamina.duckdb").close()
     Path("results/lamina.duckdb").write_bytes(content)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):
-        shell.connect()
+        database.opened("results/lamina.duckdb")

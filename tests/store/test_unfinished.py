@@ -1,10 +1,8 @@
 """Sweeps and benchmarks that were killed go on from what they had measured, and end with the same numbers."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -12,8 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lamina.stages.benchmark_perplexity import BenchmarkPerplexity
-from lamina.stages.sweep_units import SweepUnits
 
 from lamina.data import calibrations
 from lamina.engine import sweep as engine
@@ -21,7 +17,9 @@ from lamina.engine import unfinished as resumable
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
+from lamina.stages.benchmark import BenchmarkPerplexity
 from lamina.stages.job import Job
+from lamina.stages.sweep import SweepUnits
 from lamina.store import parquet as store
 from lamina.store import timeleft
 from lamina.store import unfinished as resume
@@ -124,18 +122,15 @@ def kill(job: Job, unfinished: Path, folder: Path) -> None:
     # As if a batch took long: otherwise a job of a test ends before anything is kept.
     slow.write_text(
         "import sys, time, runpy\n"
-        "from lamina.store import unfinished as resume\n"
+        "from lamina.store import unfinished\n"
         "from lamina.store.timeleft import TimeLeft\n"
         "step = TimeLeft.step\n"
         "TimeLeft.step = lambda self, amount: (step(self, amount), time.sleep(0.2))\n"
-        "resume.SECONDS = 0.0\n"
-        "script = sys.argv.pop(1)\n"
-        "runpy.run_path(script, run_name='__main__')\n"
+        "unfinished.SECONDS = 0.0\n"
+        "runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)\n"
     )
-    (folder / "job.json").write_text(json.dumps({"job": job._plain()}))
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY / "src")}
-    command = [sys.executable, str(slow), str(scripts.file(job)), str(folder / "job.json")]
-    process = subprocess.Popen(command, env=environment, cwd=REPOSITORY)
+    python, _, *arguments = scripts.command(job)
+    process = subprocess.Popen([python, str(slow), *arguments], env=scripts.ENVIRONMENT, cwd=REPOSITORY)
     while not unfinished.is_file() and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
+from lamina.config.metrics import METRICS, MODULES, carried, metric_pass, passes
 from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.relevance.passes import carried, metric_pass, passes
 from lamina.study import load as configuration
 from lamina.study import requests as studies
+from lamina.study import sweeps
 from lamina.study.variant import Variant
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -244,7 +244,7 @@ def test_maps_need_one_sweep_per_pass_and_share_it(raw: Raw, root: Path) -> None
         "b": {"models": ["small"], "calibrations": ["recall", "corpus"], "metrics": ["accuracy"]},
         "c": {"models": ["small"], "calibrations": ["recall"], "metrics": ["cosine"], "units": "mlp"},
     }
-    assert studies.maps(configuration.load(raw, root)) == [
+    assert sweeps.maps(configuration.load(raw, root)) == [
         ("small", "corpus", "removal", "layer"),
         ("small", "recall", "removal", "layer"),
         ("small", "recall", "stream", "mlp"),
@@ -261,13 +261,24 @@ def test_sweeps_of_the_unpruned_model_are_shared_unless_a_repair_is_in_the_loop(
         "once": {"metric": "accuracy", "strategy": "one_shot"},
         "looped_once": {"metric": "accuracy", "strategy": "one_shot", "repair": "ghost"},
     }
-    found = studies.sweeps(only(raw, root, selectors=[selector], removed=[2]))
+    found = sweeps.sweeps(only(raw, root, selectors=[selector], removed=[2]))
     base = [] if "looped" in selector else [("small", "recall", "base/removal/layer", 0)]
     assert found == sorted([*base, *(("small", "recall", selector, step) for step in steps)])
 
 
+@pytest.mark.parametrize("text", ["base/removal/layer", "for/recall/looped", "looped"])
+def test_the_selector_of_a_sweep_is_read_as_it_is_written(text: str) -> None:
+    assert str(sweeps.SweepSelector.parse(text)) == text
+
+
+def test_a_sweep_of_another_calibration_goes_on_from_the_plans_of_its_own() -> None:
+    found = sweeps.SweepSelector.parse("for/recall/looped")
+    assert (found.name, found.planned_on("corpus")) == ("looped", "recall")
+    assert sweeps.SweepSelector.parse("looped").planned_on("corpus") == "corpus"
+
+
 def test_the_pass_of_a_step(config: Configuration) -> None:
-    assert {name: studies.step_pass(config, name) for name in config.selectors} == {
+    assert {name: sweeps.step_pass(config, name) for name in config.selectors} == {
         "accuracy": "removal",
         "once": "removal",
         "cosine": "stream",
@@ -307,9 +318,9 @@ def test_a_sweep_is_split_where_every_unit_sees_every_sample(raw: Raw, root: Pat
     raw["selectors"]["early"] = {"metric": "accuracy", "budget": "exact"}
     raw["selectors"]["taylor"] = {"metric": "taylor"}
     config = configuration.load(raw, root)
-    found = {name: studies.sweep_blocks(config, "small", name) for name in ("accuracy", "cosine", "early", "taylor")}
+    found = {name: sweeps.sweep_blocks(config, "small", name) for name in ("accuracy", "cosine", "early", "taylor")}
     assert found == {"accuracy": 3, "cosine": 3, "early": 1, "taylor": 1}
-    assert studies.sweep_blocks(config, "small", "base/weights/layer") == 1
+    assert sweeps.sweep_blocks(config, "small", "base/weights/layer") == 1
 
 
 def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> None:
@@ -317,9 +328,9 @@ def test_jobs_of_a_sweep_follow_the_depth_of_the_model(raw: Raw, root: Path) -> 
     raw["models"] |= {f"of_{depth}": {"source": "org/m", "revision": "main", "layers": depth} for depth in depths}
     raw["models"]["of_unknown"] = {"source": "org/m", "revision": "main"}
     config = configuration.load(raw, root)
-    jobs = {depth: studies.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
+    jobs = {depth: sweeps.sweep_blocks(config, f"of_{depth}", "accuracy") for depth in depths}
     assert jobs == depths
-    assert studies.sweep_blocks(config, "of_unknown", "accuracy") == 1
+    assert sweeps.sweep_blocks(config, "of_unknown", "accuracy") == 1
     for depth, blocks in jobs.items():
         shares = [share_by_cost(all_units(depth, "layer"), depth, block, blocks) for block in range(blocks)]
         layers = [depth + sum(depth - 1 - int(unit) for unit in share) for share in shares]

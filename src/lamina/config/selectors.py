@@ -221,8 +221,10 @@ class Selector(Choice):
     @model_validator(mode="after")
     def _check_searched(self) -> Self:
         if self.SEARCHES and not METRICS[self.metric or ""].losing:
+            removes = METRICS[self.metric or ""].removes
+            lacks = "is no mean of losses of samples" if removes else "has no value for a set that is removed"
             raise wrong(
-                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
+                f"'{self.metric}' {lacks}, which strategy '{self.strategy}' compares. "
                 f"Write metric: {those(lambda metric: metric.losing)}, or strategy: iterative.",
                 "metric",
             )

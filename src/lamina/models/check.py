@@ -14,7 +14,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -286,7 +285,4 @@ def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str
         "dtype": str(model.dtype),
         "attention": getattr(model.config, "_attn_implementation", None),
         "devices": [torch.cuda.get_device_name(place) if place.startswith("cuda") else place for place in places],
-        "streamed": devices.streams(model),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
     }

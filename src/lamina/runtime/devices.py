@@ -1,8 +1,7 @@
 """GPUs that no other job has: `with acquire(count):` around what a job does, before torch is imported.
 
-Snakemake counts the GPUs of a machine but assigns none, so that two jobs at a time would both use the first. Here each
-device has a lock file, in a folder that only this user can write to. `python -m lamina.runtime.devices COUNT COMMAND`
-runs a command in such a block; `--count` prints how many devices there are.
+Snakemake counts GPUs but assigns none, so each device has a lock file. `python -m lamina.runtime.devices COUNT COMMAND`
+runs a command with devices of its own; `--count` prints how many there are.
 """
 
 import os
@@ -26,10 +25,9 @@ UNKNOWN_GB = 80.0  # of a device on a cluster whose login node has none
 
 
 def _driver(*question: str) -> list[str]:
-    try:
+    with suppress(FileNotFoundError):
         return subprocess.run(["nvidia-smi", *question], capture_output=True, text=True).stdout.splitlines()
-    except FileNotFoundError:
-        return []
+    return []
 
 
 def memory_gb(environment: Mapping[str, str]) -> float:
@@ -41,17 +39,10 @@ def memory_gb(environment: Mapping[str, str]) -> float:
 
 
 def devices(environment: Mapping[str, str]) -> list[str]:
-    """Devices that jobs may use: those of CUDA_VISIBLE_DEVICES, else all here; of a divided GPU its parts.
-
-    Numbers become identifiers, so that two runs which name one device in different ways do not both take it.
-    """
-    gpus: list[list[str]] = []
-    for line in _driver("-L"):
-        if identifier := re.search(r"\(UUID: ([^)]+)\)", line):
-            if line.startswith("GPU") or not gpus:
-                gpus.append([])
-            gpus[-1].append(identifier[1])
-    every = [device for gpu in gpus for device in gpu[1:] or gpu]
+    """Identifiers of the devices that jobs may use: CUDA_VISIBLE_DEVICES, else all here; of a divided GPU its parts."""
+    found = re.findall(r"^( *).*\(UUID: ([^)]+)\)", "\n".join(_driver("-L")), re.MULTILINE)
+    # A GPU is divided if the line of a part comes next, which is indented.
+    every = [name for (part, name), (below, _) in zip(found, [*found[1:], ("", "")], strict=True) if part or not below]
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     named = every if visible is None else [name.strip() for name in visible.split(",") if name.strip()]
     return [every[int(name)] if name.isdigit() and int(name) < len(every) else name for name in named]
@@ -59,15 +50,10 @@ def devices(environment: Mapping[str, str]) -> list[str]:
 
 @contextmanager
 def acquire(count: int = 1) -> Iterator[None]:
-    """Wait for `count` devices and let this process see only those; it stays off the network from here on.
+    """Wait for `count` devices and let this process see only those, offline, until the block or the process ends.
 
-    Nothing is locked without a GPU, or where a scheduler has given the devices. A `count` of 0 takes what the scheduler
-    gave, or one. The devices are free again after the block, and when the process ends in any way.
-
-    Raises
-    ------
-    LaminaError
-        If the folder of locks belongs to another user, or is none.
+    Nothing is locked without a GPU, or where a scheduler has given the devices; a `count` of 0 takes what it gave, or
+    one. A LaminaError if the folder of locks is none of this user's.
     """
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     free, job = devices(os.environ), os.environ.get("SLURM_JOB_ID")
@@ -88,8 +74,10 @@ def _own(folder: Path) -> Path:
         folder.mkdir(mode=0o700)
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
-        message = f"{folder}, for locks of devices, is no folder of yours (uid {status.st_uid} owns it)."
-        raise LaminaError(f"{message} Have it deleted, or set TMPDIR to a folder of your own.")
+        raise LaminaError(
+            f"{folder}, for locks of devices, is no folder of yours (uid {status.st_uid} owns it). Have it deleted, or "
+            "set TMPDIR to a folder of your own."
+        )
     folder.chmod(0o700)
     return folder
 

@@ -6,7 +6,7 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
 from lamina.selection.options import Donors, Loop
-from lamina.study import requests as studies
+from lamina.study.sweeps import SweepSelector
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
 IN_LOOP = 0.1
@@ -14,11 +14,11 @@ IN_LOOP = 0.1
 
 def loop(config: Configuration, w: Any) -> Loop | None:
     """The repair in the loop of a job's selector; None if nothing is repaired."""
-    name = studies.looped(config, w.selector)
-    if name == "none":
+    swept = SweepSelector.parse(w.selector)
+    selector, own = swept.entry(config), swept.planned_on(w.calibration)
+    if selector is None or selector.repair is None:
         return None
-    own, planned = studies.planned_for(w.calibration, w.selector)
-    selector, entry = config.selectors[planned], config.repairs[name]
+    entry = config.repairs[selector.repair]
     # A strategy that draws nothing has no seed of its own.
     seed = selector.seed if "seed" in type(selector).model_fields else config.seed
     return Loop(repair=entry, weights=weighed(entry, own, IN_LOOP), protect=list(selector.protect), seed=seed)
@@ -32,13 +32,12 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
 
 def donors(config: Configuration, w: Any) -> Donors | None:
     """The donors of a job's selector; None if it has none."""
-    listed = studies.donors(config, w.selector)
-    if not listed:
+    swept = SweepSelector.parse(w.selector)
+    selector, siblings = swept.entry(config), swept.siblings(config)
+    if selector is None or not selector.donors:
         return None
-    siblings = studies.siblings(config, w.selector)
-    merged = {name: config.donors[name].model_dump() for name in listed if name not in siblings}
-    selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
-    return Donors(names=list(listed), protect=list(selector.protect), merged=merged)
+    merged = {name: config.donors[name].model_dump() for name in selector.donors if name not in siblings}
+    return Donors(names=list(selector.donors), protect=list(selector.protect), merged=merged)
 
 
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:

@@ -127,7 +127,7 @@ class EstimateCost(Job):
     @property
     def schemas(self) -> tuple[str, ...]:
         """The studies decide what is counted."""
-        return ("lamina.study.requests",)
+        return ("lamina.study.sweeps",)
 
 
 def benchmark(config: Configuration, task: str) -> Any:

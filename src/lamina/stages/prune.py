@@ -11,6 +11,7 @@ from lamina.stages.changes import donors, loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
+from lamina.study.sweeps import step_pass
 
 TRIES = 100  # sets that a search compares, roughly, for its time limit
 
@@ -40,7 +41,7 @@ class PruneStep(Job):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         selector, beside = config.selectors[w.selector], {}
-        if studies.step_pass(config, w.selector):
+        if step_pass(config, w.selector):
             for name, weight in sorted(studies.beside(config, w.calibration, w.selector).items()):
                 beside[name] = Beside(weight=weight, score=config.calibrations[name].score)
         return cls(

@@ -38,12 +38,12 @@ class GatherTable(Job):
 class GatherJobs(Job):
     """The table of jobs, from Snakemake's records in `folder`."""
 
-    folder: str = "results/jobs"
+    folder: str
     output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls()
+        return cls(folder="results/jobs")
 
     @property
     def schemas(self) -> tuple[str, ...]:

@@ -4,12 +4,11 @@ import hashlib
 from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
-from lamina.relevance.passes import carried
+from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.selection.options import Donors, Loop
 from lamina.stages.changes import donors, loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
-from lamina.study import requests as studies
+from lamina.study.sweeps import SweepSelector, sweep_blocks
 
 # The selector's options that a budget reads.
 _BUDGET = ("budget", "metric", "protect", "confidence", "tolerance", "seed")
@@ -41,10 +40,11 @@ class SweepUnits(OnModel):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        pass_, units, budget = studies.sweep_settings(config, w.selector)
+        swept = SweepSelector.parse(w.selector)
+        pass_, units, budget = swept.settings(config)
         early, metric = None, None
         if budget != "full":
-            selector = config.selectors[studies.planned_for(w.calibration, w.selector)[1]]
+            selector = config.selectors[swept.name]
             score = config.calibrations[w.calibration].score
             early = {name: getattr(selector, name) for name in _BUDGET} | {"score": score, "step": int(w.removed) + 1}
             metric = METRICS[selector.metric or ""]
@@ -55,7 +55,7 @@ class SweepUnits(OnModel):
             loop=loop(config, w),
             donors=donors(config, w),
             block=int(w.block),
-            blocks=studies.sweep_blocks(config, w.model, w.selector),
+            blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
             keys=keys(w),
             follows=family(config, w.model) | entries(metric=metric),
@@ -102,7 +102,7 @@ class ScoreRelevance(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        pass_, _, budget = studies.sweep_settings(config, w.selector)
+        pass_, _, budget = SweepSelector.parse(w.selector).settings(config)
         measured = {name: metric for name, metric in METRICS.items() if metric.pass_ in carried(pass_)}
         return cls(
             metrics=list(measured),
@@ -120,5 +120,5 @@ class ScoreRelevance(Job):
 
 def keys(w: Any) -> dict[str, Any]:
     """The key columns of a sweep, plan or relevance table."""
-    selector = studies.planned_for(w.calibration, w.selector)[1].split("/")[0]
-    return {"model": w.model, "calibration": w.calibration, "selector": selector, "removed": int(w.removed)}
+    name = SweepSelector.parse(w.selector).name
+    return {"model": w.model, "calibration": w.calibration, "selector": name, "removed": int(w.removed)}
