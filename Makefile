@@ -66,7 +66,7 @@ test: .venv/installed
 	$(PYTEST) -m 'not slow' tests/pipeline
 
 test-slow: .venv/installed
-	$(PYTEST) -n $(WORKERS) -m slow tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slow tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
 	$(PYTEST) -m slow $(RUNS)
 
 test-cluster: .venv/installed

@@ -152,19 +152,6 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckd
     } | {("facts", "some")}
 
 
-def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) -> None:
-    for file in folder.glob("*.parquet"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    rows = pq.read_table(tmp_path / "benchmarks.parquet").to_pylist()
-    broken = next(r for r in rows if r["metric"] == "perplexity" and r["calibration"] == "recall.2")
-    broken["value"] = float("inf")
-    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
-    run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "repair", "healing", "task"))
-    names = [row["n_draws"] for row in answers.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
-    assert min(names) in (2, 5)
-
-
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:
     maps = drawn("relevance_maps", run).figure
     assert [tick.get_text() for tick in maps.axes[0].get_xticklabels()] == ["facts", "recall\n(mean of 3)"]
