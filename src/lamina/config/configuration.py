@@ -7,9 +7,9 @@ from lamina.config.calibrations import Calibration, Choices, Mixture
 from lamina.config.diagnoses import Diagnosis
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
+from lamina.config.jobs import Benchmark, Report, Sweep
 from lamina.config.models import Donor, Model
 from lamina.config.repairs import Repair
-from lamina.config.run import Benchmark, Report, Sweep
 from lamina.config.selectors import Selector
 from lamina.config.studies import Study
 
