@@ -54,7 +54,7 @@ plan: .venv/installed
 	$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.cost.pace results results/pace.json)
 	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
-		$(if $(RATE),--rate "$$RATE") $(if $(wildcard results/tables/jobs.parquet),--jobs results/tables/jobs.parquet)
+		$(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20
@@ -66,7 +66,7 @@ test: .venv/installed
 	$(PYTEST) -m 'not slow' tests/pipeline
 
 test-slow: .venv/installed
-	$(PYTEST) -n $(WORKERS) -m slow tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
+	$(PYTEST) -n $(WORKERS) --dist loadgroup -m slow tests $(RUNS:%=--ignore=%) --ignore=tests/slurm
 	$(PYTEST) -m slow $(RUNS)
 
 test-cluster: .venv/installed

@@ -26,8 +26,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTr
 
 from lamina.config.benchmarks import Efficiency
 from lamina.cost import work
-from lamina.cost.counting import counted
-from lamina.cost.tokens import Tokens
+from lamina.cost.estimate import counted
+from lamina.cost.work import Tokens
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import footprint, packing, taps
 from lamina.engine import memory as room
@@ -142,7 +142,8 @@ class Stages:
 
     def flops(self, layer_tokens: float, tokens: Tokens, scored: float = 0.0) -> float:
         """Arithmetic of layers on lines of such lengths, and of the output embedding at `scored` positions."""
-        return work.layer_flops(self.manifest, tokens) * layer_tokens + work.head_flops(self.manifest) * scored
+        head = 2 * self.manifest["hidden_size"] * self.manifest["vocabulary"]  # the logits of one position
+        return work.layer_flops(self.manifest, tokens) * layer_tokens + head * scored
 
     def capture(self) -> Work:
         """Similarities of all boundaries."""

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.engine import packing
 from lamina.engine.candidates import grow

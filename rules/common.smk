@@ -30,7 +30,7 @@ from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
 from lamina.store.checksum import read_json
 from lamina.study import paths, requests as studies, sweeps, tables
-from lamina.study.load import load
+from lamina.checks.load import load
 from lamina.study.paths import any_of
 from lamina.study.variant import Variant
 

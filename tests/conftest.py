@@ -46,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Workers begin where the process that starts them stands, so that one stays.
     """
     if hasattr(config, "workerinput") or not getattr(config.option, "numprocesses", None):
+        # Pytest reads these as they are told once it collects.
+        config.option.ignore = [str(Path(name).absolute()) for name in config.option.ignore or []]
         here, empty = Path.cwd(), tempfile.TemporaryDirectory(prefix="lamina-tests-")
         os.chdir(empty.name)
         config.add_cleanup(empty.cleanup)

@@ -34,17 +34,21 @@ def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
 
 
 @cache
-def declared_classes(package: str, base: str, root: Path = _SOURCE) -> list[tuple[str, dict[str, Any]]]:
-    """(module, literals by attribute) of the classes in `package` that have `base` as their only base class.
+def declared_classes(
+    package: str, base: str, attributes: tuple[str, ...], root: Path = _SOURCE
+) -> list[tuple[str, dict[str, Any]]]:
+    """(module, literals by name) of those of the `attributes` that classes in `package` assign.
 
-    Parameters are those of `declared`.
+    The classes are those whose only base class is called `base`; `package` and `root` are those of `declared`.
     """
     found = []
     for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):
         for statement in ast.parse(file.read_bytes(), filename=str(file)).body:
             if isinstance(statement, ast.ClassDef) and [ast.unparse(each) for each in statement.bases] == [base]:
-                pairs = [(target, value) for target, value in map(_assigned, statement.body) if target and value]
-                literals = {target: ast.literal_eval(value) for target, value in pairs}
+                pairs = [
+                    (name, value) for name, value in map(_assigned, statement.body) if value and name in attributes
+                ]
+                literals = {str(name): ast.literal_eval(value) for name, value in pairs}
                 found.append((f"{package}.{file.stem}", literals))
     return found
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from lamina.checks import load as config
 from lamina.config import calibrations, diagnoses, healings, models, repairs, selectors
 from lamina.config.entry import Entry
 from lamina.config.studies import Maps
-from lamina.study import load as config
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
 
 
@@ -199,7 +199,7 @@ from pathlib import Path
 from typing import Literal
 from lamina.config import document, repairs
 from lamina.config.entry import option
-from lamina.study.load import load
+from lamina.checks.load import load
 
 class Scale(repairs.Repair):
     "Scales what is left."
@@ -216,7 +216,7 @@ print("### method: scale" in document.readme(), "Scale" in document.schema()["$d
 
 
 def test_reading_a_configuration_imports_nothing_heavy() -> None:
-    code = "import sys, lamina.study.load, lamina.runtime.fingerprint; print(*sys.modules)"
+    code = "import sys, lamina.checks.load, lamina.runtime.fingerprint; print(*sys.modules)"
     printed = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY / "src", capture_output=True, text=True, check=True
     ).stdout

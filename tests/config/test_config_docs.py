@@ -8,9 +8,9 @@ import pytest
 import yaml
 from jsonschema import Draft202012Validator
 
+from lamina.checks import load as config
 from lamina.config import document
 from lamina.config.entry import Choice
-from lamina.study import load as config
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put
 
 SHIPPED: dict[str, Callable[[Raw, Path], Raw]] = {

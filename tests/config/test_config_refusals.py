@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from lamina.checks import load as config
 from lamina.errors import LaminaError
-from lamina.study import load as config
 from tests.given.configurations import Raw, minimal, model_folder, put, workplace
 
 

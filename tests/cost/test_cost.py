@@ -10,9 +10,9 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config import repairs, selectors
-from lamina.cost import counting, forecast, pace, rehearsal, work
+from lamina.cost import estimate, forecast, pace, work
 from lamina.cost.forecast import Pace, Stage
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import packing, sources
@@ -50,7 +50,7 @@ def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None
 def lines(count: int = 4, length: int = 12) -> tuple[list[Sample], Tokens]:
     """Samples of one row each, as long as each other: no batch of them has padding."""
     samples = tiny.samples(tiny.tokens(count, length).tolist(), context=length // 2)
-    return samples, counting.counted(samples)
+    return samples, estimate.counted(samples)
 
 
 @pytest.mark.parametrize("kind", ["layer", "attention", "mlp"])
@@ -95,14 +95,14 @@ def test_a_plan_without_a_gpu_is_one_of_this_machine(
         tmp_path / "cost.json", json.dumps({"stages": {"sweep": asdict(Stage(1, flops=5e12))}, "notes": []})
     )
     monkeypatch.setattr(forecast, "LASTING", 0.05)
-    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: [])
+    monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
     assert 1e8 < forecast.machine_rate() < 1e14
     monkeypatch.setattr(forecast, "machine_rate", lambda: 5e10)
     forecast.main([str(tmp_path / "cost.json")])
     told = capsys.readouterr().out
     assert "100 s" in told or "1.67 min" in told
     assert "Times of this machine, which has no GPU, at the 0.05 TFLOP/s of products of matrices" in told
-    monkeypatch.setattr(forecast.gpu_lock, "devices", lambda environment: ["0"])
+    monkeypatch.setattr(forecast.devices, "devices", lambda environment: ["0"])
     forecast.main([str(tmp_path / "cost.json")])
     assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
 
@@ -140,9 +140,9 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
-    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
+    predicted, naive = estimate.search_work(tokens, 8, [2, 4], selector)
     assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
-    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
+    assert estimate.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
 
 
 def test_more_samples_cost_in_proportion() -> None:
@@ -160,14 +160,6 @@ def test_times_are_told_in_a_unit_to_read() -> None:
     assert [forecast.duration(s) for s in (0.0, 5e-4, 7.25, 89, 90, 5399, 5400)] == [
         *("0 s", "< 0.01 s", "7.2 s", "89 s", "1.5 min", "90 min", "1.5 h")
     ]
-
-
-def test_a_measured_pace_is_compared_with_a_run() -> None:
-    """Two jobs of half a second each and 10 TFLOP at 1 and at 5 TFLOP/s: 11 and 3 seconds, of which 10 and 4 were."""
-    stages = {"sweep": Stage(jobs=9, flops=1e13), "heal": Stage(jobs=9, flops=1e13)}
-    text = forecast.compared(stages, Pace(1e12, {"heal": 5e12}, 0.5), {"sweep": (2, 10.0), "heal": (2, 4.0)})
-    rows = [line.split() for line in text.splitlines()[1:]]
-    assert rows == [["sweep", "2", "10", "11", "+10%"], ["heal", "2", "4", "3", "-25%"]]
 
 
 def test_a_calibration_measures_every_stage() -> None:

@@ -11,8 +11,8 @@ import pytest
 from scipy.stats import norm
 
 from lamina.report import database
+from lamina.report.queries import rows
 from lamina.store import parquet as store
-from lamina.tables.answers import rows
 from tests.given.plausible_tables import VIEWS, write_tables
 
 pytestmark = pytest.mark.slow

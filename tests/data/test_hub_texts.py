@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from lamina.checks import load as configuration
 from lamina.config import calibrations as entries
 from lamina.config.calibrations import Hub
 from lamina.data import hub, mixture
@@ -21,7 +22,6 @@ from lamina.data.prepare import prepare
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
 from lamina.stages.prepare import PrepareCalibration, calibration_files
-from lamina.study import load as configuration
 from tests.data.test_calibrations import ENTRY, REFERENCE, ROOT
 from tests.given.configurations import minimal, put, workplace
 from tests.given.scripts import place

@@ -20,7 +20,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
 from lamina.report import database
-from lamina.tables import answers
+from lamina.report import queries as answers
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables

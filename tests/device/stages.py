@@ -22,7 +22,7 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.variance import Variance
 from lamina.diagnosis.void import Void
-from lamina.engine import capture, residuals, weights
+from lamina.engine import capture, weights
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate
@@ -40,7 +40,7 @@ from lamina.models.materialise import materialise
 from lamina.models.units import all_units
 from lamina.repair import check, fit_rows, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
-from lamina.selection import exact, looped, race
+from lamina.selection import exact, looped, race, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.growing import Growing
 from lamina.selection.trials import Trials, run

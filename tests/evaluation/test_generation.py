@@ -10,10 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from lamina.checks.load import load
 from lamina.config.benchmarks import Generate, Task
 from lamina.cost import estimate
 from lamina.cost.forecast import Stage
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
@@ -23,7 +24,6 @@ from lamina.models.structure import layers_of
 from lamina.store import parquet as store
 from lamina.study import paths
 from lamina.study import requests as studies
-from lamina.study.load import load
 from lamina.study.tables import parts
 from tests.given import tiny
 from tests.given.configurations import minimal, put, workplace

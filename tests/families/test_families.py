@@ -25,6 +25,9 @@ from lamina.study.variant import Variant
 from tests import ROOT
 from tests.given import tiny
 
+# In one worker, so that the matrix is built once.
+pytestmark = pytest.mark.xdist_group("families")
+
 DEPTH = 6
 UNITS = {
     "layer": ["4", "1"],

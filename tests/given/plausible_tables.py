@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from lamina.evaluation.paired_tests import compared
 from lamina.report import database
+from lamina.report.paired_tests import compared
 from lamina.store import parquet as store
 
 VIEWS = Path(__file__).parents[2] / "sql" / "views.sql"

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lamina.checks.load import load
 from lamina.errors import LaminaError
 from lamina.models import gguf
 from lamina.models.dequantise import dequantise
 from lamina.models.manifest import describe
-from lamina.study.load import load
 from tests.given import gguf_files
 from tests.given.configurations import minimal, put, workplace
 

@@ -124,22 +124,6 @@ def test_the_maps_that_write_to_the_stream_are_found_by_what_they_do() -> None:
             down_projection(tiny.model(family), 3)
 
 
-def test_a_family_that_differs_in_names_only_needs_no_line_of_code() -> None:
-    model, ids = tiny.model(), tiny.tokens()
-    units = ["1.attention", "2.mlp", "4"]
-    wanted = logits(materialise(model, {"units": units}), ids)
-    for layer in layers_of(model):
-        kind = type(layer)
-        layer._modules = {f"other_{name}": module for name, module in layer._modules.items()}
-        layer.__class__ = type(
-            "OtherLayer",
-            (kind,),
-            {"__getattr__": lambda self, name, kind=kind: kind.__getattr__(self, self.names.get(name, name))},
-        )
-        layer.names = {name.removeprefix("other_"): name for name in layer._modules}
-    assert torch.equal(logits(materialise(model, {"units": units}), ids), wanted)
-
-
 def test_the_base_model_is_untouched_and_its_weights_are_shared() -> None:
     model, ids = tiny.model(), tiny.tokens()
     before = logits(model, ids)

@@ -106,13 +106,6 @@ def test_a_model_of_small_context_is_swept_and_refused_what_does_not_fit(project
     assert done.returncode != 0 and "calibrations.mine.length: 128 tokens are more than the context" in done.stdout
 
 
-def test_an_unknown_task_is_named_with_the_nearest(project: Project) -> None:
-    config = study(benchmarks={"tasks": {"microworld_fact": {}}})
-    done = with_config(project, config, "unknown").run("results/tasks/microworld_fact.parquet", check=False)
-    assert done.returncode != 0 and "microworld_facts" in done.stdout and "no lm-eval task" in done.stdout
-    assert not (project.folder / "results/tasks/microworld_fact.parquet").exists() and nothing_half_written(project)
-
-
 def test_a_calibration_that_holds_test_documents_is_refused(project: Project) -> None:
     lines = (project.folder / "resources/reference/data/facts_test.jsonl").read_text().splitlines()[:40]
     (project.folder / "leak.jsonl").write_text("\n".join(lines))

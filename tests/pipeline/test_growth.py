@@ -36,6 +36,23 @@ def caption(data: style.Rows) -> str:
 '''
 
 
+METRIC = '''"""A metric that there was not."""
+
+from lamina.relevance.metrics.answers import Perplexity
+from lamina.relevance.protocol import Metric
+
+
+class MadeUp(Metric):
+    """What perplexity is."""
+
+    name = "made_up"
+    pass_ = "removal"
+    columns = ("nll", "n_tokens")
+    help = "nothing"
+    terms = Perplexity.terms
+'''
+
+
 def add_twin(project: Project, package: str, of_module: str) -> None:
     """A module `made_up` that does what another does."""
     folder = project.folder / "src/lamina" / package
@@ -45,8 +62,13 @@ def add_twin(project: Project, package: str, of_module: str) -> None:
     )
 
 
+def add_metric(project: Project) -> None:
+    """A metric `made_up` that scores as perplexity does."""
+    (project.folder / "src/lamina/relevance/metrics/made_up.py").write_text(METRIC)
+
+
 def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Project) -> None:
-    add_twin(restored, "relevance", "perplexity")
+    add_metric(restored)
     jobs = restored.stale()
     assert rules(jobs) == GATHERING - {"compare_tasks", "compare_selectors"} | {"score_relevance"}
     assert of(jobs, "gather_table", "table") == {"relevance"}
@@ -124,7 +146,7 @@ def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str
 
 def test_a_metric_and_a_figure_are_in_the_next_report(moved: Project) -> None:
     with moved.restored():
-        add_twin(moved, "relevance", "perplexity")
+        add_metric(moved)
         moved.add("src/lamina/report/figures/made_up.py", FIGURE)
         moved.run()
         made, known = (

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
+from lamina.checks.load import load
 from lamina.runtime import fingerprint as digest
 from lamina.stages.job import Job
 from lamina.stages.sweep import GatherSweep
-from lamina.study.load import load
 from tests.given.scripts import place
 from tests.pipeline.project import Project, parse_jobs
 from tests.stages.test_job import kinds

@@ -56,7 +56,7 @@ def test_every_measured_file_names_its_code_and_settings(finished: Project, fold
         assert len(metadata[b"lamina.code"]) == len(metadata[b"lamina.params"]) == 64, file
 
 
-@pytest.mark.parametrize("name", ["report.html", "report.zip"])
+@pytest.mark.parametrize("name", ["report.html", pytest.param("report.zip", marks=pytest.mark.slow)])
 def test_the_report_of_snakemake_is_made(finished: Project, name: str) -> None:
     finished.run("--report", name)
     assert (finished.folder / name).stat().st_size > 100_000

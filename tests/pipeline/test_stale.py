@@ -111,7 +111,7 @@ def test_a_comment_reruns_nothing(restored: Project, file: str) -> None:
 @pytest.mark.parametrize(
     "file",
     [
-        *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/study/load.py"),
+        *("src/lamina/errors.py", "src/lamina/study/variant.py", "src/lamina/checks/load.py"),
         *("src/lamina/study/paths.py", "src/lamina/selection/race.py", "src/lamina/selection/strategies/deepest.py"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lamina.relevance.power import reliability, samples_for
+from lamina.relevance.power import reliability
 from lamina.relevance.statistics import bootstrap_weights
 
 
@@ -31,16 +31,3 @@ def test_it_is_the_correlation_with_scores_from_other_samples(n: int, spread: fl
         for true, samples in (scores(rng, 24, n, spread) for _ in range(300))
     ]
     assert np.mean(other) == pytest.approx(truth, abs=0.06)
-
-
-def test_more_samples_have_the_reliability_that_they_are_said_to() -> None:
-    rng = np.random.default_rng(0)
-    few, many = [], []
-    for study in range(100):
-        _, samples = scores(rng, 30, 400, 0.1)
-        for found, n in ((few, 100), (many, 400)):
-            value = reliability(bootstrap_weights(n, study, 200) @ samples[:, :n].T, n)
-            assert value is not None
-            found.append(value[0])
-    assert samples_for(float(np.mean(many)), float(np.mean(few)), 100) == pytest.approx(400, rel=0.2)
-    assert samples_for(0.8, 0.0, 50) == np.inf and samples_for(0.8, 1.0, 50) == 1

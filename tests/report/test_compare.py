@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from scipy import stats
 
-from lamina.errors import LaminaError
 from lamina.report import compare
 from lamina.store import parquet as store
 
@@ -87,21 +85,6 @@ def test_where_nothing_moved_one_run_in_twenty_says_so_at_most(tmp_path: Path) -
         assert wrong <= 6  # 2 expected; more than 6 happens once in 300
 
 
-def test_pairing_gains_what_documents_have_in_common(tmp_path: Path) -> None:
-    """12 documents lost and none won is certain by documents, and nothing by the errors of two means."""
-    first, _ = drawn(1)
-    second = first.copy()
-    second[0, np.flatnonzero(first[0])[:12]] = False
-    (paired,) = compare.compared(folder(tmp_path / "a", first, "x"), folder(tmp_path / "b", second, "x"))
-    (apart,) = compare.compared(folder(tmp_path / "c", first, "x"), folder(tmp_path / "d", second, "y"))
-    assert paired["moved"] and paired["p_value"] == pytest.approx(2 * 0.5**12)
-    assert not apart["moved"] and not apart["paired"]
-    error = sum(values.var(ddof=1) / DOCUMENTS for values in (first[0], second[0])) ** 0.5
-    assert apart["ci_high"] - apart["difference"] == pytest.approx(
-        stats.t.ppf(0.975, 2 * (DOCUMENTS - 1)) * error, rel=1e-3
-    )
-
-
 def test_the_command_prints_what_moved_and_writes_three_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,15 +101,6 @@ def test_the_command_prints_what_moved_and_writes_three_files(
     page = (tmp_path / "out/compare.html").read_text()
     assert "<svg" in page and "removed=2" in page and "removed=1" not in page
     assert (tmp_path / "out/compare.svg").read_text().lstrip().startswith("<?xml")
-
-
-def test_folders_without_anything_in_common_are_refused(tmp_path: Path) -> None:
-    a = folder(tmp_path / "a", drawn(1)[0])
-    with pytest.raises(LaminaError, match="holds no tables"):
-        compare.compared(a, tmp_path / "nowhere")
-    b = folder(tmp_path / "b", np.zeros((0, DOCUMENTS)))
-    with pytest.raises(LaminaError, match="no number in common"):
-        compare.compared(a, b)
 
 
 def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(tmp_path: Path) -> None:

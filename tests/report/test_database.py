@@ -13,9 +13,9 @@ import pytest
 
 from lamina.errors import LaminaError
 from lamina.report import database, summary
+from lamina.report import queries as answers
 from lamina.stages.report import GatherTable
 from lamina.store import parquet as store
-from lamina.tables import answers
 from tests.given.plausible_tables import write_study, write_tables
 from tests.given.scripts import started
 

@@ -16,9 +16,9 @@ import pytest
 from lamina.relevance.statistics import Z95
 from lamina.report import database, explorer
 from lamina.report import page as report
+from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
-from lamina.tables import answers
 from tests.given.figures import FIGURES
 from tests.given.plausible_tables import write_study, write_tables
 from tests.given.slow import slow_but

@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from scipy import stats
 
+from lamina.checks import load as configuration
 from lamina.errors import LaminaError
 from lamina.report import database, summary
+from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store
-from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.study import sweeps
-from lamina.tables import answers
 from tests.given.configurations import REPOSITORY, minimal, put, workplace
 from tests.given.plausible_tables import write_study
 
@@ -150,19 +150,6 @@ def test_scores_of_all_draws_of_calibration_and_selector_are_averaged(run: duckd
     assert {(r["calibration"], r["selector"]) for r in found} == {
         ("recall", s) for s in ("accuracy", "cosine", "angular", "some")
     } | {("facts", "some")}
-
-
-def test_an_overflowing_perplexity_spoils_no_mean(tmp_path: Path, folder: Path) -> None:
-    for file in folder.glob("*.parquet"):
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    rows = pq.read_table(tmp_path / "benchmarks.parquet").to_pylist()
-    broken = next(r for r in rows if r["metric"] == "perplexity" and r["calibration"] == "recall.2")
-    broken["value"] = float("inf")
-    store.write(tmp_path / "benchmarks.parquet", store.from_rows("benchmarks", rows))
-    run = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    where = " AND ".join(f"{key} = '{broken[key]}'" for key in ("removed", "repair", "healing", "task"))
-    names = [row["n_draws"] for row in answers.rows(run, f"FROM score_means WHERE calibration = 'recall' AND {where}")]
-    assert min(names) in (2, 5)
 
 
 def test_figures_show_replicates_as_their_mean(run: duckdb.DuckDBPyConnection) -> None:

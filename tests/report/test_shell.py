@@ -46,7 +46,7 @@ def test_a_table_has_the_columns_that_fit_and_names_the_others(
     connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(shell, "QUERIES", QUERIES)
-    monkeypatch.setattr(shell, "connect", connection.cursor)
+    monkeypatch.setattr(database, "opened", lambda file: connection.cursor())
     name = str(QUERIES / "accuracy_against_removed.sql")
     shell.main([name])
     cut = capsys.readouterr().out.splitlines()
@@ -70,7 +70,7 @@ def test_a_question_is_found_by_name_and_an_unknown_one_with_the_nearest() -> No
     with pytest.raises(LaminaError, match="no question 'which_layer_matters'. Did you mean 'which_layers_matter'"):
         shell.query("which_layer_matters", QUERIES)
     with pytest.raises(LaminaError, match="make run"):
-        shell.connect("nowhere.duckdb")
+        database.opened("nowhere.duckdb")
 
 
 def test_the_shell_answers_until_it_is_left_and_survives_mistakes(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lamina.checks.load import load
 from lamina.config import repairs
 from lamina.config.configuration import Configuration
 from lamina.engine import sweep as engine
@@ -18,7 +19,6 @@ from lamina.selection.options import Scored
 from lamina.selection.plans import Step
 from lamina.stages.prune import PruneStep
 from lamina.stages.sweep import SweepUnits
-from lamina.study.load import load
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
 from tests.given.configurations import Raw, minimal, workplace

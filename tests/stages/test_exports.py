@@ -2,10 +2,10 @@
 
 import pytest
 
+from lamina.checks.load import load
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.stages import export
-from lamina.study.load import load
 from lamina.study.variant import Variant
 from tests.given.configurations import minimal, workplace
 

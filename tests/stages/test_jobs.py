@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lamina.checks.load import load
 from lamina.config.configuration import Configuration
 from lamina.errors import LaminaError
 from lamina.runtime.fingerprint import entry_digest
@@ -16,7 +17,6 @@ from lamina.stages.prune import PruneStep, SearchPlans
 from lamina.stages.repair import FitPatch
 from lamina.stages.sweep import ScoreRelevance, SweepUnits
 from lamina.study import requests as studies
-from lamina.study.load import load
 from lamina.study.sweeps import sweeps
 from lamina.study.tables import parts
 from lamina.study.variant import Variant

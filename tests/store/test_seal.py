@@ -8,6 +8,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -17,7 +18,7 @@ from lamina.errors import LaminaError
 from lamina.healing import lora
 from lamina.models.materialise import materialise
 from lamina.repair import patch
-from lamina.report import database, shell
+from lamina.report import database
 from lamina.selection import plans
 from lamina.selection.plans import Plan
 from lamina.store import parquet as store
@@ -149,8 +150,8 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 def test_duckdb_reads_no_table_that_is_damaged(study: list[Path]) -> None:
     """DuckDB itself checks nothing of the kind."""
     file = next(path for path in study if path.stem == "benchmarks")
-    flipped = bytearray(file.read_bytes())
-    flipped[len(flipped) // 3] ^= 4
+    flipped, column = bytearray(file.read_bytes()), pq.read_metadata(file).row_group(0).column(0)
+    flipped[column.data_page_offset + column.total_compressed_size // 2] ^= 4
     file.write_bytes(flipped)
     for ask in (database.connect, lambda *told: database.build(*told, "results/lamina.duckdb", "mine")):
         with pytest.raises(LaminaError, match="benchmarks.parquet is damaged"):
@@ -179,7 +180,7 @@ def test_another_studys_damage_is_left_out_with_a_warning(
 @pytest.mark.parametrize("content", [b"\0" * 5000])
 def test_a_damaged_database_is_not_advertised(content: bytes, study: list[Path]) -> None:
     database.build(REPOSITORY / "sql/views.sql", study, "results/lamina.duckdb", "mine")
-    shell.connect().close()
+    database.opened("results/lamina.duckdb").close()
     Path("results/lamina.duckdb").write_bytes(content)
     with pytest.raises(LaminaError, match="lamina.duckdb is damaged.*Delete it and run again"):
-        shell.connect()
+        database.opened("results/lamina.duckdb")

@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
+from lamina.checks import load as configuration
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
+from lamina.config.metrics import METRICS, MODULES, carried, metric_pass, passes
 from lamina.engine.sweep import share_by_cost
 from lamina.models.units import all_units
-from lamina.relevance.passes import carried, metric_pass, passes
-from lamina.study import load as configuration
 from lamina.study import requests as studies
 from lamina.study import sweeps
 from lamina.study.variant import Variant
@@ -181,8 +180,8 @@ def test_adding_a_variant_changes_one_benchmark_job_only(raw: Raw, root: Path) -
 
 def test_blocks_are_the_same_in_every_process(config: Configuration, root: Path) -> None:
     code = (
-        "import json, sys; from pathlib import Path; from lamina.study.load import load; "
-        "from lamina.runtime import studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
+        "import json, sys; from pathlib import Path; from lamina.checks.load import load; "
+        "from lamina.study import requests as studies; config = load(json.load(sys.stdin), Path(sys.argv[1])); "
         "print(json.dumps(studies.benchmark_blocks(config)))"
     )
     seeds = [{"PYTHONHASHSEED": seed} for seed in ("1", "2")]

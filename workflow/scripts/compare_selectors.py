@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from lamina.evaluation.paired_tests import compared
 from lamina.report import database
+from lamina.report.paired_tests import compared
 from lamina.runtime.script import running
 from lamina.stages.report import CompareSelectors
 from lamina.store import parquet as store

@@ -34,36 +34,22 @@ def _not_test(split: str) -> str:
 Split = Annotated[Filled, AfterValidator(_not_test)]
 
 
-def split_option() -> Any:
-    """The key `split`."""
-    allowed = "train, validation or another split that is never benchmarked (not test)"
-    return option("Split of the data the samples are drawn from; `test` is refused.", "train", allowed=allowed)
-
-
-def limit_option() -> Any:
-    """The key `limit`."""
-    about = "Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md."
-    return option(about, None, ge=1)
-
-
-def num_fewshot_option() -> Any:
-    """The key `num_fewshot`."""
-    return option(
-        "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
-        0,
-        ge=0,
-    )
-
-
-def documents_option() -> Any:
-    """The key `documents` of samples of text."""
-    return option("Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED)
-
-
-def length_option() -> Any:
-    """The key `length` of samples of text."""
-    help = "Tokens of a sample at most, the first of its document; accuracy is that of its last token."
-    return option(help, 128, ge=2)
+# Keys that several kinds of calibrations have.
+_SPLIT = option(
+    "Split of the data the samples are drawn from; `test` is refused.",
+    "train",
+    allowed="train, validation or another split that is never benchmarked (not test)",
+)
+_LIMIT = option("Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md.", None, ge=1)
+_NUM_FEWSHOT = option(
+    "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
+    0,
+    ge=0,
+)
+_DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED)
+_LENGTH = option(
+    "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
+)
 
 
 def trust_code_option() -> Any:
@@ -100,9 +86,9 @@ class Task(Calibration):
     task: Filled = option(
         "Name of an lm-eval task, or of a group or tag: `limit` is then shared out to its tasks by their size."
     )
-    split: Split = split_option()
-    limit: int | None = limit_option()
-    num_fewshot: int = num_fewshot_option()
+    split: Split = _SPLIT
+    limit: int | None = _LIMIT
+    num_fewshot: int = _NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
 
@@ -118,8 +104,8 @@ class Tasks(Calibration):
 
     tasks: list[Filled] = option("Names of several lm-eval tasks, groups or tags, mixed.", min_length=1)
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
-    split: Split = split_option()
-    num_fewshot: int = num_fewshot_option()
+    split: Split = _SPLIT
+    num_fewshot: int = _NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
 
@@ -136,9 +122,9 @@ class Text(Calibration):
     text: Place = option(
         "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
     )
-    documents: Documents | None = documents_option()
-    length: int = length_option()
-    split: Split = split_option()
+    documents: Documents | None = _DOCUMENTS
+    length: int = _LENGTH
+    split: Split = _SPLIT
 
 
 class Hub(Calibration):
@@ -153,10 +139,10 @@ class Hub(Calibration):
     hub: Place = option("Id of a data set (`organisation/name`), or a folder that holds one.")
     name: Filled | None = option("Which of its configurations, such as `en`; null where it has one.", None)
     revision: Filled | None = option("Commit, tag or branch. Needed for an id, ignored for a folder.", None)
-    split: Split = split_option()
+    split: Split = _SPLIT
     field: Filled = option("Field of a document that is its text, or the list of turns of a conversation.", "text")
-    documents: Documents | None = documents_option()
-    length: int = length_option()
+    documents: Documents | None = _DOCUMENTS
+    length: int = _LENGTH
     streaming: bool = option(
         "Whether only the documents asked for are read over the network; `false` downloads the whole split into the "
         "cache of the hub first.",
@@ -189,6 +175,6 @@ class Choices(Calibration):
     MARKS = ("choices",)
 
     choices: Place = option("A .jsonl file of your own questions with `query`, `choices` and `gold` in each line.")
-    limit: int | None = limit_option()
-    num_fewshot: int = num_fewshot_option()
+    limit: int | None = _LIMIT
+    num_fewshot: int = _NUM_FEWSHOT
     seed: int = seed_option()

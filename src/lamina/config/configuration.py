@@ -5,13 +5,11 @@ from typing import Any
 from lamina.config.benchmarks import Benchmarks
 from lamina.config.calibrations import Calibration, Choices, Mixture
 from lamina.config.diagnoses import Diagnosis
-from lamina.config.donors import Donor
 from lamina.config.entry import Entry, Named, option
 from lamina.config.healings import Healing
-from lamina.config.jobs import Benchmark, Sweep
-from lamina.config.models import Model
+from lamina.config.jobs import Benchmark, Report, Sweep
+from lamina.config.models import Donor, Model
 from lamina.config.repairs import Repair
-from lamina.config.report import Report
 from lamina.config.selectors import Selector
 from lamina.config.studies import Study
 

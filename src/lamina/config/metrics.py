@@ -4,8 +4,8 @@ An entry is the class attributes of a metric in `lamina.relevance.metrics`, besi
 source, since the configuration imports nothing of what computes numbers.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 from pydantic import AfterValidator, Field
@@ -53,10 +53,13 @@ MODULES = {
     "fit": "lamina.selection.residuals",
 }
 
+ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
+"""What the class of a metric says of it."""
+
 METRICS = {
     entry["name"]: Metric(module=module, **entry)
     for module, entry in sorted(
-        declared_classes("lamina.relevance.metrics", "Metric"), key=lambda declared: str(declared[1]["name"])
+        declared_classes("lamina.relevance.metrics", "Metric", ATTRIBUTES), key=lambda found: str(found[1]["name"])
     )
 }
 
@@ -73,3 +76,23 @@ def _known(name: str) -> str:
 
 
 MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"enum": list(METRICS)})]
+
+
+# The pass whose metrics another pass measures along the way.
+CARRIED = {"removal": "stream", "gradient": "weights"}
+
+
+def metric_pass(metric: str) -> str:
+    """The cheapest pass that measures a metric."""
+    return METRICS[metric].pass_
+
+
+def passes(metrics: Iterable[str]) -> list[str]:
+    """Passes that measure several metrics. A removal pass carries stream metrics, a gradient pass carries weights."""
+    needed = {metric_pass(metric) for metric in metrics}
+    return sorted(needed - {CARRIED.get(name) for name in needed})
+
+
+def carried(pass_: str) -> list[str]:
+    """The passes whose metrics one pass measures: itself, and the pass that it carries along."""
+    return [pass_, *([CARRIED[pass_]] if pass_ in CARRIED else [])]

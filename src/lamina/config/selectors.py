@@ -155,32 +155,25 @@ class Selector(Choice):
                 setattr(cls, key, value)
 
     @model_validator(mode="after")
-    def _check_halves(self) -> Self:
+    def _check(self) -> Self:
+        """Refuse options that exclude each other."""
         if self.metric:
             check_halves(self.units, [self.metric])
-        return self
-
-    @model_validator(mode="after")
-    def _check_repair(self) -> Self:
-        if not self.repair:
-            return self
-        if self.units != "layer":
+        metric, losing = METRICS[self.metric] if self.metric else None, those(lambda metric: metric.losing)
+        loses = metric is None or metric.losing
+        if self.repair and self.units != "layer":
             raise wrong(
                 f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
                 " Write units: layer, or leave `repair` out.",
                 "repair",
             )
-        if self.metric and not METRICS[self.metric].removes:
+        if self.repair and metric and not metric.removes:
             raise wrong(
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
                 f"that. Write metric: {those(lambda metric: metric.removes)}, or leave `repair` out.",
                 "repair",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_also(self) -> Self:
-        if self.also and self.metric and not _adds(METRICS[self.metric]):
+        if self.also and metric and not _adds(metric):
             raise wrong(
                 f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
                 f"{those(_adds)}, or leave `also` out.",
@@ -192,38 +185,33 @@ class Selector(Choice):
                 "seen. Write budget: full, or leave `also` out.",
                 "also",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_donors(self) -> Self:
-        if not self.donors:
-            return self
-        if self.units != "layer":
+        if self.donors and self.units != "layer":
             raise wrong(
                 f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
                 "`donors` out.",
                 "donors",
             )
-        if self.metric and not METRICS[self.metric].removes:
+        if self.donors and metric and not metric.removes:
             raise wrong(
                 f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
                 f"{those(lambda metric: metric.removes)}, or leave `donors` out.",
                 "metric",
             )
-        if self.budget != "full":
+        if self.donors and self.budget != "full":
             raise wrong(
                 f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
                 "full, or leave `donors` out.",
                 "budget",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_searched(self) -> Self:
-        if self.SEARCHES and not METRICS[self.metric or ""].losing:
+        if self.SEARCHES and not loses:
+            lacks = (
+                "is no mean of losses of samples"
+                if metric and metric.removes
+                else "has no value for a set that is removed"
+            )
             raise wrong(
-                f"'{self.metric}' has no value for a set that is removed, which strategy '{self.strategy}' compares. "
-                f"Write metric: {those(lambda metric: metric.losing)}, or strategy: iterative.",
+                f"'{self.metric}' {lacks}, which strategy '{self.strategy}' compares. "
+                f"Write metric: {losing}, or strategy: iterative.",
                 "metric",
             )
         return self

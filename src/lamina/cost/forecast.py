@@ -2,7 +2,7 @@
 
 `python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a rate in TFLOP/s, or
 from the pace of this machine if `lamina.cost.pace` has measured it. Without both and without a GPU, two seconds of
-matrix products measure the rate of this machine. `--jobs` compares the times with a run that is over.
+matrix products measure the rate of this machine.
 """
 
 import argparse
@@ -16,26 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from lamina.errors import LaminaError, explained
-from lamina.runtime import devices as gpu_lock
-from lamina.store import checksum as seal
+from lamina.runtime import devices
+from lamina.store import checksum
 
 STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
 RATE = 100.0
 # A product of the size of small layers, (tokens, C) by (C, inner), and the seconds for which it is repeated.
 PRODUCT, LASTING = (512, 576, 1536), 2.0
-# The stage of a rule in table `jobs`; rules that prepare, gather or draw belong to none.
-RULES = {
-    "capture_activations": "capture",
-    "sweep_units": "sweep",
-    "search_plans": "search",
-    "fit_patch": "repair",
-    "heal_variant": "heal",
-    "benchmark_task": "benchmark",
-    "benchmark_perplexity": "benchmark",
-    "benchmark_generation": "benchmark",
-    "benchmark_efficiency": "benchmark",
-}
 
 
 @dataclass
@@ -109,15 +97,6 @@ def size(memory: float) -> str:
     return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.3g} MB"
 
 
-def compared(stages: Mapping[str, Stage], pace: Pace, spent: Mapping[str, tuple[int, float]]) -> str:
-    """Predicted seconds of each stage beside the measured ones; `spent` has jobs and seconds by stage."""
-    lines = [f"{'stage':<10}{'jobs':>8}{'seconds':>10}{'predicted':>11}{'error':>8}"]
-    for name, (jobs, seconds) in spent.items():
-        predicted = pace.seconds(name, stages[name].flops, jobs)
-        lines.append(f"{name:<10}{jobs:>8,}{seconds:>10.0f}{predicted:>11.0f}{predicted / seconds - 1:>+8.0%}")
-    return "\n".join(lines)
-
-
 def machine_rate() -> float:
     """FLOP/s of this machine's processors in products like those of layers, in float32."""
     tokens, channels, inner = PRODUCT
@@ -130,27 +109,8 @@ def machine_rate() -> float:
     return 2.0 * tokens * channels * inner * count / (time.perf_counter() - begun)
 
 
-def spent_by_stage(file: Path) -> dict[str, tuple[int, float]]:
-    """Jobs and seconds of every stage in a table `jobs`, of those that ran."""
-    from lamina.store import parquet as store
-
-    spent: dict[str, tuple[int, float]] = {}
-    read = store.read(file, ["rule", "seconds"])
-    for rule, seconds in zip(*(column.to_pylist() for column in read.columns), strict=True):
-        if stage := RULES.get(rule):
-            jobs, before = spent.get(stage, (0, 0.0))
-            spent[stage] = jobs + 1, before + seconds
-    return {name: spent[name] for name in STAGES if name in spent}
-
-
 def readable(rate: str) -> float:
-    """A rate in TFLOP/s from what a user wrote.
-
-    Raises
-    ------
-    LaminaError
-        If it is no number above 0.
-    """
+    """A rate in TFLOP/s from what a user wrote. Raises LaminaError if it is no number above 0."""
     try:
         number = float(rate)
     except ValueError:
@@ -161,20 +121,19 @@ def readable(rate: str) -> float:
 
 
 def main(arguments: Iterable[str] | None = None) -> None:
-    """Print the plan, and the comparison if it is asked for."""
+    """Print the plan."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
     parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {RATE:g}")
     parser.add_argument("--pace", type=Path, help="what lamina.cost.pace wrote, if it did")
-    parser.add_argument("--jobs", type=Path, help="table `jobs` of a run to compare with, once measured")
     args = parser.parse_args(None if arguments is None else list(arguments))
     rate = None if args.rate is None else readable(args.rate)
-    costs = seal.read_json(args.file)
+    costs = checksum.read_json(args.file)
     if not rate and args.pace and args.pace.exists():
-        measured = seal.read_json(args.pace)
+        measured = checksum.read_json(args.pace)
         pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
         message = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
-    elif rate or gpu_lock.devices(os.environ):
+    elif rate or devices.devices(os.environ):
         pace = Pace((rate or RATE) * 1e12, {})
         message = f"Times of one device at {rate or RATE:g} TFLOP/s, beside loading and starting."
         message += "" if rate else " CALIBRATE=1 measures this machine instead."
@@ -187,11 +146,6 @@ def main(arguments: Iterable[str] | None = None) -> None:
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
     print(table(stages, pace), "", message, "Memory of the largest job, above the process and the weights.", sep="\n")
     print(*costs["notes"], sep="\n", end="\n" if costs["notes"] else "")
-    spent = spent_by_stage(args.jobs) if args.jobs and pace.stages else {}
-    if spent and any(jobs != stages[name].jobs for name, (jobs, _) in spent.items()):
-        print(f"\nNot compared with the clock: the jobs in {args.jobs} are not those of this study.")
-    elif spent:
-        print("", compared(stages, pace, spent), sep="\n")
 
 
 if __name__ == "__main__":

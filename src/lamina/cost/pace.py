@@ -10,18 +10,17 @@ import argparse
 import json
 import os
 import platform
-import shutil
+import resource
+import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lamina.config.jobs import Sweep
-from lamina.errors import LaminaError, explained
+from lamina.errors import explained
 from lamina.runtime import resources
-from lamina.store import checksum as seal
+from lamina.store import checksum
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -37,51 +36,39 @@ def main() -> None:
     parser.add_argument("results", type=Path, help="results folder of a study whose models are prepared")
     parser.add_argument("file", type=Path)
     args = parser.parse_args()
-    manifests = [seal.read_json(path) | {"name": path.parent.name} for path in _manifests(args.results / "models")]
+    manifests = [
+        checksum.read_json(path) | {"name": path.parent.name}
+        for path in (args.results / "models").glob("*/manifest.json")
+    ]
     manifest = max(manifests, key=lambda model: model["parameters"])
     calibration = max((args.results / "calibrations" / manifest["name"]).glob("*.parquet"), key=os.path.getsize)
-    spent = _job(args.results / "models" / manifest["name"] / "manifest.json", calibration)
+    start = _start(args.results / "models" / manifest["name"] / "manifest.json")
     import torch
 
-    from lamina.cost import work
-    from lamina.cost.counting import counted
     from lamina.data import calibrations
     from lamina.models.load import load_model, load_tokenizer
 
     torch.set_num_threads(resources.threads(os.cpu_count()))
     model, tokenizer = load_model(manifest), load_tokenizer(manifest)
-    samples = calibrations.read(calibration).samples
-    rates_by_stage = dict(rates(model, tokenizer, manifest, samples[:SAMPLES]))
-    tokens = counted(samples)
-    captured = work.layer_flops(manifest, tokens) * tokens.stream * manifest["n_layers"] / rates_by_stage["capture"]
-    start = max(0.0, spent - captured)
+    samples = calibrations.read(calibration).samples[:SAMPLES]
+    rates_by_stage = dict(rates(model, tokenizer, manifest, samples))
     machine = f"{platform.node()} ({model.device.type}, {torch.get_num_threads()} threads a job)"
     pace = {"machine": machine, "start": start, "rate": rates_by_stage.pop("forward"), "stages": rates_by_stage}
     args.file.write_text(json.dumps(pace, indent=2) + "\n")
 
 
-def _job(manifest: Path, calibration: Path) -> float:
-    """Processor seconds of a job of rule capture_activations here, with its imports."""
-    script = Path(__file__).parents[3] / "workflow/scripts/capture_activations.py"
-    folder = Path(tempfile.mkdtemp())
-    options = {
-        "manifest": str(manifest),
-        "calibration": str(calibration),
-        "tokens": Sweep().tokens,
-        "keys": {"model": "model", "calibration": "calibration"},
-        "output": str(folder / "activations.parquet"),
-    }
-    (folder / "job.json").write_text(json.dumps({"job": options}))
-    command = [str(script), str(folder / "job.json")]
+def _start(manifest: Path) -> float:
+    """Processor seconds before a job computes: those of a process that imports and loads what a stage needs."""
+    code = (
+        "import sys; from lamina.data import calibrations; from lamina.engine import capture, sweep; "
+        "from lamina.models.load import load_model; from lamina.store import checksum; "
+        "load_model(checksum.read_json(sys.argv[1]))"
+    )
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     threads = {"OMP_NUM_THREADS": str(resources.threads(os.cpu_count()))}
-    job = os.fork()
-    if job == 0:
-        os.execve(sys.executable, [sys.executable, *command], os.environ | threads)
-    _, status, used = os.wait4(job, 0)
-    shutil.rmtree(folder)
-    if status:
-        raise LaminaError(f"the job that was to be measured failed: {script.name}. Run the study's capture to see why.")
-    return used.ru_utime + used.ru_stime
+    subprocess.run([sys.executable, "-c", code, str(manifest)], env=os.environ | threads, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def rates(
@@ -89,7 +76,7 @@ def rates(
 ) -> Iterator[tuple[str, float]]:
     """FLOP/s of a plain `forward` and of each stage, as `lamina.cost.work` counts their work."""
     from lamina.cost import work
-    from lamina.cost.counting import counted
+    from lamina.cost.estimate import counted
     from lamina.engine import sweep as engine
     from lamina.engine import taps
     from lamina.engine.batches import TOKENS
@@ -148,10 +135,6 @@ def _seconds(run: Callable[[], Any], device: str) -> float:
     run()
     torch.cuda.synchronize()
     return time.perf_counter() - began
-
-
-def _manifests(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*/manifest.json"))
 
 
 if __name__ == "__main__":

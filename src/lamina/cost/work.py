@@ -5,12 +5,12 @@ engine's own trees say what its passes run, apart from padding.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from random import Random
 from statistics import fmean
 from typing import Any
 
 from lamina.config.repairs import Repair
-from lamina.cost.tokens import Tokens
 from lamina.engine.candidates import Candidate, carried, grow, swept
 from lamina.models.units import DONOR, all_units
 
@@ -24,14 +24,34 @@ ALONE = 16
 DRAWS = 8  # of the plans of a block of variants, over which its count is averaged
 
 
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens of samples: `packed` lines, distinct model inputs (`rows`), `stream` (context and gold).
+
+    `longest` is the number of tokens of the longest packed line. `scored` is the number of packed tokens with logits.
+    """
+
+    samples: int
+    packed: int
+    rows: int
+    stream: int
+    longest: int = 0
+    scored: int = 0
+
+    def scaled(self, samples: int) -> "Tokens":
+        """The same mean lengths with another number of samples."""
+        counts = {name: round(count * (samples / self.samples)) for name, count in asdict(self).items()}
+        return Tokens(**counts | {"samples": samples, "longest": self.longest})
+
+    def plus(self, other: "Tokens") -> "Tokens":
+        """The tokens of both together."""
+        counts = {name: count + getattr(other, name) for name, count in asdict(self).items()}
+        return Tokens(**counts | {"longest": max(self.longest, other.longest)})
+
+
 def layer_flops(manifest: Mapping[str, Any], tokens: Tokens) -> float:
     """FLOP of one token through one layer: twice its weights, and attention over half of a line on average."""
     return float(2 * manifest["layer_parameters"] + 2 * manifest["hidden_size"] * tokens.packed / tokens.samples)
-
-
-def head_flops(manifest: Mapping[str, Any]) -> float:
-    """FLOP of the logits of one position."""
-    return float(2 * manifest["hidden_size"] * manifest["vocabulary"])
 
 
 def sweep_work(

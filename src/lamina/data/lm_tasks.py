@@ -74,7 +74,7 @@ def load_task(
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
-        with chdir(root), cache.compiled_anew() if trust_code else nullcontext():
+        with chdir(root), cache.read_anew(cache.MODULES) if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
                 loaded = task = _Questions(config=_choices_config(name, root / choices))
@@ -277,7 +277,7 @@ def _choice_rows(
     choices = task.doc_to_choice(doc)
     # Tasks with mutual information ask for unconditional scores too; those follow the choices and are not needed here.
     pairs = zip(instances, choices, strict=False)
-    return tuple(_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
+    return tuple(scored_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
 
 
 def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], instance: Any) -> Row:
@@ -285,7 +285,7 @@ def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], ins
     target = str(task.doc_to_target(doc))
     context = instance.args[0]
     if task.config.output_type == "loglikelihood":
-        return _row(lm, context, instance.args[1], len(target))
+        return scored_row(lm, context, instance.args[1], len(target))
     answer = task.config.target_delimiter + target
     until = (task.config.generation_kwargs or {}).get("until") or []
     before, after = _encode(lm, context, answer)
@@ -298,7 +298,8 @@ def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], ins
     return _cut(lm, (context, answer), before, after, len(target))
 
 
-def _row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
+def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
+    """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
     return _cut(lm, (context, continuation), *_encode(lm, context, continuation), characters)
 
 

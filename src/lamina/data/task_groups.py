@@ -49,7 +49,7 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
         for path in paths:
             _check_metrics(path, name)
     builders = {task_files.read(path).told.get("dataset_path") for path in paths if not task_files.is_of_lm_eval(path)}
-    with cache.read_anew() if builders & {*cache.LOCAL} else nullcontext():
+    with cache.read_anew(cache.DATA) if builders & {*cache.LOCAL} else nullcontext():
         loaded = manager.load(name)
     kind = manager.task_index[name].kind
     if kind not in (Kind.GROUP, Kind.TAG):

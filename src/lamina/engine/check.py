@@ -14,15 +14,9 @@ _SHORT, _CHOICE = 24, 4  # tokens of a short text, and of a choice
 
 
 def check_model(model: PreTrainedModel, tokens: int | str) -> None:
-    """Prove that the engine gives the model's own numbers, on texts and on choices behind a context.
+    """Prove that the engine gives the model's own numbers, on texts and on choices behind a context, or a LaminaError.
 
-    `tokens` is the budget of one pass, or `auto`. What is found is noted, see `lamina.models.check`. Longer texts
-    and layers that lose their attention or MLP alone are proven by the first job that needs them.
-
-    Raises
-    ------
-    LaminaError
-        If they are not; the message names the family, the layer and how far it is off.
+    `tokens` is the budget of one pass, or `auto`. Jobs prove longer texts, and layers without a half, themselves.
     """
     positions = getattr(text_config(model), "max_position_embeddings", None)
     longest = min(LENGTH, positions) if isinstance(positions, int) and positions > 0 else LENGTH

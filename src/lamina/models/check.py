@@ -14,7 +14,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -257,8 +256,8 @@ def probe(model: PreTrainedModel) -> list[int]:
 
 def finding(model: PreTrainedModel, what: str, tokens: int = 0) -> Any | None:
     """The value found under a name for texts of at least this number of tokens; None if there is none."""
-    known = _findings.get(model, {}).get(what)
-    return known["value"] if known and known["tokens"] >= tokens else None
+    known = _findings.get(model, {}).get(what, {"tokens": -1})
+    return known["value"] if known["tokens"] >= tokens else None
 
 
 def note(model: PreTrainedModel, what: str, value: Any, tokens: int = 0) -> None:
@@ -281,12 +280,8 @@ def use_findings(model: PreTrainedModel, manifest: Mapping[str, Any], check: Map
 def _conditions(model: PreTrainedModel, manifest: Mapping[str, Any]) -> dict[str, Any]:
     places = sorted({str(devices.place_of(layer)) for layer in layers_of(model)})
     return {
-        "weights_sha256": manifest["weights_sha256"],
-        "settings_sha256": manifest["settings_sha256"],
+        **{name: manifest[name] for name in ("weights_sha256", "settings_sha256")},
         "dtype": str(model.dtype),
         "attention": getattr(model.config, "_attn_implementation", None),
         "devices": [torch.cuda.get_device_name(place) if place.startswith("cuda") else place for place in places],
-        "streamed": devices.streams(model),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
     }

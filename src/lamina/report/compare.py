@@ -24,10 +24,10 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
-from lamina.evaluation.paired_tests import holm, tested
 from lamina.report.figures import style
+from lamina.report.paired_tests import holm, tested
+from lamina.report.queries import rows
 from lamina.store import parquet as store
-from lamina.tables.answers import rows
 
 LEVEL = 0.05
 VARIANT = ("model", "calibration", "selector", "removed", "repair", "healing")

@@ -19,6 +19,7 @@ import duckdb
 from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError
 from lamina.report import queries as sql
+from lamina.store import checksum
 from lamina.store import parquet as store
 
 STORAGE_VERSION = "v1.2.0"  # by default DuckDB 2 writes files that no shell before it can open
@@ -71,6 +72,24 @@ def connect(
         # DuckDB knows what a view reads: one whose tables are not all there cannot be made.
         with suppress(duckdb.CatalogException):
             connection.execute(statement)
+    return connection
+
+
+def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
+    """The database of a run, opened for reading only.
+
+    Raises
+    ------
+    LaminaError
+        If there is no database, or if it is damaged.
+    """
+    if not Path(file).is_file():
+        raise LaminaError(f"there is no {file} here. Run the study first: make run")
+    try:
+        connection = duckdb.connect(str(file), read_only=True)
+        connection.execute("SELECT count(*) FROM models")
+    except duckdb.Error as error:
+        raise checksum.damaged(file, str(error).splitlines()[0]) from error
     return connection
 
 
@@ -215,7 +234,7 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
             read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
             given = {column: text for source in reversed(read) for column, text in source.items()}
             if "FOR (metric) IN" in statement:
-                given |= {metric: f"Relevance: {entry.help}." for metric, entry in METRICS.items()}
+                given |= {metric: f"Relevance, high = relevant: {entry.help}." for metric, entry in METRICS.items()}
         known[name] = {column: comment or given.get(column, "") for column, comment in columns}
         for column, comment in columns:
             if comment is None and column in given:

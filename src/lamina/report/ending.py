@@ -12,9 +12,9 @@ from lamina.errors import explained
 from lamina.models.units import DONOR
 from lamina.report import database, shell
 from lamina.report.page import glance
+from lamina.report.queries import answer
 from lamina.report.recommendation import recommendations
 from lamina.study import paths
-from lamina.tables.answers import answer
 
 KEEP = 0.95
 # Calibrations, and layers of each, that are named.
@@ -75,5 +75,5 @@ def _best(row: dict[str, Any]) -> str:
 if __name__ == "__main__":
     with explained():
         said = lines()
-        shell.connect().close()  # before anybody is sent there
+        database.opened(shell.DATABASE).close()  # before anybody is sent there
         print("\n".join(said))

@@ -16,8 +16,8 @@ import vl_convert
 
 from lamina.relevance.statistics import Z95
 from lamina.report.figures.style import COLOURS
+from lamina.report.queries import answer
 from lamina.study import paths
-from lamina.tables.answers import answer
 
 QUESTION = "which_variants_there_are"
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")

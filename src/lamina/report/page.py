@@ -14,11 +14,11 @@ import jinja2
 from markupsafe import Markup
 
 from lamina.config.metrics import METRICS
-from lamina.evaluation.paired_tests import ratio_interval
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import explorer, recommendation, summary
-from lamina.tables.answers import answer, rows
+from lamina.report.paired_tests import ratio_interval
+from lamina.report.queries import answer, rows
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}

@@ -21,7 +21,6 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.report import database
 from lamina.report import queries as sql
-from lamina.store import checksum as seal
 from lamina.study import paths
 
 DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
@@ -36,24 +35,6 @@ columns, `CSV=1` as CSV), `make sql` opens a shell for questions of your own ([w
 may be used while a run writes. The answers below are those of the default study (`make run`), numbers rounded, at most
 the first {most} rows. This page is written by `python -m lamina.report.shell --page results`.
 """
-
-
-def connect(file: str | Path = DATABASE) -> duckdb.DuckDBPyConnection:
-    """The database of a run, opened for reading only.
-
-    Raises
-    ------
-    LaminaError
-        If there is no database, or if it is damaged.
-    """
-    if not Path(file).is_file():
-        raise LaminaError(f"there is no {file} here. Run the study first: make run")
-    try:
-        connection = duckdb.connect(str(file), read_only=True)
-        connection.execute("SELECT count(*) FROM models")
-    except duckdb.Error as error:
-        raise seal.damaged(file, str(error).splitlines()[0]) from error
-    return connection
 
 
 def query(name: str, folder: Path = QUERIES) -> Path:
@@ -188,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(page(database.connect(paths.VIEWS, sorted(Path(args.page, "tables").glob("*.parquet")))), end="")
         return
     texts = [query(name).read_text(encoding="utf-8") for name in args.names]
-    with connect() as connection:
+    with database.opened(DATABASE) as connection:
         for text in texts:
             if args.csv:
                 names, rows = ask(connection, text)

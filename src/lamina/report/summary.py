@@ -9,7 +9,7 @@ import duckdb
 
 from lamina.relevance.power import ENOUGH, samples_for
 from lamina.relevance.statistics import Z95
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 QUESTIONS = (
     "which_layers_matter",

@@ -1,8 +1,5 @@
-"""Hashes of data files that lamina did not make: a measurement depends on the content of a file, not on its time.
-
-The driver hashes them at each start and tells the hashes to the jobs that read them, so that another content makes
-these jobs stale. A job refuses a file whose hash is not the one it was told, before and after it has read it.
-"""
+"""Hashes of the user's data files. They are params (`content`) of the rules that read them: another content makes a
+job stale, another time does not. A job refuses a file whose hash is another one, before and after it has read it."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -17,18 +14,12 @@ def digests(files: Iterable[str]) -> dict[str, str]:
     return {name: _digest(str(Path(name).resolve()), _stamp(name)) for name in files if Path(name).is_file()}
 
 
-def check(told: Mapping[str, str]) -> None:
-    """Refuse files that are not those that a job was told of, now and when its work is done.
-
-    Raises
-    ------
-    LaminaError
-        If a file is another one. The message names the file and what to do.
-    """
-    for name, digest in told.items():
+def check(expected: Mapping[str, str]) -> None:
+    """Refuse files that have other hashes than these by their names, now and when the job's work is done."""
+    for name, digest in expected.items():
         if digests([name]).get(name) != digest:
             raise _changed(name, "is not what it was when the run began: it was changed meanwhile")
-    before = {name: _stamp(name) for name in told}
+    before = {name: _stamp(name) for name in expected}
 
     def after() -> None:
         for name, stamp in before.items():
@@ -43,9 +34,8 @@ def _changed(name: str, reason: str) -> LaminaError:
 
 
 def _stamp(name: str) -> tuple[int, ...]:
-    """Which file it is, its size and its times; the time of a change cannot be set back."""
     stat = Path(name).stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns  # the last one cannot be set back
 
 
 @lru_cache(maxsize=4096)

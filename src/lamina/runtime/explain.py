@@ -10,13 +10,7 @@ from lamina.store import checksum as seal
 
 
 def job(path: Path) -> dict[str, Any]:
-    """What the job was told that wrote a Parquet, JSON or safetensors file.
-
-    Raises
-    ------
-    LaminaError
-        If the file says nothing of it.
-    """
+    """Rule, wildcards, inputs, options and code of the job that wrote a file; a LaminaError if the file has none."""
     if path.is_dir() and (path / "adapter_model.safetensors").is_file():
         path = path / "adapter_model.safetensors"
     try:
@@ -33,9 +27,7 @@ def job(path: Path) -> dict[str, Any]:
                 text = json.loads(header["__metadata__"]["lamina"])[seal.JOB]
         return dict(json.loads(text))
     except (OSError, ValueError, KeyError, OverflowError, MemoryError) as error:
-        raise LaminaError(
-            f"{path} does not say which job wrote it. Tables, plans, patches and adapters under results/ do."
-        ) from error
+        raise LaminaError(f"{path} does not say which job wrote it. Tables, plans, patches, adapters do.") from error
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Refusals before a run, and the first failure of a run for its last lines: with `--keep-going` the cause stands far
-above them."""
+"""Refusals before a run, and its first failure as its last lines: with `--keep-going` it stands far above them."""
 
 import re
 import shutil
@@ -19,10 +18,7 @@ _LONGEST = 20  # lines of a message; a longer text is a log
 
 @contextmanager
 def refused(files: Sequence[str | Path]) -> Iterator[None]:
-    """End Snakemake with only the message of a `LaminaError` and its line of the configuration.
-
-    Snakemake's own errors name the line of the rules that raised them, with a traceback.
-    """
+    """End Snakemake with only the message of a `LaminaError` and its line of the configuration, without a traceback."""
     try:
         yield
     except LaminaError as error:
@@ -31,25 +27,17 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
 
 
 def first_failure(run_log: str | Path) -> str | None:
-    """The rule that failed first, the message of its job and where to read on; None if no job failed for good.
+    """From Snakemake's log: the rule that failed first, the message of its job and where to read on.
 
-    A job that failed and succeeded when it was tried again does not count. The message is what begins with `lamina:` in
-    the job's own log, or the last line of a traceback.
-
-    Parameters
-    ----------
-    run_log
-        The log of Snakemake; the logs named in it are looked up from the current folder.
+    None if no job failed for good. The message begins with `lamina:` in the job's log, or is the end of a traceback.
     """
     log_text = Path(run_log).read_text(encoding="utf-8", errors="replace")
     for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
         if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", log_text[failed.end() :], re.MULTILINE):
             continue
-        logs = [
-            Path(name)
-            for name in facts.get("log", "").removesuffix(" (check log file(s) for error details)").split(", ")
-        ]
+        named = facts.get("log", "").removesuffix(" (check log file(s) for error details)")
+        logs = [Path(name) for name in named.split(", ")]
         reason = next((message for message in map(_message, logs) if message), None)
         why = reason or "its job ended without a word, as one does that is killed or runs out of memory."
         for meaning in (cause(why), full()):

@@ -1,17 +1,17 @@
-"""How far a run is: jobs done of all, the stage, the time, and nothing else unless something goes wrong.
+"""How far a run is, and nothing else unless something goes wrong: Snakemake's logger plugin `lamina`.
 
-This is Snakemake's logger plugin `lamina` (`snakemake --logger lamina`, as `make run` does). On a terminal it writes
-one line over and over; in a pipe it writes a line a minute and a line for each tenth of the run, without control codes.
+On a terminal one line is written over and over; in a pipe there is a line a minute and one for each tenth of the run.
 """
 
 import json
 import logging
-import math
+import re
 import shutil
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,12 +24,10 @@ from lamina.store.timeleft import spoken
 
 # Snakemake's own messages of a run that goes well; all other messages are shown.
 _COUNTED = {LogEvent.JOB_INFO, LogEvent.JOB_FINISHED, LogEvent.PROGRESS, LogEvent.RUN_INFO}
-_SILENT = {*_COUNTED, LogEvent.JOB_STARTED, LogEvent.WORKFLOW_STARTED, LogEvent.RESOURCES_INFO, LogEvent.GROUP_INFO}
-_SILENT.add(LogEvent.SHELLCMD)
-_TALK = tuple(
-    "Building DAG of jobs|Select jobs to execute|Using shell: |Conda environments: ignored|host: |Config file |"
-    "Singularity containers: ignored|Group jobs: inactive|Removing temporary output|"
-    "Assuming unrestricted shared filesystem".split("|")
+_QUIET = {LogEvent[name] for name in "JOB_STARTED WORKFLOW_STARTED RESOURCES_INFO GROUP_INFO SHELLCMD".split()}
+_TALK = re.compile(
+    "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file |Singularity containers: |"
+    "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
 )
 _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads a file
@@ -45,13 +43,10 @@ def follow(workflow: Any, cost: Path) -> None:
 
 @dataclass
 class Progress:
-    """What is known of a run. Times are seconds on any one clock; `outputs` has the files of each job that has to run.
-
-    A job's work is its arithmetic as `cost` has it; without that file all jobs count alike.
-    """
+    """What is known of a run, in seconds on any one clock. A job's work is its arithmetic as the file `cost` has it."""
 
     stages: Counter[str] = field(default_factory=Counter)  # jobs of each rule, and `total`
-    outputs: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    outputs: dict[int, tuple[str, ...]] = field(default_factory=dict)  # of each job that has to run
     cost: Path | None = None
     begun: float = 0.0
     done: int = 0
@@ -59,24 +54,23 @@ class Progress:
     rules: dict[int, str] = field(default_factory=dict)  # of jobs under way
     finished: Counter[str] = field(default_factory=Counter)
     ended: set[int] = field(default_factory=set)
-    _left: tuple[float, float | None] = (-math.inf, None)  # when the line last had it, and what it was
+    _left: tuple[float, float | None] = (-_AGAIN, None)  # when the line last had it, and what it was
 
     def start(self, job: int, rule: str) -> None:
-        """A job was started."""
+        """Count a job that was started."""
         self.stage = self.rules[job] = rule
 
     def finish(self, job: int) -> None:
-        """A job ended well."""
+        """Count a job that ended well."""
         self.stage = self.rules.pop(job, self.stage)
         self.finished[self.stage] += 1
         self.ended.add(job)
 
     def left(self, now: float) -> float | None:
         """Seconds to the end at the pace so far; None before a job has ended."""
-        try:
+        flops: dict[str, float] = {}
+        with suppress(OSError, ValueError, KeyError):
             flops = json.loads(self.cost.read_text(encoding="utf-8"))["jobs"] if self.cost else {}
-        except (OSError, ValueError, KeyError):
-            flops = {}
         jobs = self.outputs or dict.fromkeys(range(self.stages["total"]), ())
         work = {job: _START + max([flops.get(file, 0.0) for file in files], default=0.0) for job, files in jobs.items()}
         ended = sum(work.get(job, _START) for job in self.ended)
@@ -85,45 +79,36 @@ class Progress:
 
     def line(self, now: float) -> str:
         """`120 of 400 jobs (30 %), sweep_units 34 of 80, 2 min, about 4 min left`."""
-        total = self.stages["total"]
-        text = f"{self.done} of {total} jobs ({100 * self.done / max(1, total):.0f} %)"
-        if self.stage:
-            text += (
-                f", {self.stage} {self.finished[self.stage]} of {self.stages[self.stage]}, {spoken(now - self.begun)}"
-            )
         if now - self._left[0] >= _AGAIN:
             self._left = now, self.left(now)
-        left = self._left[1]
+        total, stage, left = self.stages["total"], self.stage, self._left[1]
+        text = f"{self.done} of {total} jobs ({100 * self.done / max(1, total):.0f} %)"
+        text += f", {stage} {self.finished[stage]} of {self.stages[stage]}, {spoken(now - self.begun)}" if stage else ""
         return text if left is None or self.done >= total else f"{text}, about {spoken(left)} left"
 
 
 class LogHandler(LogHandlerBase):
     """Writes progress to standard error, and every warning and failure in Snakemake's own words."""
 
-    writes_to_stream = True
-    writes_to_file = False
-    has_filter = True
-    has_formatter = True
-    needs_rulegraph = False
+    writes_to_stream = has_filter = has_formatter = True
+    writes_to_file = needs_rulegraph = False
 
     def __post_init__(self) -> None:
-        told = self.common_settings
-        self.stream: TextIO = sys.stdout if told.stdout else sys.stderr
+        asked = self.common_settings
+        self.stream: TextIO = sys.stdout if asked.stdout else sys.stderr
         self.progress = Progress()
         self.drawn = ""  # the line that stands on the terminal
-        self.last = (0, 0.0)  # tenth of the run and time of the last line
+        self.last = (-1, 0.0)  # tenth of the run and time of the last line
         self._over = threading.Event()
-        self.addFilter(DefaultFilter(told.quiet, told.debug_dag, told.verbose, told.dryrun, told.printshellcmds))
-        self.setFormatter(DefaultFormatter(told.quiet, told.show_failed_logs))
+        self.addFilter(DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds))
+        self.setFormatter(DefaultFormatter(asked.quiet, asked.show_failed_logs))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Count a record, or show it."""
         try:
             event, text = record.__dict__.get("event"), str(record.msg or "")
-            news = record.levelno >= logging.WARNING or (
-                event not in _SILENT and bool(text.strip()) and not text.startswith(_TALK)
-            )
-            if self.common_settings.dryrun or self.common_settings.verbose or news:
+            shown = record.levelno >= logging.WARNING or self.common_settings.dryrun or self.common_settings.verbose
+            if shown or (event not in _COUNTED and event not in _QUIET and text.strip() and not _TALK.match(text)):
                 self._say(self.format(record))
             elif event in _COUNTED:
                 self._count(record.__dict__, record.created)
@@ -133,9 +118,8 @@ class LogHandler(LogHandlerBase):
     def close(self) -> None:
         """Leave the last state on the terminal."""
         self._over.set()
-        if self.drawn:
-            self.stream.write("\n")
-            self.drawn = ""
+        self.stream.write("\n" if self.drawn else "")
+        self.drawn = ""
         super().close()
 
     def _count(self, fields: dict[str, Any], now: float) -> None:
@@ -143,7 +127,7 @@ class LogHandler(LogHandlerBase):
         if event == LogEvent.RUN_INFO:
             progress.stages, progress.begun = Counter(fields["stats"]), now
             for workflow, progress.cost in _followed:
-                jobs = list(workflow.dag.needrun_jobs(exclude_finished=False))
+                jobs = workflow.dag.needrun_jobs(exclude_finished=False)
                 progress.outputs = {job.jobid: tuple(map(str, job.output)) for job in jobs}
             threading.Thread(target=self._keep_saying, daemon=True).start()
         elif event == LogEvent.JOB_INFO:
@@ -154,9 +138,8 @@ class LogHandler(LogHandlerBase):
             progress.finish(fields["job_id"])
         else:
             progress.done, progress.stages["total"] = fields["done"], fields["total"]
-        tenth = progress.done * 10 // max(1, progress.stages["total"])
-        counted = event in (LogEvent.RUN_INFO, LogEvent.PROGRESS)
-        self._tell(now, counted and (event == LogEvent.RUN_INFO or tenth > self.last[0]), counted)
+        if self.stream.isatty() or event in (LogEvent.RUN_INFO, LogEvent.PROGRESS):
+            self._tell(now)
 
     def _keep_saying(self) -> None:
         """Write a line a minute also while no job begins or ends."""
@@ -165,22 +148,20 @@ class LogHandler(LogHandlerBase):
                 if not self._over.is_set() and self.progress.rules:
                     self._tell(time.time())
 
-    def _tell(self, now: float, surely: bool = False, maybe: bool = True) -> None:
+    def _tell(self, now: float) -> None:
+        tenth, line = self.progress.done * 10 // max(1, self.progress.stages["total"]), self.progress.line(now)
         if self.stream.isatty():
-            self._draw(self.progress.line(now))
-        elif surely or (maybe and now - self.last[1] >= _SECONDS):
-            self.last = (self.progress.done * 10 // max(1, self.progress.stages["total"]), now)
-            self._say(self.progress.line(now))
+            self._draw(line)
+        elif tenth > self.last[0] or now - self.last[1] >= _SECONDS:
+            self.last = tenth, now
+            self._say(line)
 
-    def _draw(self, line: str) -> None:
-        line = line[: shutil.get_terminal_size().columns - 1]
-        self.stream.write("\r" + line.ljust(len(self.drawn)))
+    def _draw(self, line: str, above: str = "") -> None:
+        """Write a line over the one that stands on the terminal, and lines above it."""
+        cleared = f"\r{' ' * len(self.drawn)}\r" if self.drawn else ""
+        self.drawn = line[: shutil.get_terminal_size().columns - 1]
+        self.stream.write(cleared + above + self.drawn)
         self.stream.flush()
-        self.drawn = line
 
     def _say(self, text: str) -> None:
-        drawn, self.drawn = self.drawn, ""
-        self.stream.write(("\r" + " " * len(drawn) + "\r" if drawn else "") + text + "\n")
-        if drawn:
-            self._draw(drawn)
-        self.stream.flush()
+        self._draw(self.drawn, f"{text}\n")

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration
+from lamina.config.jobs import Report
 from lamina.config.metrics import METRICS
-from lamina.config.report import Report
 from lamina.registry import declared
 from lamina.report.glossary import glossary
 from lamina.stages.job import READ, WRITTEN, Job, Options

@@ -4,8 +4,7 @@ import hashlib
 from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import METRICS, MODULES
-from lamina.relevance.passes import carried
+from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.selection.options import Donors, Loop
 from lamina.stages.changes import donors, loop
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family

@@ -1,8 +1,7 @@
-"""Checksums and the origin of the files of lamina, inside each file.
+"""The checksum and the origin that stand inside each file of lamina.
 
-JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the place of its digits, since the
-formats themselves would read a flipped bit as another number. Parquet has checksums of its pages, see
-`lamina.store.parquet`. `lamina.job` is what the job was told that wrote the file: `make explain FILE=…` prints it.
+JSON and safetensors hold `lamina.sha256`: the hash of the whole file with zeros in the place of its digits. Parquet has
+checksums of its pages, see `lamina.store.parquet`. `lamina.job` says which job wrote the file, for `make explain`.
 """
 
 import hashlib
@@ -23,12 +22,12 @@ _now: dict[str, str] = {}  # what stands in every file that this process writes
 
 
 def tell(text: str) -> None:
-    """From now on, this process writes what its job was told into its files."""
+    """From now on, this process writes into its files which job it is."""
     _now[JOB] = text.strip()
 
 
 def origin() -> dict[str, str]:
-    """What this process writes into its files: what its job was told."""
+    """What this process writes into its files."""
     return dict(_now)
 
 
@@ -38,46 +37,28 @@ def blank() -> dict[str, str]:
 
 
 def put(path: str | Path) -> None:
-    """Write the checksum of a file into its blank.
-
-    Raises
-    ------
-    ValueError
-        If the file has no blank.
-    """
+    """Write the checksum of a file into its blank; a ValueError if it has none."""
     with Path(path).open("r+b") as file:
-        at = _place(file)
+        at, _, digest = _sums(file)
         if at is None:
             raise ValueError(f"{path} has no blank for a checksum")
-        digest = _digest(file, at)
         file.seek(at)
         file.write(digest.encode())
 
 
 def check(path: str | Path) -> None:
-    """Refuse a JSON or safetensors file that is not what was written. One without a checksum passes.
+    """Refuse a JSON or safetensors file that is not what was written, by a LaminaError with its name and the remedy.
 
-    Raises
-    ------
-    LaminaError
-        If the file is damaged. The message names the file and what to do.
+    A file without a checksum passes.
     """
     with Path(path).open("rb") as file:
-        if file.read(len(PARQUET)) == PARQUET or (at := _place(file)) is None:
-            return
-        file.seek(at)
-        if file.read(len(_BLANK)).decode() != _digest(file, at):
+        at, written, digest = (None, "", "") if file.read(len(PARQUET)) == PARQUET else _sums(file)
+        if at is not None and written != digest:
             raise damaged(path, "what it holds is not what was written")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Keys and values of a JSON file that lamina wrote.
-
-    Raises
-    ------
-    LaminaError
-        If it is damaged.
-    """
+    """Keys and values of a JSON file that lamina wrote; a LaminaError if it is damaged."""
     check(path)
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -93,18 +74,14 @@ def damaged(path: str | Path, reason: str) -> LaminaError:
     return LaminaError(f"{path} is damaged: {reason.rstrip('.')}. Delete it and run again: it is made anew.")
 
 
-def _place(file: BinaryIO) -> int | None:
-    """The position of the checksum's digits; None if the file holds none."""
+def _sums(file: BinaryIO) -> tuple[int | None, str, str]:
+    """Where the digits of a file's checksum stand (None if nowhere), which they are, and which they should be."""
     file.seek(0)
-    match = _MARK.search(file.read(_HEAD))
-    return None if match is None else match.start(1)
-
-
-def _digest(file: BinaryIO, at: int) -> str:
-    """SHA-256 of a file with zeros in the place of the digits."""
+    if (match := _MARK.search(file.read(_HEAD))) is None:
+        return None, "", ""
     file.seek(0)
-    digest = hashlib.sha256(file.read(at) + _BLANK.encode())
-    file.seek(at + len(_BLANK))
+    digest = hashlib.sha256(file.read(match.start(1)) + _BLANK.encode())
+    file.seek(match.end(1))
     while chunk := file.read(1 << 22):
         digest.update(chunk)
-    return digest.hexdigest()
+    return match.start(1), match[1].decode(), digest.hexdigest()

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import MODULES
+from lamina.config.metrics import CARRIED, MODULES, metric_pass, passes
 from lamina.config.selectors import Selector
 from lamina.config.studies import Maps
-from lamina.relevance.passes import CARRIED, metric_pass, passes
 from lamina.study.paths import any_of
 from lamina.study.requests import beside, plans
 

@@ -8,10 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.config.metrics import METRICS
-from lamina.cost.tokens import Tokens
-from lamina.cost.work import sweep_work
-from lamina.relevance.passes import carried
+from lamina.config.metrics import METRICS, carried
+from lamina.cost.work import Tokens, sweep_work
 from lamina.relevance.statistics import Z95
 from lamina.report.figures import style
 

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from lamina.report.figures import style
 from lamina.report.figures.relevance_maps import number_cell
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46

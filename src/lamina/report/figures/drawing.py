@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from lamina.modules import load
 from lamina.report import queries as sql
 from lamina.report.figures import style
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 
 @dataclass(frozen=True)

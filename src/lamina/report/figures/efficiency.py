@@ -6,9 +6,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from lamina.evaluation.paired_tests import ratio_interval
 from lamina.report.figures import style
 from lamina.report.figures.repair_bars import repair_name
+from lamina.report.paired_tests import ratio_interval
 
 TITLE = "What pruning buys"
 PLACE = 90

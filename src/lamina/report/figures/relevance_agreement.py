@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from lamina.report.figures import style
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 TITLE = "Where cosine and accuracy disagree"
 PLACE = 20

@@ -9,7 +9,7 @@ from matplotlib.patches import Patch
 
 from lamina.report.figures import style
 from lamina.report.figures.pruning_curves import reading
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 TITLE = "What repair gives back"
 PLACE = 50

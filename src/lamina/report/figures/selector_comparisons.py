@@ -6,7 +6,7 @@ import duckdb
 from matplotlib.figure import Figure
 
 from lamina.report.figures import style
-from lamina.tables.answers import answer
+from lamina.report.queries import answer
 
 TITLE = "Which selector wins"
 PLACE = 45

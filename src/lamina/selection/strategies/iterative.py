@@ -74,9 +74,11 @@ class Iterative(Selector):
     def _check_budget(self) -> Self:
         metric = METRICS[self.metric]
         if self.budget != "full" and not metric.losing:
+            removing = "is not measured by removing one unit after the other"
+            lacks = "is no mean of losses of samples" if metric.removes else removing
             raise wrong(
-                f"'{self.budget}' saves nothing with metric '{self.metric}', which is not measured by removing one "
-                "unit after the other. Write budget: full, or metric: accuracy.",
+                f"'{self.budget}' saves nothing with metric '{self.metric}', which {lacks}. Write budget: full, or "
+                "metric: accuracy.",
                 "budget",
             )
         if self.budget == "exact" and metric.signed:

@@ -1,18 +1,28 @@
-"""Memory of the largest job of each stage above process and weights, in bytes, by `lamina.engine.footprint`."""
+"""The memory that each stage of a study takes, before it runs."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from lamina.config.configuration import Configuration
-from lamina.cost.estimate import is_candidate
 from lamina.cost.forecast import STAGES
-from lamina.cost.tokens import Tokens
+from lamina.cost.work import Tokens
 from lamina.engine import footprint
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.footprint import HOST, Shape
 from lamina.study import requests as studies
+from lamina.study import sweeps
+from lamina.study.sweeps import SweepSelector
+from lamina.study.variant import Variant
 
 BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+
+
+def is_candidate(config: Configuration, variant: Variant) -> bool:
+    """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
+    entry = None if variant.repair == "none" else config.repairs[variant.repair]
+    linear = entry is None or (entry.LINEAR and not entry.FOLDED)
+    donors = not variant.is_base and config.selectors[variant.selector].donors
+    return linear and variant.healing == "none" and not donors
 
 
 def peaks(
@@ -31,9 +41,9 @@ def peaks(
     for model, calibration in studies.captures(config):
         tokens = calibrations[model, calibration]
         at_least("capture", footprint.capture(shapes[model], int(budget), tokens.longest, tokens.samples))
-    for model, calibration, selector, removed in studies.sweeps(config, carried=True):
+    for model, calibration, selector, removed in sweeps.sweeps(config, carried=True):
         tokens, shape = calibrations[model, calibration], shapes[model]
-        streams = 2 + shape.layers - removed if studies.sweep_settings(config, selector)[0] == "removal" else 1
+        streams = 2 + shape.layers - removed if SweepSelector.parse(selector).settings(config)[0] == "removal" else 1
         scored = -(-tokens.scored // tokens.samples)
         at_least("sweep", footprint.sweep(shape, int(budget), _lengths(tokens), tokens.samples, scored, streams))
     variants = studies.variants(config)

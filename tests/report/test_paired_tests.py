@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.evaluation import paired_tests
-from lamina.report import database, summary
+from lamina.report import database, paired_tests, summary
+from lamina.report import queries as answers
 from lamina.store import parquet as store
-from lamina.tables import answers
 from tests.given.plausible_tables import VIEWS, write_tables
 
 

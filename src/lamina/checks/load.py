@@ -11,18 +11,17 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lamina.config import checkpoints
+from lamina.checks import files
+from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
-from lamina.config.donors import Merged, Sibling
 from lamina.config.entry import Entry, document_range
 from lamina.config.explain import nearest, refusal
-from lamina.config.models import Model
+from lamina.config.models import Merged, Model, Sibling
 from lamina.config.repairs import OWN, Repair
-from lamina.config.replicates import replicate
+from lamina.config.replicates import expand_checkpoints, replicate
 from lamina.config.studies import Prune, Study, removed_count
 from lamina.errors import LaminaError
-from lamina.study import files
 
 
 def load(raw: Mapping[str, Any], root: Path) -> Configuration:
@@ -42,7 +41,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
         raise refusal(Configuration, error, raw) from None
-    checkpoints.expand(config)
+    expand_checkpoints(config)
     _add_donors(config)
     _complete(config, root)
     _check_mixtures(config)
@@ -133,31 +132,26 @@ def _check_held_out(config: Configuration, root: Path) -> None:
     """Refuse data for both calibration and benchmark, as far as file names and ranges show it; jobs compare hashes."""
     for name, entry in config.calibrations.items():
         if isinstance(entry, Choices):
-            _check_questions(config, root, name, entry)
+            for test, task in config.benchmarks.tasks.items():
+                if task.choices and _same_file(root, task.choices, entry.choices):
+                    raise LaminaError(
+                        f"calibrations.{name}.choices: '{entry.choices}' is also the test file of "
+                        f"benchmarks.tasks.{test}, and nothing may be scored on test data. Split the file in two."
+                    )
         if isinstance(entry, Text):
-            _check_texts(config, root, name, entry)
+            for test, text in config.benchmarks.perplexity.items():
+                if _same_file(root, text.text, entry.text) and (entry.text != CORPUS or entry.split == text.split):
+                    _check_ranges(f"calibrations.{name}", entry, f"benchmarks.perplexity.{test}", text)
 
 
-def _check_questions(config: Configuration, root: Path, name: str, entry: Choices) -> None:
-    for test, task in config.benchmarks.tasks.items():
-        if task.choices and _same_file(root, task.choices, entry.choices):
-            raise LaminaError(
-                f"calibrations.{name}.choices: '{entry.choices}' is also the test file of benchmarks.tasks.{test}, and "
-                "nothing may be scored on test data. Split the file in two."
-            )
-
-
-def _check_texts(config: Configuration, root: Path, name: str, entry: Text) -> None:
-    for test, text in config.benchmarks.perplexity.items():
-        if not _same_file(root, text.text, entry.text) or (entry.text == CORPUS and entry.split != text.split):
-            continue
-        (start, stop), (test_start, test_stop) = document_range(entry.documents), document_range(text.documents)
-        if max(start, test_start) < min(stop or math.inf, test_stop or math.inf):
-            raise LaminaError(
-                f"calibrations.{name}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with documents "
-                f"{text.documents or 'all'} of benchmarks.perplexity.{test}, and nothing may be scored on test data. "
-                'Write ranges that do not overlap, such as "0:500" here and "500:700" there.'
-            )
+def _check_ranges(where: str, entry: Text, test: str, text: Perplexity) -> None:
+    (start, stop), (first, last) = document_range(entry.documents), document_range(text.documents)
+    if max(start, first) < min(stop or math.inf, last or math.inf):
+        raise LaminaError(
+            f"{where}.documents: {entry.documents or 'all'} of '{entry.text}' overlaps with documents "
+            f"{text.documents or 'all'} of {test}, and nothing may be scored on test data. Write ranges that do not "
+            'overlap, such as "0:500" here and "500:700" there.'
+        )
 
 
 def _same_file(root: Path, one: str, other: str) -> bool:
@@ -177,13 +171,11 @@ def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
         for calibration in selector.also:
             _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
-        if selector.repair and selector.repair not in config.repairs:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' is not defined under `repairs`. "
-                f"{nearest(selector.repair, config.repairs)} Correct the name, add it there, or leave "
-                "`repair` out for bare removals."
-            )
-        if selector.repair and not (repair := config.repairs[selector.repair]).LINEAR:
+        if not selector.repair:
+            continue
+        _defined(f"selectors.{name}.repair", selector.repair, "repairs", config.repairs)
+        repair = config.repairs[selector.repair]
+        if not repair.LINEAR:
             raise LaminaError(
                 f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
                 "linear map of the stream and cannot be in place while units are scored. Name a repair of method "

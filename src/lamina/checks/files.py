@@ -1,5 +1,6 @@
-"""Checks of local files before the first job: model folders, texts and questions."""
+"""Checks of local files before the first job: models, texts, questions, and what fits into a model's context."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from lamina.config.configuration import Configuration
 from lamina.config.diagnoses import Diagnosis
 from lamina.config.explain import listed
 from lamina.config.models import Model
+from lamina.config.repairs import OWN
+from lamina.config.studies import Prune, Study
 from lamina.data import diagnosed, task_files
 from lamina.data.documents import check_range, corpus_file, read_documents
 from lamina.data.questions import check_examples, check_limit, read_questions
@@ -17,8 +20,7 @@ from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import gguf
 from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights
-from lamina.models.context import context
-from lamina.study.contexts import check_contexts
+from lamina.models.context import check_fits, check_generation, context
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 
@@ -88,7 +90,7 @@ def check(config: Configuration, root: Path) -> None:
         elif folder.is_dir():
             read_weights(folder, where)
             contexts[name] = context(read_settings(folder, where, model.source))
-    check_contexts(config, contexts)
+    _check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():
         where = f"calibrations.{name}"
@@ -161,3 +163,36 @@ def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, 
 def _check_there(where: str, file: str, root: Path, form: str) -> None:
     if not (root / file).is_file():
         raise LaminaError(f"{where}: there is no file '{file}' in {root}. Write the path of {form}.")
+
+
+def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> None:
+    """Refuse texts and prompts longer than the context of a model in a study; `limits` are None where jobs check it.
+
+    Longer questions are no error: they are cut from the left, as lm-eval does.
+    """
+    for study in config.studies.values():
+        for model in study.models:
+            limit = limits.get(model)
+            _check_calibrations(config, study, model, limit)
+            if isinstance(study, Prune):
+                # The unpruned model is measured on every text, whichever the study names.
+                for name, text in config.benchmarks.perplexity.items():
+                    check_fits(f"benchmarks.perplexity.{name}.window", text.window, limit, model)
+                if efficiency := config.benchmarks.efficiency:
+                    check_generation(efficiency.prompt, efficiency.generate, limit, model)
+
+
+def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
+    mending = {
+        *getattr(study, "repairs", []),
+        *(config.selectors[s].repair for s in getattr(study, "selectors", [])),
+    }
+    healing = set(getattr(study, "healings", [])) - {"none"}
+    added = {name for each in mending - {"none", None} for name in config.repairs[each].data}
+    added |= {name for each in healing for name in config.healings[each].weights(OWN)}
+    added |= {name for s in getattr(study, "selectors", []) for name in config.selectors[s].also}
+    added -= {OWN}
+    for name in [*study.calibrations, *sorted(added.difference(study.calibrations))]:
+        for part, entry in config.parts(name).items():
+            if isinstance(entry, Text | Hub):
+                check_fits(f"calibrations.{part}.length", entry.length, limit, model)
