@@ -196,6 +196,6 @@ def test_a_mixture_is_checked_and_measured_as_its_parts(tmp_path: Path, monkeypa
 def test_the_examples_of_the_guide_are_calibrations() -> None:
     guide = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     examples = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)]
-    entries = [entry for example in examples for entry in example["calibrations"].values()]
-    assert len(entries) == 11
-    assert all(entries.Calibration.from_options(entry).options() for entry in entries)
+    found = [entry for example in examples for entry in example.get("calibrations", {}).values()]
+    assert len(found) == 8
+    assert all(entries.Calibration.from_options(entry).options() for entry in found)

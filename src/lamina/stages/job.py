@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, PrivateAttr
+from pydantic import BaseModel, ConfigDict, PlainSerializer, PlainValidator, PrivateAttr
 
 from lamina import modules
 from lamina.config.configuration import Configuration
@@ -39,7 +39,7 @@ else:
 
         def __class_getitem__(cls, entry: type[Entry]) -> Any:
             return Annotated[
-                entry, PlainSerializer(lambda value: value.options()), BeforeValidator(partial(_entry, entry))
+                entry, PlainSerializer(lambda value: value.options()), PlainValidator(partial(_entry, entry))
             ]
 
 
