@@ -38,6 +38,9 @@ _WORDS = {
 }
 
 
+_MOST = 100_000  # values in a file; an alias counts as the values that it stands for
+
+
 def read(path: str | Path) -> str:
     """The text of a file.
 
@@ -101,9 +104,14 @@ def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yam
 
 
 def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
-    """The tree of a YAML text."""
+    """The tree of a YAML text; it is refused if its aliases make it larger than a person would write it."""
     try:
         root: yaml.Node | None = yaml.compose(text, loader)
+        if root is not None and _size(path, root, {}) > _MOST:
+            raise LaminaError(
+                f"{path} holds more than {_MOST} values, each alias (*name) counted as what it stands for. Write it "
+                "without the aliases, or as several files."
+            )
     except yaml.MarkedYAMLError as error:
         raise LaminaError(f"{path}, {_explained(error, text.splitlines())}") from None
     except yaml.reader.ReaderError as error:
@@ -114,6 +122,21 @@ def _composed(path: str | Path, text: str, loader: Any) -> yaml.Node | None:
     except RecursionError:
         raise LaminaError(f"{path}: its lists or mappings are nested too deep to be read. Write it flatter.") from None
     return root
+
+
+def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
+    """The number of values in a node. `known` holds the numbers of counted nodes, and 0 for nodes being counted."""
+    if id(node) not in known:
+        known[id(node)] = 0
+        inside: list[Any] = node.value if isinstance(node, yaml.CollectionNode) else []
+        parts = [part for entry in inside for part in (entry if isinstance(entry, tuple) else (entry,))]
+        known[id(node)] = 1 + sum(_size(path, part, known) for part in parts)
+    elif known[id(node)] == 0:
+        raise LaminaError(
+            f"{path}, line {node.start_mark.line + 1}: an alias (*name) stands inside what it refers to, which has no "
+            "end. Write the value itself."
+        )
+    return known[id(node)]
 
 
 def place(files: Iterable[str | Path], message: str) -> str:
@@ -175,7 +198,7 @@ def _check_keys(path: str | Path, node: yaml.Node, where: str, seen: set[int]) -
 def _is_json(text: str) -> bool:
     try:
         return isinstance(json.loads(text), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
