@@ -25,7 +25,7 @@ rule train_reference:
     log:
         "logs/train_reference.log",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     shell:
         # A training loop is several times slower if glibc gives its buffers back to the system at every step.
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
@@ -51,7 +51,7 @@ rule train_sibling:
     wildcard_constraints:
         sibling=r"[A-Za-z0-9_]+",
     conda:
-        "../envs/lamina.yaml"
+        ENVIRONMENT
     shell:
         "export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=-1;"
         " python {input.script} --settings {input.settings} --siblings {input.siblings} --name {wildcards.sibling}"

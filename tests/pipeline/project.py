@@ -19,6 +19,7 @@ from tests import ROOT
 PARTS = (
     "Snakefile",
     "rules",
+    "profiles",
     "workflow",
     "src",
     "sql",
@@ -55,14 +56,7 @@ class Project:
 
     def started(self, *arguments: str) -> "subprocess.Popen[str]":
         """Snakemake, at work."""
-        command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", str(self.config)]
-        command += [
-            "--max-checksum-file-size",
-            "1000000000",
-            "--benchmark-extended",
-            "--keep-going",
-            "--show-failed-logs",
-        ]
+        command = [sys.executable, "-m", "snakemake", "--configfile", str(self.config), "--cores", "2"]
         # A cluster's or a GPU's settings around the tests are not theirs.
         environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
         environment["PYTHONPATH"] = str(self.folder / "src")  # Snakemake loads the copy's logger plugin

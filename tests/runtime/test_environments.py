@@ -71,7 +71,9 @@ def prepared(tools: Path, *arguments: str) -> list[str]:
     project.run("results/tables/diagnoses.parquet", *arguments)
     assert (folder / "results/tables/diagnoses.parquet").is_file()
     called = tools / "called"
-    return [Path(line).name for line in called.read_text().splitlines()] if called.exists() else []
+    # Snakemake runs a copy of a script, under a name of its own before the script's.
+    scripts = [line for line in called.read_text().splitlines() if line.endswith(".py")] if called.exists() else []
+    return [Path(line).name.partition(".")[2] for line in scripts]
 
 
 def test_commands_run_on_the_interpreter_of_snakemake(tools: Path) -> None:
@@ -100,4 +102,4 @@ def test_every_rule_that_runs_python_names_its_environment() -> None:
         rules = re.split(r"^rule (\w+):$", file.read_text(), flags=re.MULTILINE)[1:]
         for name, body in zip(rules[::2], rules[1::2], strict=True):
             # What makes nothing is a name for a part of a run.
-            assert 'conda:\n        "../envs/lamina.yaml"' in body or "output:" not in body, name
+            assert "conda:\n        ENVIRONMENT" in body or "output:" not in body, name
