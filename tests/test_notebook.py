@@ -21,7 +21,7 @@ from lamina.relevance.score import relevance
 from lamina.store import parquet
 from tests.given import tiny
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 W = tiny.WORDS
 QUESTIONS = [(f"{W[n]} {W[n + 1]}", [W[n + 2], f"{W[n + 3]} {W[n]}", W[n + 4]], n % 3) for n in range(6)]
 TEXTS = [" ".join(W[n : n + 4 + n % 2]) for n in range(6)]

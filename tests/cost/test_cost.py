@@ -169,7 +169,7 @@ def test_a_calibration_measures_every_stage() -> None:
     manifest = {"name": "tiny", "n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
     found = dict(pace.rates(model, tiny.tokenizer(), manifest, samples))
-    assert set(found) == {"forward", "capture", "sweep", "recover", "heal", "benchmark"}
+    assert set(found) == {"forward", "capture", "sweep", "repair", "heal", "benchmark"}
     assert all(0 < rate < 1e15 for rate in found.values())
 
 

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import norm
 
 from lamina.report import database
-from lamina.report.queries import rows
+from lamina.report.answers import rows
 from lamina.store import parquet as store
 from tests.given.plausible_tables import VIEWS, write_tables
 

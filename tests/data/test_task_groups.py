@@ -19,8 +19,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.manifest import describe
 from lamina.models.materialise import materialise
-from lamina.report import database
-from lamina.report import queries as answers
+from lamina.report import answers, database
 from tests.data.test_calibrations import ENTRY, REFERENCE
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables

@@ -17,8 +17,7 @@ from lamina.diagnosis.probe import Probe
 from lamina.diagnosis.void import Void
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
-from lamina.report import database
-from lamina.report import queries as answers
+from lamina.report import answers, database
 from lamina.store import parquet as store
 from tests.given import tiny
 from tests.given.plausible_tables import write_tables

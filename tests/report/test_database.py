@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lamina.errors import LaminaError
-from lamina.report import database, summary
-from lamina.report import queries as answers
+from lamina.report import answers, database, summary
 from lamina.stages.report import GatherTable
 from lamina.store import parquet as store
 from tests.given.plausible_tables import write_study, write_tables

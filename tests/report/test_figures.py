@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 
 from lamina.relevance.statistics import Z95
-from lamina.report import database, explorer
+from lamina.report import answers, database, explorer
 from lamina.report import page as report
-from lamina.report import queries as answers
 from lamina.report.figures import style
 from lamina.report.figures.drawing import Drawing, drawn
 from tests.given.figures import FIGURES

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lamina.report import database, paired_tests, summary
-from lamina.report import queries as answers
+from lamina.report import answers, database, paired_tests, summary
 from lamina.store import parquet as store
 from tests.given.plausible_tables import VIEWS, write_tables
 

@@ -12,8 +12,7 @@ from scipy import stats
 
 from lamina.checks import load as configuration
 from lamina.errors import LaminaError
-from lamina.report import database, summary
-from lamina.report import queries as answers
+from lamina.report import answers, database, summary
 from lamina.report.figures import style
 from lamina.report.figures.drawing import drawn
 from lamina.store import parquet as store

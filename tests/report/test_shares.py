@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lamina.report import database, recommendation
-from lamina.report.queries import rows as answered
+from lamina.report.answers import rows as answered
 from tests.given.planted_tables import BASE, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
 

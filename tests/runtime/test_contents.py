@@ -14,7 +14,7 @@ import torch
 
 from lamina import modules
 from lamina.checks.load import load
-from lamina.data import lm_tasks, task_files
+from lamina.data import lm_tasks
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
 from lamina.stages import prepare
@@ -95,7 +95,6 @@ def test_a_data_set_is_known_by_its_content_and_not_by_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`datasets` keeps what it read, and what a task's function made of it, for other runs as well."""
-    monkeypatch.setattr(task_files, "FOLDER", "workflow/tasks")
     (tmp_path / "workflow/tasks").mkdir(parents=True)
     (tmp_path / "workflow/tasks/mine.yaml").write_text(
         "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "

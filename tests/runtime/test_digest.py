@@ -248,7 +248,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("models/surgery.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), False),
         ("study/requests.py", ("estimate_cost", "lamina.study.requests"), True),
         ("cost/work.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
-        ("config/metrics.py", ("plot_figure", "lamina.report.figures.cost_of_metrics"), True),
         # How long an evolution goes on.
         ("selection/strategies/evolutionary.py", ("search_plans", "lamina.selection.strategies.evolutionary"), True),
         # What only describes jobs, or refuses them, is no part of what they compute.

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
+from lamina.report.answers import rows
 from lamina.report.figures import style
 from lamina.report.paired_tests import holm, tested
-from lamina.report.queries import rows
 from lamina.store import parquet as store
 
 LEVEL = 0.05

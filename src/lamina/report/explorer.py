@@ -15,8 +15,8 @@ import duckdb
 import vl_convert
 
 from lamina.relevance.statistics import Z95
+from lamina.report.answers import answer
 from lamina.report.figures.style import COLOURS
-from lamina.report.queries import answer
 from lamina.study import paths
 
 QUESTION = "which_variants_there_are"

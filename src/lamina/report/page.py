@@ -17,8 +17,8 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
 from lamina.report import explorer, recommendation, summary
+from lamina.report.answers import answer, rows
 from lamina.report.paired_tests import ratio_interval
-from lamina.report.queries import answer, rows
 
 DISAGREEMENTS_SHOWN = 15
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}

@@ -17,7 +17,7 @@ from scipy.stats import binomtest, norm
 from scipy.stats import t as student
 
 from lamina.relevance.statistics import Z95
-from lamina.report.queries import rows
+from lamina.report.answers import rows
 
 # From so many documents on, sums of flipped differences are as good as normal; below, so many draws.
 MANY, DRAWS = 50, 9999

@@ -4,13 +4,7 @@ A question begins with what it asks. A line `-- Empty …` in it says when it ha
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import duckdb
-import pyarrow as pa
 
 from lamina.config.metrics import METRICS
 from lamina.study import paths
@@ -52,33 +46,3 @@ def query_text(name: str) -> str:
 def why_empty(text: str) -> str:
     """The line `-- Empty …` of a question, which says when it has no answer."""
     return next((line.removeprefix("-- ") for line in text.splitlines() if line.startswith("-- Empty ")), "")
-
-
-def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
-    """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
-    with _given(connection, variables):
-        return rows(connection, query_text(question))
-
-
-def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> pa.Table:
-    """The same answer as a table, for long answers."""
-    with _given(connection, variables):
-        return connection.sql(query_text(question)).to_arrow_table()
-
-
-def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
-    """Answer of `query` as a list of mappings from column to value."""
-    cursor = connection.execute(query)
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-@contextmanager
-def _given(connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]) -> Iterator[None]:
-    for name, value in variables.items():
-        connection.execute(f"SET VARIABLE {name} = $value", {"value": value})
-    try:
-        yield
-    finally:
-        for name in variables:
-            connection.execute(f"RESET VARIABLE {name}")

@@ -4,7 +4,7 @@ from typing import Any
 
 import duckdb
 
-from lamina.report.queries import answer
+from lamina.report.answers import answer
 
 # What a variant keeps, whether that is enough and certain, and its place among all that answer: view macro `answered`.
 QUESTION = "which_model_to_take"

@@ -1,7 +1,6 @@
 """Questions to a run: `make query Q=NAME` answers a file of `sql/queries`, `make sql` opens a shell on the database.
 
-The shell is the duckdb command if it is installed. `python -m lamina.report.shell --page results` prints
-docs/results.md, all questions with their answers in a run.
+The shell is the duckdb command if it is installed.
 """
 
 import argparse
@@ -21,20 +20,11 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError, explained
 from lamina.report import database
 from lamina.report import queries as sql
-from lamina.study import paths
 
 DATABASE, QUERIES = "results/lamina.duckdb", Path("sql/queries")
-MOST, WIDTH = 8, 100  # rows of an answer on the page; characters of a line
+WIDTH = 100  # characters of a line
 VIEWS = "SELECT view_name, comment FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal ORDER BY ALL"
 HELP = "End a query with ;   .tables lists the views   .queries lists questions   .query NAME answers one   .quit ends"
-INTRODUCTION = """\
-# Questions and answers
-
-Each question is a file in `sql/queries/`. `make query Q=name` prints the answer of the last run (`WIDE=1` with all
-columns, `CSV=1` as CSV), `make sql` opens a shell for questions of your own ([what the tables hold](tables.md)); both
-may be used while a run writes. The answers below are those of the default study (`make run`), numbers rounded, at most
-the first {most} rows. This page is written by `python -m lamina.report.shell --page results`.
-"""
 
 
 def query(name: str, folder: Path = QUERIES) -> Path:
@@ -96,24 +86,6 @@ def answered(connection: duckdb.DuckDBPyConnection, text: str, width: float = fl
     return "\n".join(lines + ([] if rows else list(filter(None, [sql.why_empty(text)]))))
 
 
-def page(connection: duckdb.DuckDBPyConnection, folder: Path = QUERIES) -> str:
-    """All questions in Markdown, with the beginning of their answers if this run has the tables."""
-    text = INTRODUCTION.format(most=MOST)
-    for path in sorted(folder.glob("*.sql")):
-        question = path.read_text(encoding="utf-8")
-        title, *notes = comments(question)
-        text += f"\n## {title}\n\n`make query Q={path.stem}`\n\n```text\n" + "\n".join(notes) + "\n```\n\n"
-        try:
-            names, rows = ask(connection, question)
-        except LaminaError:
-            text += "*This run has none of its tables.*\n"
-            continue
-        cells = [[shown(value).replace("|", "\\|") for value in row] for row in rows[:MOST]]
-        text += "\n".join(f"| {' | '.join(row)} |" for row in [names, ["---"] * len(names), *cells]) + "\n"
-        text += f"\n{len(rows)} rows in all.\n" if len(rows) > MOST else ""
-    return text
-
-
 def converse(connection: duckdb.DuckDBPyConnection) -> None:
     """Answer queries from standard input, until its end or `.quit`. A script ends with its first error."""
     terminal = sys.stdin.isatty()
@@ -162,12 +134,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="questions: files of sql/queries, without .sql")
     parser.add_argument("--csv", action="store_true", help="print answers as CSV, with all digits")
     parser.add_argument("--wide", action="store_true", help="print all columns")
-    parser.add_argument("--page", metavar="RESULTS", help="print all questions with their answers")
     args = parser.parse_args(arguments)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `make query … | head` ends without a word
-    if args.page:
-        print(page(database.connect(paths.VIEWS, sorted(Path(args.page, "tables").glob("*.parquet")))), end="")
-        return
     texts = [query(name).read_text(encoding="utf-8") for name in args.names]
     with database.opened(DATABASE) as connection:
         for text in texts:

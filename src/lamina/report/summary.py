@@ -9,7 +9,7 @@ import duckdb
 
 from lamina.relevance.power import ENOUGH, samples_for
 from lamina.relevance.statistics import Z95
-from lamina.report.queries import answer
+from lamina.report.answers import answer
 
 QUESTIONS = (
     "which_layers_matter",

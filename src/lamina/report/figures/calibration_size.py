@@ -10,8 +10,8 @@ from matplotlib.lines import Line2D
 from lamina.config import metrics as registry
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.stability import stability
+from lamina.report.answers import answer_table, rows
 from lamina.report.figures import style
-from lamina.report.queries import answer_table, rows
 
 TITLE = "How many samples a ranking takes"
 PLACE = 26

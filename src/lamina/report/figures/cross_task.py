@@ -9,9 +9,9 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
 from lamina.report.figures.relevance_maps import number_cell
-from lamina.report.queries import answer
 
 TITLE = "What a plan costs the other tasks"
 PLACE = 46

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from lamina.modules import load
 from lamina.report import queries as sql
+from lamina.report.answers import answer
 from lamina.report.figures import style
-from lamina.report.queries import answer
 
 
 @dataclass(frozen=True)

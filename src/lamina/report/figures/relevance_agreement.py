@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
-from lamina.report.queries import answer
 
 TITLE = "Where cosine and accuracy disagree"
 PLACE = 20

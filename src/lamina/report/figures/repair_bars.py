@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
 from lamina.report.figures.pruning_curves import reading
-from lamina.report.queries import answer
 
 TITLE = "What repair gives back"
 PLACE = 50

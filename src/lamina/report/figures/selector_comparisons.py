@@ -5,8 +5,8 @@ from typing import Any
 import duckdb
 from matplotlib.figure import Figure
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
-from lamina.report.queries import answer
 
 TITLE = "Which selector wins"
 PLACE = 45

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lamina.relevance.statistics import Z95
-from lamina.report.queries import rows
+from lamina.report.answers import rows
 
 matplotlib.use("svg")
 matplotlib.rcParams.update(

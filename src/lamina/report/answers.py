@@ -1,0 +1,40 @@
+"""Answers of DuckDB as rows of Python, to the questions of `sql/queries` and to other queries."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lamina.report.queries import query_text
+
+
+def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
+    """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
+    with _given(connection, variables):
+        return rows(connection, query_text(question))
+
+
+def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> pa.Table:
+    """The same answer as a table, for long answers."""
+    with _given(connection, variables):
+        return connection.sql(query_text(question)).to_arrow_table()
+
+
+def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:
+    """Answer of `query` as a list of mappings from column to value."""
+    cursor = connection.execute(query)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+@contextmanager
+def _given(connection: duckdb.DuckDBPyConnection, variables: dict[str, Any]) -> Iterator[None]:
+    for name, value in variables.items():
+        connection.execute(f"SET VARIABLE {name} = $value", {"value": value})
+    try:
+        yield
+    finally:
+        for name in variables:
+            connection.execute(f"RESET VARIABLE {name}")
