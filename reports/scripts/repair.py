@@ -147,8 +147,7 @@ class Study:
         chosen = [
             name
             for name in selectors
-            if SELECTORS[name].get("metric", case.metric) in METRICS
-            and SELECTORS[name].get("repair", "none") in there
+            if SELECTORS[name].get("metric", case.metric) in METRICS and SELECTORS[name].get("repair", "none") in there
         ]
         keys = itertools.product(chosen, [name for name in wanted if name in there]) if removed else [("base", "none")]
         done = {(row["selector"], row["repair"]) for row in self.rows if row["removed"] == removed}

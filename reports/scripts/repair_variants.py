@@ -138,9 +138,7 @@ class Variants:
             layers_of(whole)[place] = layer
         return whole
 
-    def _fitted(
-        self, name: str, options: repairs.Repair, wanted: Iterable[Boundary]
-    ) -> dict[Boundary, Fitted] | str:
+    def _fitted(self, name: str, options: repairs.Repair, wanted: Iterable[Boundary]) -> dict[Boundary, Fitted] | str:
         """A repair by run, fitted in one pass where it can be; or why there is none."""
         known = self._fits.setdefault(name, {})
         if isinstance(known, str):
