@@ -58,10 +58,6 @@ class CompareMetrics(Job):
     calibrations: Annotated[str, READ] = ""
     output: Annotated[str, WRITTEN] = ""
 
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls()
-
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(sorted({metric.module for metric in METRICS.values()}))
@@ -78,10 +74,6 @@ class CompareTasks(Job):
     calibrations: Annotated[str, READ] = ""
     output: Annotated[str, WRITTEN] = ""
 
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls()
-
     @property
     def schemas(self) -> tuple[str, ...]:
         return schema_modules(["dissociations"])
@@ -93,10 +85,6 @@ class CompareSelectors(Job):
     views: Annotated[list[str], READ] = []
     tables: Annotated[list[str], READ] = []
     output: Annotated[str, WRITTEN] = ""
-
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls()
 
     @property
     def schemas(self) -> tuple[str, ...]:
@@ -184,10 +172,6 @@ class CheckRefusals(Job):
     plans: Annotated[str, READ] = ""
     patches: Annotated[str, READ] = ""
     output: Annotated[str, WRITTEN] = ""
-
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls()
 
 
 def schema_modules(names: Iterable[str]) -> tuple[str, ...]:

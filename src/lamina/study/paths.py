@@ -123,11 +123,6 @@ def search(key: str, results: str | Path = RESULTS) -> str:
     return f"{results}/searches/{key}.parquet"
 
 
-def found_plans(key: str, results: str | Path = RESULTS) -> str:
-    """The plans that a search ended with, by size."""
-    return f"{results}/searches/{key}.json"
-
-
 def patch(key: str, repair: str, results: str | Path = RESULTS) -> str:
     """Fitted tensors of a repair, for all sizes of a selector."""
     return f"{results}/patches/{key}/{repair}.safetensors"
@@ -181,11 +176,6 @@ def table(name: str, results: str | Path = RESULTS) -> str:
 def figure(name: str, results: str | Path = RESULTS) -> str:
     """One figure."""
     return f"{results}/figures/{name}.svg"
-
-
-def figure_data(name: str, results: str | Path = RESULTS) -> str:
-    """The numbers that a figure draws."""
-    return f"{results}/figures/{name}.csv"
 
 
 def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
