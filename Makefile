@@ -124,7 +124,7 @@ query: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
-	$(BIN)/ruff check .
+	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile rules
 	$(BIN)/mypy

@@ -25,15 +25,12 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import duckdb
-from lamina.stages.compare_metrics import CompareMetrics
-from lamina.stages.compare_selectors import CompareSelectors
-from lamina.stages.plot_figure import PlotFigure
-from lamina.stages.render_report import RenderReport
-
 from lamina.config.report import Report
+
 from lamina.registry import declared
 from lamina.report import database
 from lamina.stages.job import Job
+from lamina.stages.report import CompareMetrics, CompareSelectors, PlotFigure, RenderReport
 from lamina.study import paths
 
 ROOT = Path(__file__).parents[1]
