@@ -10,7 +10,7 @@ import pytest
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models.context import context
+from lamina.models.checkpoint import context
 from lamina.models.load import load_model, load_skeleton, load_tokenizer
 from lamina.models.manifest import describe, find_model, fingerprint
 from tests.given import tiny

@@ -19,8 +19,15 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import gguf
-from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights
-from lamina.models.context import check_fits, check_generation, context
+from lamina.models.checkpoint import (
+    LAYER_KEYS,
+    check_fits,
+    check_generation,
+    context,
+    decoder_settings,
+    read_settings,
+    read_weights,
+)
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 

@@ -13,7 +13,7 @@ from lamina.data.calibrations import Calibration, Sample
 from lamina.data.questions import check_limit
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError
-from lamina.models.context import check_fits, context
+from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 

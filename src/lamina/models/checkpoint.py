@@ -4,20 +4,24 @@ The configuration uses this module too, so it does not import torch. A folder ma
 hang a job, or make it fail later, is refused here by its name.
 """
 
+import hashlib
 import json
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, at_end
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
+_CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _LARGEST = 16 << 20  # bytes of a config.json
 _MOST_LAYERS = 10_000
+_SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 
 
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
@@ -101,3 +105,77 @@ def _read_header(shard: Path, where: str) -> dict[str, Any]:
         raise LaminaError(
             f"{where}: {shard} is not a complete safetensors file ({error}). Download or save the model again."
         ) from error
+
+
+def context(settings: Mapping[str, Any]) -> int | None:
+    """The context, in tokens, that the settings in a config.json state; None if they state none (ALiBi needs none)."""
+    text = settings.get("text_config") or settings  # multimodal checkpoints nest the decoder's settings
+    limit = next((text[key] for key in _CONTEXT_KEYS if text.get(key) is not None), None)
+    return limit if isinstance(limit, int) else None
+
+
+def check_fits(where: str, tokens: int, limit: int | None, model: str) -> None:
+    """Refuse a number of tokens, given under the key `where`, that is more than the context `limit` of a model."""
+    if limit is not None and tokens > limit:
+        raise LaminaError(
+            f"{where}: {tokens} tokens are more than the context of model '{model}', {limit}. Write at most {limit}, "
+            "or leave the model out of the studies that use it."
+        )
+
+
+def check_generation(prompt: int, generate: int, limit: int | None, model: str) -> None:
+    """Refuse a measurement of efficiency whose prompt and generated tokens are more than the context of a model."""
+    if limit is not None and prompt + generate > limit:
+        room = min(generate, limit // 2)
+        raise LaminaError(
+            f"benchmarks.efficiency: a prompt of {prompt} and {generate} generated tokens are more than the context of "
+            f"model '{model}', {limit}. Write `efficiency: {{prompt: {limit - room}, generate: {room}}}`."
+        )
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """SHA-256 of the weights in a model's folder and of its configuration, tokenizer and code; sizes and times."""
+    before, (weights, others) = _stamps(folder), files(folder)
+    hashes = {"weights_sha256": _sha256(weights), "settings_sha256": _sha256(others)}
+    if _stamps(folder) != before:
+        raise LaminaError(f"the files in {folder} changed while they were read. Start again once they are complete.")
+    return hashes | {"files": before}
+
+
+def check(manifest: Mapping[str, Any]) -> None:
+    """Refuse a model, by a LaminaError, whose files are not those of its manifest, now and when the work is done."""
+    folder, of = Path(manifest["path"]), f"the model '{manifest['source']}'"
+    if not folder.is_dir():
+        raise LaminaError(f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`.")
+
+    def same(what: str, before: Any, now: Any) -> None:
+        if before != now:
+            raise LaminaError(
+                f"the {what} of {of} in {folder} are not what they were when it was prepared. Put them back, or delete "
+                "its manifest.json under results/models and run again, which measures all of it anew."
+            )
+
+    if (stamps := _stamps(folder)) != manifest.get("files"):
+        found = facts(folder)
+        for key, what in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
+            same(what, manifest.get(key, found[key]), found[key])
+    at_end(lambda: same("files", stamps, _stamps(folder)))
+
+
+def files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The weights in a model's folder, and its configuration, tokenizer and code."""
+    others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
+    return sorted(folder.glob("*.safetensors")), others
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    stats = {path.name: path.stat() for paths in files(folder) for path in paths}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()

@@ -23,7 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import checksum, devices
+from lamina.models import checkpoint, devices
 from lamina.models.check import use_findings
 from lamina.store import checksum as seal
 
@@ -68,7 +68,7 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
         If transformers cannot build the model from its folder, its files are not those that were prepared, or the
         devices are too small.
     """
-    checksum.check(manifest)
+    checkpoint.check(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     if on is None:
         model = devices.spread(model, devices.visible())

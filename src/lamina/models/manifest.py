@@ -12,7 +12,7 @@ from typing import Any
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models import checksum
+from lamina.models import checkpoint
 from lamina.models.checkpoint import BYTES, LAYER_KEYS, decoder_settings, read_settings, read_weights
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
@@ -131,7 +131,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
         "source": entry.source,
         "revision": entry.revision,
-        **checksum.facts(folder),
+        **checkpoint.facts(folder),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
