@@ -6,8 +6,7 @@ from typing import Any
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
-from lamina.config.configuration import Configuration
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Configuration, Diagnosis
 from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.config.repairs import OWN

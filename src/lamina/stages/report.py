@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
-from lamina.config.configuration import Configuration
-from lamina.config.jobs import Report
+from lamina.config.configuration import Configuration, Report
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
