@@ -22,6 +22,8 @@ from lamina.models.checkpoint import (
     LAYER_KEYS,
     check_fits,
     check_generation,
+    check_loadable,
+    check_tokenizer,
     context,
     decoder_settings,
     read_settings,
@@ -94,8 +96,11 @@ def check(config: Configuration, root: Path) -> None:
         if gguf.is_gguf(model.source):
             contexts[name] = gguf.shape(folder, where)[1]
         elif folder.is_dir():
+            settings = read_settings(folder, where, model.source)
+            check_loadable(folder, settings, where, model.source)
             read_weights(folder, where)
-            contexts[name] = context(read_settings(folder, where, model.source))
+            check_tokenizer(folder, entry_of(config, name), model.chat_template)
+            contexts[name] = context(settings)
     _check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():

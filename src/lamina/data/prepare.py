@@ -54,7 +54,10 @@ def prepare(
             path = documents.corpus_file(entry.text, entry.split, root)
             texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
             facts["source"] = entry.text
-        samples = text.text_samples(texts, tokenizer, entry.length)
+        try:
+            samples = text.text_samples(texts, tokenizer, entry.length, int(manifest["vocabulary"]))
+        except LaminaError as error:
+            raise LaminaError(f"calibrations.{name}: {error}") from error
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)

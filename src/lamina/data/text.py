@@ -1,7 +1,7 @@
 """Text cut into the samples of a calibration."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,14 +17,33 @@ def encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return list(tokenizer(text, verbose=False)["input_ids"])
 
 
-def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
+def check_ids(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int], vocabulary: int | None, what: str) -> None:
+    """Refuse tokens of `what` that a model with embeddings of `vocabulary` tokens does not have, by a LaminaError."""
+    beyond = next((token for token in ids if vocabulary is not None and token >= vocabulary), None)
+    if beyond is not None:
+        raise LaminaError(
+            f"{what} holds {tokenizer.convert_ids_to_tokens(beyond)}, token {beyond} of the tokenizer, and the model "
+            f"has embeddings of {vocabulary} tokens (0 to {(vocabulary or 0) - 1}). Take it out of the text, or out of "
+            "the tokenizer (added_tokens), which has more tokens than the model."
+        )
+
+
+def text_samples(
+    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, vocabulary: int | None = None
+) -> list[Sample]:
     """One sample per document: its first `length` tokens, each but the first predicted from those before it.
 
     Documents of fewer than two tokens are left out, and their number is logged.
+
+    Raises
+    ------
+    LaminaError
+        If a document holds a token that is not among the `vocabulary` of the model, or none has two tokens.
     """
     samples: list[Sample] = []
-    for text in documents:
+    for number, text in enumerate(documents):
         tokens = encode(tokenizer, text)[:length]
+        check_ids(tokenizer, tokens, vocabulary, f"document {number} ('{text.strip()[:40]}…')")
         if len(tokens) >= 2:
             row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
             samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))

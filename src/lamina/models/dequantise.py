@@ -21,6 +21,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 
 from lamina.errors import LaminaError, explained
 from lamina.models import gguf
+from lamina.models.checkpoint import special_behind
 from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ _DIGITS = ("smollm", "starcoder", "refact")
 _AS_GPT2 = ("gpt-2", "olmo", "mpt")
 # Kinds of tokenizers that are built from the file's scores and need no such name.
 _SENTENCES = ("llama", "t5")
+# What is encoded before and after saving.
+_TEXTS = ("a", " A b", "The 12th naïve answer,\n\n\tit's 3.5", "中文 ✓", "a<s></s><|im_end|> b")
 
 
 def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
@@ -66,6 +69,9 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        again = AutoTokenizer.from_pretrained(temporary, local_files_only=True)
+        if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
+            raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
 
 
@@ -109,17 +115,39 @@ def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTo
     kind, cut = settings.get("tokenizer.ggml.model"), settings.get("tokenizer.ggml.pre")
     known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
     if kind not in _SENTENCES and cut not in known:
-        raise LaminaError(
-            f"{where}: {path} cuts text in the way '{cut}', which is not known here, and other tokens give other "
-            "numbers. Put the model's tokenizer.json and tokenizer_config.json beside the file."
-        )
+        raise _no_tokenizer(path, where, f"cuts text in the way '{cut}', which is not known here")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     if cut in _DIGITS:
         # Without this, "\n\n1" would be cut into other pieces: white space before a digit does not belong to it.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
+    _check_flags(tokenizer, settings, path, where)
     return tokenizer
+
+
+def _check_flags(tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], path: Path, where: str) -> None:
+    """Refuse a tokenizer that does not encode a text as the flags of its file say."""
+    flags = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
+    for attribute, flag in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+        found, wanted = getattr(tokenizer, f"{attribute}_token_id"), flags.get(f"{flag}_token_id")
+        if wanted is not None and found != wanted:
+            raise _no_tokenizer(path, where, f"has the token {wanted} for {attribute}, which is read as {found}")
+    llama = flags.get("model") == "llama"
+    ids, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    begins, space = ids[:1] == [flags.get("bos_token_id")], "▁" in tokenizer.convert_ids_to_tokens(bare)[0]
+    for flag, found in (("add_bos_token", begins), ("add_space_prefix", space)):
+        if flag in flags and found != flags[flag] and (llama or flag == "add_bos_token"):
+            raise _no_tokenizer(path, where, f"says {flag}: {str(flags[flag]).lower()}, which is not read so")
+    if behind := special_behind(tokenizer):
+        raise _no_tokenizer(path, where, f"puts {behind} behind every text, also between a question and its answer")
+
+
+def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
+    return LaminaError(
+        f"{where}: {path} {why}, and other tokens give other numbers. Put the model's tokenizer.json and "
+        "tokenizer_config.json beside the file."
+    )
 
 
 if __name__ == "__main__":
