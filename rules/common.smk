@@ -25,7 +25,7 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, progress
+from lamina.runtime import contents, failures, forkserver, progress
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
@@ -157,6 +157,8 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 onstart:
     Path(STARTED).touch()
+    if workflow.local_exec and not here_gpus():
+        forkserver.start()
 
 
 onerror:
