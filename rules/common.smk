@@ -125,7 +125,7 @@ def calibrations_in_loop(w):
 
 def sibling_manifests(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
-    siblings = sweeps.SweepSelector.parse(w.selector).siblings(CONFIG)
+    siblings = CONFIG.siblings(sweeps.SweepSelector.parse(w.selector).entry(CONFIG))
     return [f"results/models/{name}/manifest.json" for name in siblings]
 
 
