@@ -95,7 +95,6 @@ LISTS = {
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
 COUNTS = {
     "how_healing_went",
-    "how_often_each_selector_wins",
     "what_a_metric_costs",
     "what_samples_say_of_layers",
 }
