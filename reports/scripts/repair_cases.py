@@ -15,10 +15,10 @@ from lamina.sweep import engine
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import repairs
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Row, Sample
 from lamina.data.documents import corpus_file, read_documents
-from lamina.data.text import text_samples
+from lamina.data.prepare import text_samples
 from lamina.evaluation import perplexity
 
 TASKS = ("addition", "sorting", "facts", "comparison")
@@ -69,7 +69,7 @@ class Case:
 def embedded(tasks: Sequence[str], seeds: Sequence[int]) -> Iterator[Case]:
     """The embedded model: 300 drawn validation samples of a task, all 600 test ones, 80 documents of general text."""
     model, tokenizer = loaded(REFERENCE)
-    recorder = lm_tasks.recorder(model, tokenizer)
+    recorder = encoding.recorder(model, tokenizer)
     texts = windows(corpus("test")[:DOCUMENTS], tokenizer)
     for seed, name in itertools.product(seeds, tasks):
         drawn = random.Random(seed).sample(corpus("validation"), CALIBRATION)

@@ -14,6 +14,7 @@ from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
+from lamina.data.encoding import EncodingLM
 from lamina.data.prepare import prepare
 from lamina.engine.capture import capture
 from lamina.engine.sweep import sweep
@@ -128,10 +129,8 @@ def test_an_answer_that_cannot_be_scored_is_refused(
     manifest: dict, folder: Path, tmp_path: Path, answer: list[str], words: str, monkeypatch: Any
 ) -> None:
     """With a tokenizer that knows no other words, as some have no token for a strange one."""
-    load = lm_tasks.EncodingLM.tok_encode
-    monkeypatch.setattr(
-        lm_tasks.EncodingLM, "tok_encode", lambda *a, **k: [token for token in load(*a, **k) if token != 0]
-    )
+    load = EncodingLM.tok_encode
+    monkeypatch.setattr(EncodingLM, "tok_encode", lambda *a, **k: [token for token in load(*a, **k) if token != 0])
     file = questions(tmp_path, 5, choices=answer)
     with pytest.raises(LaminaError, match=f"{words}.*cannot be scored. Leave it out"):
         calibration(manifest, tmp_path, choices=file)

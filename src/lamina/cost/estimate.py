@@ -31,8 +31,7 @@ from lamina.cost.work import (
 )
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
-from lamina.data.calibrations import Sample
-from lamina.data.text import encode
+from lamina.data.calibrations import Sample, encode
 from lamina.engine import packing
 from lamina.engine.candidates import Candidate, grow
 from lamina.engine.footprint import Shape

@@ -8,11 +8,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lamina.store import parquet as store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 KINDS = ("choices", "generated", "text")
 METADATA_KEY = b"lamina.calibration"
@@ -72,6 +75,11 @@ class Calibration:
     def sequences(self) -> list[tuple[int, ...]]:
         """One token sequence per sample, in sample order."""
         return [sample.sequence() for sample in self.samples]
+
+
+def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
+    return list(tokenizer(text, verbose=False)["input_ids"])
 
 
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:

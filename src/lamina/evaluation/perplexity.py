@@ -10,7 +10,7 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Perplexity
-from lamina.data.text import encode
+from lamina.data.calibrations import encode
 from lamina.engine.batches import by_length, logit_positions, padded
 from lamina.engine.halving import halved, in_two
 from lamina.errors import LaminaError

@@ -18,7 +18,8 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
+from lamina.data.encoding import EncodingLM
+from lamina.data.lm_tasks import FEWSHOT_SEED
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.engine.batches import logit_positions
 from lamina.engine.halving import fitting

@@ -23,6 +23,7 @@ from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
 from lamina.models.export.modeling_lamina import patch_dtype
+from lamina.models.materialise import keeps_weights
 from lamina.store.unfinished import Progress
 
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
@@ -44,7 +45,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or parts.plan.get("donors"):
+    if parts.adapter is not None or not keeps_weights(parts.plan):
         return None
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
