@@ -4,6 +4,7 @@ import atexit
 import os
 import shlex
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -141,6 +142,17 @@ wildcard_constraints:
 
 
 progress.follow(workflow, Path("results/cost.json"))
+
+
+def cancel_timers():
+    """End with the run: a look at the jobs that Snakemake has planned (max-jobs-per-timespan) would be waited for."""
+    threading.main_thread().join()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+
+
+threading.Thread(target=cancel_timers, daemon=True).start()
 
 
 onstart:
