@@ -122,7 +122,7 @@ def _tokenised(
                 f"samples: number {number} is not a question (context, choices, index of the right choice)."
             ) from None
         rows = tuple(encoding.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices)
-        found.append(Sample(number, "choices", gold, rows, document_hash(context, list(choices))))
+        found.append(Sample(number, "choices", gold, rows, document_hash(context, list(choices)), limit=lm.max_length))
     return found
 
 

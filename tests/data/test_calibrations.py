@@ -52,6 +52,7 @@ def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot:
     task.set_fewshot_seed(1234)
     chosen = sorted(random.Random(0).sample(range(len(task.eval_docs)), 25))
     template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    template |= {"fewshot_as_multiturn": True} if chat else {}
     task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen

@@ -75,7 +75,7 @@ def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Enco
 
 def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
     """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
-    return cut(lm, (context, continuation), *encode(lm, context, continuation), characters)
+    return row(lm, (context, continuation), *encode(lm, context, continuation), characters)
 
 
 def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
@@ -87,13 +87,18 @@ def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], 
     return ([prefix], tokens) if tokens[:1] != [prefix] else (tokens[:1], tokens[1:])
 
 
-def cut(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
-    """A row without its oldest tokens (the first few-shot examples), so that it fits into the model's context.
+def row(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
+    """A row of a context and a continuation (their texts and tokens) that fits into the model's context."""
+    lm.check(texts, before, after, lm.max_length)
+    context, continuation = cut(before, after, lm.max_length)
+    return Row(context, continuation, characters, len(before) - len(context))
 
-    lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, because streams
-    and patches run over all of it, and the other rows are cut alike. So a row that is longer than the context sees one
-    token less of its question than in lm-eval; the scored tokens are the same.
+
+def cut(before: Sequence[int], after: Sequence[int], limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Context and continuation for a model that reads `limit` tokens at once, as lm-eval's HFLM cuts them.
+
+    The oldest tokens go (the first few-shot examples). One token more than the limit is left, since the last one is
+    predicted and never read.
     """
-    lm.check(texts, before, after, lm.max_length - 1)
-    kept = (before + after)[-lm.max_length :]
-    return Row(tuple(kept[: -len(after)]), tuple(after), characters)
+    kept = (*before, *after)[-(limit + 1) :]
+    return kept[: -len(after)], tuple(after)

@@ -60,7 +60,7 @@ def json_lines(text: str, place: str, form: str) -> Iterator[tuple[str, Any]]:
 
 def shown(value: Any) -> str:
     """A value as JSON writes it, short enough for a message."""
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
@@ -104,6 +104,21 @@ def check_examples(num_fewshot: int | None, questions: int | None, where: str, f
         )
 
 
+def choices_fault(choices: list[Any]) -> str | None:
+    """A sentence that says why nothing can be chosen among these; None if something can."""
+    for number, choice in enumerate(choices):
+        if not isinstance(choice, str):
+            return f"choice {number} is {shown(choice)}, not a text."
+        if not choice.strip():
+            return f"choice {number} is empty, so nothing could be scored."
+        same = [other for other in range(number) if choices[other].strip() == choice.strip()]
+        if same:
+            return f"choices {same[0]} and {number} are both {shown(choice)}, so no score could tell them apart."
+    if len(choices) < 2:
+        return f"choices has {len(choices) or 'no'} entr{'y' if choices else 'ies'}, so there is nothing to choose."
+    return None
+
+
 def _fault(record: Any) -> str | None:
     """A sentence that says why a line is no question; None if it is one."""
     if not isinstance(record, dict):
@@ -118,16 +133,8 @@ def _fault(record: Any) -> str | None:
         return f"query is {shown(query)}, which is white space only."
     if not isinstance(choices, list):
         return f"choices is {shown(choices)}, not a list of texts."
-    for number, choice in enumerate(choices):
-        if not isinstance(choice, str):
-            return f"choice {number} is {shown(choice)}, not a text."
-        if not choice.strip():
-            return f"choice {number} is empty, so nothing could be scored."
-        same = [other for other in range(number) if choices[other].strip() == choice.strip()]
-        if same:
-            return f"choices {same[0]} and {number} are both {shown(choice)}, so no score could tell them apart."
-    if len(choices) < 2:
-        return f"choices has {len(choices) or 'no'} entr{'y' if choices else 'ies'}, so there is nothing to choose."
+    if fault := choices_fault(choices):
+        return fault
     if isinstance(gold, bool) or not isinstance(gold, int):
         meant = f" Write {choices.index(gold)}." if gold in choices else ""
         return f"gold is {shown(gold)}, not a whole number.{meant}"

@@ -14,6 +14,7 @@ from lamina.data import calibrations, documents, encoding, lm_tasks
 from lamina.data.calibrations import Calibration, Row, Sample, encode
 from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
+from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError
 from lamina.models.context import check_fits, context
@@ -62,7 +63,7 @@ def prepare(
         samples = text_samples(texts, tokenizer, entry.length)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)
+        samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)
         facts["source"] = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     return calibrations.build(samples, int(manifest["vocabulary"]), **facts)
 
@@ -72,7 +73,7 @@ def _answered(
     entry: entries.Task | entries.Tasks | entries.Choices,
     skeleton: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    chat_template: bool,
+    style: Style,
     root: Path,
 ) -> list[Sample]:
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
@@ -90,6 +91,7 @@ def _answered(
     samples: list[Sample] = []
     for source, loaded in tasks:
         sizes = [len(task.eval_docs) for task in leaves(loaded)]
+        own = isinstance(entry, entries.Choices) or lm_tasks.is_own(source, root)
         if isinstance(entry, entries.Tasks):
             counts = [max(1, int(entry.fraction * count)) for count in sizes]
         else:
@@ -97,7 +99,7 @@ def _answered(
             counts = shares(entry.limit or sum(sizes), sizes)
         for task, count in zip(leaves(loaded), counts, strict=True):
             if count:
-                samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
+                samples += lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
     return [replace(s, index=i) for i, s in enumerate(samples)]
 
 
