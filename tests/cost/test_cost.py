@@ -14,7 +14,7 @@ from lamina.config import repairs, selectors
 from lamina.cost import estimate, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import packing, sources
 from lamina.engine import sweep as engine
@@ -40,7 +40,7 @@ REFERENCE = ROOT / "resources/reference"
 @pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
 def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
     units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:

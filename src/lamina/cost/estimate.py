@@ -21,8 +21,7 @@ from lamina.cost.rehearsal import search_work
 from lamina.cost.work import Tokens, layer_flops
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
-from lamina.data.calibrations import Sample
-from lamina.data.text import encode
+from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.footprint import HOST, Shape
