@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from lamina.checks.load import load
 from lamina.config.benchmarks import Perplexity
 from lamina.config.models import Model
-from lamina.data.lm_tasks import recorder
-from lamina.data.text import text_samples
+from lamina.data.encoding import recorder
+from lamina.data.prepare import text_samples
 from lamina.errors import LaminaError
 from lamina.evaluation.perplexity import benchmark
 from lamina.evaluation.together import Together

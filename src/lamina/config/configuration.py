@@ -116,6 +116,16 @@ class Configuration(Entry):
             return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
         return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
 
+    def reported(self) -> list[str]:
+        """The models of the report: all but the siblings that no study lists."""
+        studied = {model for study in self.studies.values() for model in study.models}
+        return [model for model in self.models if model in studied or model not in self.donors]
+
+    def siblings(self, selector: Selector | None) -> list[str]:
+        """The models that the donors of a selector are, or are merged from."""
+        names = selector.donors if selector else ()
+        return sorted({model for name in names for model in getattr(self.donors[name], "of", [name])})
+
     def plain(self) -> dict[str, Any]:
         """Nested JSON-able values with all defaults; loading them gives the same configuration."""
         return self.model_dump(mode="json", serialize_as_any=True)

@@ -218,6 +218,11 @@ class Selector(Choice):
                 raise wrong(message, key)
         return self
 
+    @property
+    def others(self) -> list[str]:
+        """What may take the place of a layer, as a unit names it: 7.@math."""
+        return [f"@{donor}" for donor in self.donors]
+
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""
         free = sum(self.free(n_layers))

@@ -32,10 +32,10 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
 
 def donors(config: Configuration, w: Any) -> Donors | None:
     """The donors of a job's selector; None if it has none."""
-    swept = SweepSelector.parse(w.selector)
-    selector, siblings = swept.entry(config), swept.siblings(config)
+    selector = SweepSelector.parse(w.selector).entry(config)
     if selector is None or not selector.donors:
         return None
+    siblings = config.siblings(selector)
     merged = {name: config.donors[name].model_dump() for name in selector.donors if name not in siblings}
     return Donors(names=list(selector.donors), protect=list(selector.protect), merged=merged)
 

@@ -4,6 +4,7 @@ A sweep removes every remaining unit of a model in turn. Its place is (model, ca
 `SweepSelector` says what can stand in the place of the selector.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -67,14 +68,10 @@ class SweepSelector:
         entry = self.entry(config)
         return entry.repair or "none" if entry else "none"
 
-    def donors(self, config: Configuration) -> list[str]:
-        """The donors whose layers may replace the model's own."""
+    def others(self, config: Configuration) -> Sequence[str]:
+        """What may take the place of a layer, as a unit names it."""
         entry = self.entry(config)
-        return list(entry.donors) if entry else []
-
-    def siblings(self, config: Configuration) -> list[str]:
-        """The models that its donors are, or are merged from."""
-        return sorted({model for name in self.donors(config) for model in getattr(config.donors[name], "of", [name])})
+        return entry.others if entry else ()
 
 
 def any_selector(config: Configuration) -> str:
@@ -119,7 +116,7 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
 def starts_shared(entry: Selector) -> bool:
     """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
-    return entry.budget == "full" and entry.repair is None and not entry.donors
+    return entry.budget == "full" and entry.repair is None and not entry.others
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:
