@@ -216,6 +216,11 @@ class Selector(Choice):
             )
         return self
 
+    @property
+    def replaces(self) -> bool:
+        """Whether layers of other models may take the places of layers that stay."""
+        return bool(self.donors)
+
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""
         free = sum(self.free(n_layers))

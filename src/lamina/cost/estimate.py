@@ -226,7 +226,7 @@ def _sweep(
     tokens = calibrations[model, calibration]
     swept = SweepSelector.parse(selector)
     pass_, kind, _ = swept.settings(config)
-    work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, swept.donors(config))
+    work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, list(swept.others(config)))
     if (repair := swept.repair(config)) != "none":
         # One pass for the Gram matrices of the patches, over what is scored as well.
         seen = {calibration, *studies.fitted_on(config, swept.planned_on(calibration), repair)}

@@ -21,8 +21,8 @@ def is_candidate(config: Configuration, variant: Variant) -> bool:
     """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
     entry = None if variant.repair == "none" else config.repairs[variant.repair]
     linear = entry is None or (entry.LINEAR and not entry.FOLDED)
-    donors = not variant.is_base and config.selectors[variant.selector].donors
-    return linear and variant.healing == "none" and not donors
+    replaced = not variant.is_base and config.replacing(variant.selector)
+    return linear and variant.healing == "none" and not replaced
 
 
 def peaks(

@@ -44,7 +44,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or parts.plan.get("donors"):
+    if parts.adapter is not None or parts.plan.get("replacements"):
         return None
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():

@@ -9,7 +9,7 @@ from lamina.data.calibrations import METADATA_KEY
 from lamina.modules import load
 from lamina.relevance.columns import Context
 from lamina.selection.evidence import read_angles, read_step
-from lamina.selection.options import Scored
+from lamina.selection.options import Given, Scored
 from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.store import parquet as store
 
@@ -65,18 +65,15 @@ def choose(
     n_layers: int,
     step: Step,
     previous: Plan | None = None,
-    donors: Mapping[str, Any] | None = None,
+    replacements: Given | None = None,
 ) -> Plan:
-    """The plan of the size `keys["removed"]` for a model of `n_layers` layers.
-
-    `donors` are the `Donors.records` of the models whose layers may replace the model's own.
-    """
+    """The plan of the size `keys["removed"]` for a model of `n_layers` layers."""
     protected = protected_layers(selector.protect, n_layers)
     request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed)
     before = previous or empty(selector, keys)
-    if not donors:
-        plan: Plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(request, step, before)
-        return plan
-    replacements = load("lamina.selection.strategies.replacements")
-    chosen: Plan = replacements.with_records(replacements.choose(request, step, before), replacements.read(donors))
-    return chosen
+    if replacements:
+        steps = load("lamina.selection.strategies.replacements")
+        plan: Plan = steps.with_records(steps.choose(request, step, before), replacements.records)
+    else:
+        plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(request, step, before)
+    return plan
