@@ -42,7 +42,7 @@ from lamina.repair import check, fit_rows, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import exact, looped, race, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.growing import Growing
+from lamina.selection.looped import Growing
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World

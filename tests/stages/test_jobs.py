@@ -103,7 +103,6 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         "lamina.selection.strategies.evolutionary",
         "lamina.relevance.metrics.answers",
         "lamina.selection.looped",
-        "lamina.selection.growing",
         "lamina.repair.methods.ghost",
     }
     assert studies.searching(config) == ["evolved"]

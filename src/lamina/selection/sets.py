@@ -85,7 +85,7 @@ def searched(
             sequences_of = {name: without(each.sequences(), back) for name, each in calibrations.items()}
             sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
-            growing = load("lamina.selection.growing").Growing(
+            growing = looped.Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, loop.repair, loop.seed),
                 seen,
                 len(samples),

@@ -56,9 +56,8 @@ class PruneStep(Job):
     @property
     def modules(self) -> tuple[str, ...]:
         metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
-        combined = ["lamina.selection.combined"] if self.beside else []
         strategy = "replacements" if self.replacements else self.selector.strategy
-        return (f"lamina.selection.strategies.{strategy}", *metric, *combined)
+        return (f"lamina.selection.strategies.{strategy}", *metric)
 
     @property
     def scored(self) -> dict[str, Scored]:
@@ -109,7 +108,7 @@ class SearchPlans(OnModel):
             f"lamina.selection.strategies.{self.selector.strategy}",
             METRICS[self.selector.metric or ""].module,
         ]
-        names += ["lamina.selection.looped", "lamina.selection.growing", self.loop.module] if self.loop else []
+        names += ["lamina.selection.looped", self.loop.module] if self.loop else []
         return (
             *names,
             *(["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []),
