@@ -123,10 +123,10 @@ def calibrations_in_loop(w):
     return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
-def sibling_manifests(w):
+def manifests_of_replacements(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
-    siblings = CONFIG.siblings(sweeps.SweepSelector.parse(w.selector).entry(CONFIG))
-    return [f"results/models/{name}/manifest.json" for name in siblings]
+    others = sweeps.SweepSelector.parse(w.selector).others(CONFIG).values()
+    return [f"results/models/{name}/manifest.json" for name in sorted({name for of in others for name in of})]
 
 
 wildcard_constraints:

@@ -71,8 +71,9 @@ def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pas
 
 def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     samples, tokens = lines()
-    model, given = tiny.model(), [f"{layer}.@other" for layer in range(5)]
-    with engine.opened(model, samples, donors=dict(zip(given, layers_of(tiny.model(seed=1)), strict=True))) as session:
+    model, others = tiny.model(), layers_of(tiny.model(seed=1))
+    given = [f"{layer}.@other" for layer in range(5)]
+    with engine.opened(model, samples, replacements=dict(zip(given, others, strict=True))) as session:
         session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
     engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
     # The unpruned model; it without each of its five layers; and with each of them replaced.

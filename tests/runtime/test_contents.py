@@ -16,6 +16,7 @@ from lamina.data.questions import read_questions
 from lamina import modules
 from lamina.checks.load import load
 from lamina.data import lm_tasks, task_files
+from lamina.data.files import read_questions
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
 from lamina.stages import prepare

@@ -209,9 +209,8 @@ def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
     for folder in (keys.get("dataset_path"), options.get("data_dir")):
         folder = str(folder or "").removeprefix("file://")
         if folder and (root / folder).is_dir():
-            entries += [
-                str(Path(folder, path.relative_to(root / folder))) for path in sorted((root / folder).rglob("*"))
-            ]
+            inside = sorted((root / folder).rglob("*"))
+            entries += [str(Path(folder, path.relative_to(root / folder))) for path in inside]
     local = [file for file in entries if "://" not in file]
     wild = [str(path.relative_to(root)) for file in local if "*" in file for path in sorted(root.glob(file))]
     return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]
