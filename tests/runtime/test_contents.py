@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 import torch
-from lamina.data.questions import read_questions
 
 from lamina import modules
 from lamina.checks.load import load

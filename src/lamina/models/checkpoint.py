@@ -26,8 +26,8 @@ LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 _CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _LARGEST = 16 << 20  # bytes of a config.json
 _MOST_LAYERS, _MOST_TENSORS = 10_000, 500_000
-# Formats that transformers turns into floating point numbers on loading, on any machine.
-_DEQUANTISED = ("fp8", "mxfp4")
+# Formats that transformers turns into floating point numbers on any machine.
+_DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 _OTHER_HEAD = re.compile(r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$")
 _TOKENIZER = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
@@ -106,12 +106,11 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
         raise LaminaError(
             f"{config} is of a {classes[0]}, which does not predict the next token. Write a causal language model."
         )
-    quantised = decoder.get("quantization_config") or {}
-    method = str(quantised.get("quant_method") or "an unnamed method") if isinstance(quantised, dict) else quantised
-    if quantised and method not in _DEQUANTISED:
+    method = quantisation(settings)
+    if method and method not in _DEQUANTISED:
         raise LaminaError(
             f"{model} is quantised ({method}), and layers are measured and cut in floating point. Write the checkpoint "
-            f"that it was made from, or a quantised one that is read back: {', '.join(_DEQUANTISED)}, or a .gguf file."
+            f"that it was made from, or one that is dequantised here: {', '.join(_DEQUANTISED)}, or a .gguf file."
         )
     attention = decoder.get("_attn_implementation") or decoder.get("attn_implementation")
     if "flash" in str(attention) and find_spec("flash_attn") is None:
@@ -140,6 +139,23 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
             f"{model} has {has}. Download the model again, completely: transformers reads {WHOLE}, or the files that "
             f"{INDEX} names."
         )
+
+
+def quantisation(settings: Mapping[str, Any]) -> str | None:
+    """The method by which the weights of a folder are quantised, as its config.json says; None if they are not."""
+    stated = decoder_settings(settings).get("quantization_config")
+    return str(stated.get("quant_method", "an unnamed method")) if isinstance(stated, dict) and stated else None
+
+
+def is_quantised(source: str | Path) -> bool:
+    """Whether a model's source is dequantised first: a GGUF file by its name, a folder by its config.json."""
+    file = Path(source, "config.json")
+    if str(source).endswith(".gguf"):
+        return True
+    try:
+        return file.is_file() and quantisation(json.loads(file.read_text(encoding="utf-8"))) is not None
+    except (ValueError, AttributeError, TypeError, RecursionError):  # which `read_settings` refuses
+        return False
 
 
 def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:

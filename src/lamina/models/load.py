@@ -130,7 +130,7 @@ def load_folder(
         local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
         kind: Any = classes[1] if classes else auto_class(config)
-        if "quantization_config" in options and device().type == "cpu":
+        if hasattr(options.get("quantization_config"), "llm_int8_skip_modules") and device().type == "cpu":
             with torch.device("meta"):
                 skeleton = kind(config) if classes else kind.from_config(config, trust_remote_code=trust_remote_code)
             options["quantization_config"].llm_int8_skip_modules = _part_blocks(skeleton)

@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 from lamina.config.models import Model
 from lamina.errors import LaminaError
 from lamina.models import checkpoint
-from lamina.models.checkpoint import BYTES, LAYER_KEYS, check_loadable, decoder_settings, read_settings, read_weights
+from lamina.models.checkpoint import (
+    BYTES,
+    LAYER_KEYS,
+    check_loadable,
+    decoder_settings,
+    quantisation,
+    read_settings,
+    read_weights,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -107,6 +115,11 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             f"`trust_remote_code: true` under models.{name}."
         )
     check_loadable(folder, config, f"models.{name}.source", entry.source)
+    if method := quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
+        raise LaminaError(
+            f"{where} is quantised ({method}). Download it (hf download, with --local-dir FOLDER) and write the "
+            "folder, which is then dequantised once."
+        )
     tensors = read_weights(folder, f"models.{name}.source")
     n_layers = _first(text_config, LAYER_KEYS)
     if n_layers is None:

@@ -27,7 +27,8 @@ class DequantiseModel(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(model=w.model, dtype=config.models[w.model].dtype)
+        follows = {"weights": fingerprint(Path(config.models[w.model].source))}
+        return cls(model=w.model, dtype=config.models[w.model].dtype, follows=follows)
 
 
 class PrepareModel(Job):
