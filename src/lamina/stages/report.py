@@ -54,11 +54,9 @@ class GatherTable(Reporting):
 
 
 class GatherJobs(Reporting):
-    """The table of jobs, from Snakemake's records in `folder`."""
+    """The table of jobs, from Snakemake's records in results/jobs."""
 
     WRITES = ("jobs",)
-
-    folder: str = "results/jobs"
 
 
 class CompareTasks(Reporting):
