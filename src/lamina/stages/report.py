@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Self
 
-from lamina.config.configuration import Configuration
-from lamina.config.jobs import Report
+from lamina.config.configuration import Configuration, Report
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
