@@ -25,7 +25,7 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, progress
+from lamina.runtime import contents, failures, forkserver, progress
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
@@ -123,10 +123,10 @@ def calibrations_in_loop(w):
     return calibrations_for(w, sweeps.SweepSelector.parse(w.selector).repair(CONFIG))
 
 
-def sibling_manifests(w):
+def manifests_of_replacements(w):
     """The manifests of the models whose layers may replace the model's own under {selector}."""
-    siblings = sweeps.SweepSelector.parse(w.selector).siblings(CONFIG)
-    return [f"results/models/{name}/manifest.json" for name in siblings]
+    others = sweeps.SweepSelector.parse(w.selector).others(CONFIG).values()
+    return [f"results/models/{name}/manifest.json" for name in sorted({name for of in others for name in of})]
 
 
 wildcard_constraints:
@@ -157,6 +157,8 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 onstart:
     Path(STARTED).touch()
+    if workflow.local_exec and not here_gpus():
+        forkserver.start()
 
 
 onerror:

@@ -21,8 +21,8 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.selection import exact, race
-from lamina.selection.betting import log_evidence
 from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.race import log_evidence
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny

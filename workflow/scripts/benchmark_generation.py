@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.lm_tasks import task_object
 from lamina.data.prompts import Style
 from lamina.evaluation.generation import GenerationBenchmark

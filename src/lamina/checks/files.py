@@ -26,8 +26,8 @@ LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration i
 
 
 def entry_of(config: Configuration, model: str) -> str:
-    """The key of a model in the configuration: under `models`, or under `donors` for a sibling."""
-    return f"{'donors' if model in config.donors else 'models'}.{model}"
+    """The key of a model in the configuration: under `models`, or where its layers are lent."""
+    return f"{'models' if config.is_own(model) else 'donors'}.{model}"
 
 
 def described(entry: str, model: Model, root: Path) -> Model:

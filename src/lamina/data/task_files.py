@@ -201,12 +201,16 @@ def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]]
 def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
     """Local data files that a task reads, spelt as in the task; paths count from the root."""
     options = keys.get("dataset_kwargs")
-    named = options.get("data_files", []) if isinstance(options, dict) else []
+    options = options if isinstance(options, dict) else {}
+    named = options.get("data_files", [])
     by_split = list(named.values()) if isinstance(named, dict) else [named]
-    entries = [file for files in by_split for file in (files if isinstance(files, list) else [files])]
-    folder = keys.get("dataset_path")
-    if isinstance(folder, str) and (root / folder).is_dir():
-        entries += [str(Path(folder, path.relative_to(root / folder))) for path in sorted((root / folder).rglob("*"))]
-    local = [str(file) for file in entries if "://" not in str(file)]
+    entries = [str(file) for files in by_split for file in (files if isinstance(files, list) else [files])]
+    entries = [file.removeprefix("file://") for file in entries]
+    for folder in (keys.get("dataset_path"), options.get("data_dir")):
+        folder = str(folder or "").removeprefix("file://")
+        if folder and (root / folder).is_dir():
+            inside = sorted((root / folder).rglob("*"))
+            entries += [str(Path(folder, path.relative_to(root / folder))) for path in inside]
+    local = [file for file in entries if "://" not in file]
     wild = [str(path.relative_to(root)) for file in local if "*" in file for path in sorted(root.glob(file))]
     return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]
