@@ -101,23 +101,26 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     """
     from datasets import load_dataset
 
-    folder = root / entry.hub
-    local = folder.is_dir()
+    from lamina.data import folders
+
+    folder, place = root / entry.hub, f"{where}.hub: '{entry.hub}'"
     first, last = document_range(entry.documents)
     try:
-        rows = load_dataset(
-            str(folder) if local else entry.hub,
-            entry.name,
-            split=entry.split,
-            revision=None if local else entry.revision,
-            # `datasets` caches a folder by its name, so without streaming it could read another folder of that name.
-            streaming=local or entry.streaming,
-        )
+        rows: Any
+        if folder.is_dir():
+            listed = folders.files(folder, entry.name, entry.split, place)
+            rows = (row for file in listed for row in folders.rows(file, entry.field))
+        else:
+            rows = load_dataset(
+                entry.hub, entry.name, split=entry.split, revision=entry.revision, streaming=entry.streaming
+            )
         texts = list(islice(_fields(rows, entry.field, where), first, last))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        if folder.is_dir():
+            raise LaminaError(f"{place} cannot be read: {error}") from error
         # A missing name or split is a ValueError whose text lists the existing ones.
         raise LaminaError(
-            f"{where}.hub: '{entry.hub}' (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
+            f"{place} (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
             f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"
             f"calibrations/MODEL/{where.partition('.')[2]}.parquet` on a node with one, or write a folder of its files."
         ) from error
