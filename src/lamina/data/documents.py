@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.config import calibrations
+from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Hub
 from lamina.config.entry import document_range
 from lamina.data.files import json_lines, read_text, shown
@@ -27,11 +28,17 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
     return root / calibrations.corpus_file(name, split)
 
 
-def read_documents(path: Path, documents: str | None = None, where: str = "text") -> list[str]:
+def tested(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
+    """The documents of a perplexity; those that are joined keep documents of white space, as published numbers do."""
+    path = corpus_file(entry.text, entry.split, root)
+    return read_documents(path, entry.documents, where, blank=entry.joined is not None)
+
+
+def read_documents(path: Path, documents: str | None = None, where: str = "text", blank: bool = False) -> list[str]:
     """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file (blank lines between them).
 
-    Documents of white space are left out and not counted, and their number is logged. `documents` is a half-open range
-    of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
+    Unless `blank`, documents of white space are left out and not counted, and their number is logged. `documents` is a
+    half-open range of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
 
     Raises
     ------
@@ -39,12 +46,12 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
         If the file is missing, of another form or encoding, or holds fewer documents than the range asks for.
     """
     texts = _texts(path, f"{where}.text")
-    kept = [text for text in texts if text.strip()]
-    blank = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
+    kept = [text for text in texts if blank or text.strip()]
+    left = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
     if not kept:
-        raise LaminaError(f"{where}.text: {path} holds no document{blank}. Write the path of {_FORM}.")
-    if blank:
-        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), blank)
+        raise LaminaError(f"{where}.text: {path} holds no document{left}. Write the path of {_FORM}.")
+    if left:
+        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), left)
     return kept[slice(*check_range(documents, len(kept), path, where))]
 
 
