@@ -11,9 +11,8 @@ import duckdb
 import numpy as np
 from scipy.stats import rankdata
 
-from lamina.relevance.power import reliability
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.relevance.true_scores import true_correlation
+from lamina.relevance.true_scores import reliability, true_correlation
 from lamina.report import database, paired_tests
 from lamina.report.answers import rows
 from lamina.study.paths import VIEWS
@@ -55,7 +54,7 @@ def certain_of_nothing(n: int, models: int, tried: int) -> float:
     for number in range(models * tried):
         kind = rng.random(n)
         studies.append((f"m{number // tried}", f"t{number % tried}", kind < 0.5, (kind < 0.4) | (kind >= 0.9)))
-    query = VIEWS.parent / "queries/what_pruning_for_one_task_costs_the_others.sql"
+    query = Path(VIEWS).parent / "queries/what_pruning_for_one_task_costs_the_others.sql"
     found = rows(views(studies), query.read_text(encoding="utf-8"))
     return len({row["model"] for row in found if row["certain"]}) / models
 

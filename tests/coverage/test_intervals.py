@@ -15,9 +15,8 @@ from lamina.relevance.columns import Columns, Context, ratio, ratio_errors
 from lamina.relevance.metric_agreement import compare
 from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.metrics.outputs import Agreement
-from lamina.relevance.power import reliability
 from lamina.relevance.statistics import bootstrap_weights, studentised
-from lamina.relevance.true_scores import true_correlation, true_variance_ratio
+from lamina.relevance.true_scores import reliability, true_correlation, true_variance_ratio
 from lamina.report import paired_tests
 
 pytestmark = pytest.mark.slow

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from lamina.relevance.power import reliability, samples_for
 from lamina.relevance.statistics import bootstrap_weights
+from lamina.relevance.true_scores import reliability, samples_for
 
 
 @pytest.mark.parametrize(("n", "spread"), [(40, 0.05), (40, 0.3), (300, 0.1)])

@@ -7,8 +7,8 @@ from typing import Any
 
 import duckdb
 
-from lamina.relevance.power import ENOUGH, samples_for
 from lamina.relevance.statistics import Z95
+from lamina.relevance.true_scores import ENOUGH, samples_for
 from lamina.report.answers import answer
 
 QUESTIONS = (

@@ -67,14 +67,9 @@ class SweepSelector:
         entry = self.entry(config)
         return entry.repair or "none" if entry else "none"
 
-    def donors(self, config: Configuration) -> list[str]:
-        """The donors whose layers may replace the model's own."""
-        entry = self.entry(config)
-        return list(entry.donors) if entry else []
-
-    def siblings(self, config: Configuration) -> list[str]:
-        """The models that its donors are, or are merged from."""
-        return sorted({model for name in self.donors(config) for model in getattr(config.donors[name], "of", [name])})
+    def others(self, config: Configuration) -> dict[str, list[str]]:
+        """What may replace the model's own layers, by name: the models that it is made of."""
+        return {} if self.name == "base" else config.replacing(self.name)
 
 
 def any_selector(config: Configuration) -> str:
@@ -119,7 +114,7 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
 def starts_shared(entry: Selector) -> bool:
     """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
-    return entry.budget == "full" and entry.repair is None and not entry.donors
+    return entry.budget == "full" and entry.repair is None and not entry.replaces
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:

@@ -30,8 +30,7 @@ def parts(config: Configuration, table: str) -> list[str]:
     match table:
         case "models":
             studied = {model for study in config.studies.values() for model in study.models}
-            # A donor is no model of the report unless a study lists it.
-            return [paths.manifest(model) for model in config.models if model in studied or model not in config.donors]
+            return [paths.manifest(model) for model in config.models if model in studied or config.is_own(model)]
         case "calibrations":
             return [paths.calibration(*place) for place in calibrations(config)]
         case "shared_documents":

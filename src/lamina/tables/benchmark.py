@@ -30,6 +30,11 @@ BENCHMARKS = Table(
         "Number of test documents, of a group those of its tasks; for perplexity documents too, those with a token to "
         "score.",
     ),
+    n_cut=(
+        INT,
+        "Number of them whose prompt is longer than the model's context and lost its oldest tokens, as in lm-eval; 0 "
+        "for perplexity.",
+    ),
     n_shot=(INT, "Number of examples in the prompt; 0 for perplexity, null for a group whose tasks differ."),
     higher_is_better=(
         BOOL,

@@ -26,9 +26,13 @@ CALIBRATIONS = Table(
     kind=(STRING, "choices (multiple choice), generated (answer under teacher forcing), text, or mixed."),
     n_samples=(INT, "Number of samples."),
     n_tokens=(INT, "Tokens of context and gold answer, summed over the samples; wrong choices are not counted."),
+    n_cut=(
+        INT,
+        "Number of samples whose prompt is longer than the model's context and lost its oldest tokens, as in lm-eval.",
+    ),
     chance_accuracy=(
         FLOAT,
-        "Accuracy of guessing, 0 to 1: mean over samples of 1 / number of choices; 1 / vocabulary for text; 0 for "
+        "Accuracy of guessing, 0 to 1: mean over samples of the share of right choices; 1 / vocabulary for text; 0 for "
         "generated answers.",
     ),
     choice_score=(
