@@ -75,7 +75,7 @@ def ask() -> None:
 def serve(listener: socket.socket) -> None:
     """Fork for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for
-    while 0 not in select.select([listener, 0], [], [])[0]:
+    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
         for name in LIBRARIES:
             import_module(name)
         connection, _ = listener.accept()
