@@ -51,7 +51,7 @@ rule prune_step:
         activations=activations_of,
         beside_samples=lambda w: [f"results/calibrations/{w.model}/{name}.parquet" for name in calibrations_beside(w)],
         beside_sweeps=lambda w: [sweep_of(w, name) for name in calibrations_beside(w)],
-        siblings=sibling_manifests,
+        manifests=manifests_of_replacements,
     output:
         output="results/plans/{model}/{calibration}/{selector}/removed={removed}.json",
     log:
@@ -74,7 +74,7 @@ rule search_plans:
         check=ancient("results/models/{model}/check.json"),
         calibration="results/calibrations/{model}/{calibration}.parquet",
         data=calibrations_in_loop,
-        siblings=sibling_manifests,
+        manifests=manifests_of_replacements,
     output:
         plans="results/searches/{model}/{calibration}/{selector}.json",
         output="results/searches/{model}/{calibration}/{selector}.parquet",

@@ -32,7 +32,7 @@ rule sweep_units:
         calibration="results/calibrations/{model}/{calibration}.parquet",
         plan=plan_before,
         data=calibrations_in_loop,
-        siblings=sibling_manifests,
+        manifests=manifests_of_replacements,
     output:
         output=temp("results/sweeps/{model}/{calibration}/{selector}/removed={removed}/block={block}.parquet"),
     log:

@@ -73,7 +73,7 @@ def load(
     model = load_model(manifest, on)
     if variant is not None:
         parts = assembly.read(variant, results)
-        for record in (parts.plan or {}).get("donors", {}).values():
+        for record in (parts.plan or {}).get("replacements", {}).values():
             record |= {"path": _here(record["path"], Path(results))} if "path" in record else {}
         model = materialise(model, parts.plan, parts.patches, parts.adapter)
         # A model saved from a notebook must have an export's weights and code: a plain checkpoint would lose its patch.

@@ -14,7 +14,7 @@ from lamina.config import repairs, selectors
 from lamina.cost import estimate, forecast, pace, rehearsal, work
 from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import packing, sources
 from lamina.engine import sweep as engine
@@ -40,7 +40,7 @@ REFERENCE = ROOT / "resources/reference"
 @pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
 def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
     units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:
@@ -71,8 +71,9 @@ def test_a_sweep_of_the_drawn_plan_does_the_estimated_work(kind: str, pass_: Pas
 
 def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     samples, tokens = lines()
-    model, given = tiny.model(), [f"{layer}.@other" for layer in range(5)]
-    with engine.opened(model, samples, donors=dict(zip(given, layers_of(tiny.model(seed=1)), strict=True))) as session:
+    model, others = tiny.model(), layers_of(tiny.model(seed=1))
+    given = [f"{layer}.@other" for layer in range(5)]
+    with engine.opened(model, samples, replacements=dict(zip(given, others, strict=True))) as session:
         session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
     engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
     # The unpruned model; it without each of its five layers; and with each of them replaced.

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lamina.models import donors
+from lamina.models import replacements
 from tests.device import world
 from tests.device.pretended import Machine, pretended
 from tests.device.stages import STAGES
@@ -42,10 +42,10 @@ def on_devices(made: Made) -> OnDevices:
     """What a stage gives on pretended devices with so many bytes each, and those devices."""
 
     def found(stage: str, *memory: int, **settings: Any) -> tuple[Any, Machine]:
-        donors._loaded.cache_clear()
+        replacements._loaded.cache_clear()
         with pretended(*memory) as machine:
             result = STAGES[stage](made(**settings))
-        donors._loaded.cache_clear()
+        replacements._loaded.cache_clear()
         return result, machine
 
     return found

@@ -33,7 +33,7 @@ from lamina.evaluation.tasks import TaskBenchmark
 from lamina.evaluation.together import Together, candidate
 from lamina.healing import full, lora
 from lamina.healing.training import Source as Training
-from lamina.models import donors
+from lamina.models import replacements
 from lamina.models.boundary import Patch
 from lamina.models.export import save as export
 from lamina.models.materialise import materialise
@@ -42,7 +42,7 @@ from lamina.repair import check, fit_rows, patch, protocol, refit, weighing
 from lamina.repair.protocol import Fitted, Source
 from lamina.selection import exact, looped, race, residuals
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.growing import Growing
+from lamina.selection.looped import Growing
 from lamina.selection.trials import Trials, run
 from lamina.store.unfinished import Progress
 from tests.device.world import DEPTH, UNITS, World
@@ -129,9 +129,9 @@ def sweep_looped(world: World) -> Any:
 def sweep_donors(world: World) -> Any:
     model = world.model()
     units = ["2", "2.@donor", "4.@donor"]
-    layers = donors.donated(model, units[1:], {"donor": world.manifest("donor")})
+    layers = replacements.layers(model, units[1:], {"donor": world.manifest("donor")})
     wanted = {unit: Candidate(frozenset({unit})) for unit in units}
-    with engine.opened(model, world.samples, world.tokens, donors=layers) as session:
+    with engine.opened(model, world.samples, world.tokens, replacements=layers) as session:
         session.measure(range(len(world.samples)), wanted)
     return session.scores.rows(wanted)
 

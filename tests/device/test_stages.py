@@ -43,7 +43,7 @@ PLANTED = {
     "sweep_fit": "lamina.engine.moments:empty",
     "sweep_budget": "lamina.engine.packing:collate",
     "sweep_looped": "lamina.engine.taps:padded",
-    "sweep_donors": "lamina.models.donors:_loaded",
+    "sweep_donors": "lamina.models.replacements:_loaded",
     "search_plans": "lamina.engine.moments:empty",
     "fit_patch[ghost]": "lamina.engine.moments:empty",
     "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_empty",

@@ -67,5 +67,5 @@ def test_a_layer_that_a_sibling_has_better_is_taken_and_named_everywhere(finishe
     models = {part["sources"][0]["model"] for part in recipe["slices"]}
     assert models == {"resources/reference", "sibling"} or any("little" in unit for unit in swaps)
     searched = plan(finished, "evolved")
-    assert any(unit.endswith(".@other") for unit in searched["units"]) and set(searched["donors"]) == {"other"}
+    assert any(unit.endswith(".@other") for unit in searched["units"]) and set(searched["replacements"]) == {"other"}
     assert parse_jobs(finished.run("-n", "benchmark").stdout) == []

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lamina.relevance.power import reliability
 from lamina.relevance.statistics import bootstrap_weights
+from lamina.relevance.true_scores import reliability
 
 
 def scores(rng: np.random.Generator, units: int, n: int, spread: float) -> tuple[np.ndarray, np.ndarray]:

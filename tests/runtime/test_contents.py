@@ -15,7 +15,7 @@ import torch
 from lamina import modules
 from lamina.checks.load import load
 from lamina.data import lm_tasks, task_files
-from lamina.data.questions import read_questions
+from lamina.data.files import read_questions
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents
 from lamina.stages import prepare

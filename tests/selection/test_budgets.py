@@ -11,7 +11,7 @@ import torch
 from scipy.stats import hypergeom
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate, swept
@@ -21,8 +21,8 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
 from lamina.selection import exact, race
-from lamina.selection.betting import log_evidence
 from lamina.selection.evaluator import Evaluator, loss_of
+from lamina.selection.race import log_evidence
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples
 from tests.given import tiny
@@ -202,7 +202,7 @@ class Replay:
 @cache
 def _reference() -> tuple[PreTrainedModel, Any]:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    return model, lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    return model, encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
 
 
 @cache

@@ -13,7 +13,7 @@ from lamina.config.configuration import Configuration
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.sources import Source
-from lamina.selection import combined, looped
+from lamina.selection import choosing, looped
 from lamina.selection.looped import Looped
 from lamina.selection.options import Scored
 from lamina.selection.plans import Step
@@ -37,7 +37,7 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
     for _ in range(50):
         parts: list[Scores] = [{str(layer): draw.choice([-0.1, 0.0, 0.2, 0.7]) for layer in range(5)} for _ in range(3)]
         weights = [1.0, draw.choice([0.5, 1.0, 2.0]), 0.25]
-        found = combined.mixed([step(part, current_accuracy=0.8) for part in parts], weights, combine)
+        found = choosing.mixed([step(part, current_accuracy=0.8) for part in parts], weights, combine)
         best, order = {}, []
         for unit in parts[0]:
             terms = [weight * part[unit] for weight, part in zip(weights, parts, strict=True)]  # type: ignore[operator]
@@ -54,15 +54,15 @@ def test_the_least_relevant_unit_is_that_of_the_mean_or_of_the_worst_score(combi
 
 def test_what_tells_nothing_has_no_say_and_what_gives_no_numbers_goes_last() -> None:
     own, silent = {"0": 0.3, "1": 0.1, "2": 0.2}, dict.fromkeys("012")
-    found = combined.mixed([step(own), step(silent)], [1, 5], "mean")
+    found = choosing.mixed([step(own), step(silent)], [1, 5], "mean")
     assert found.ranked == [("1", 0.1), ("2", 0.2), ("0", 0.3)]
     # The own calibration at chance: its ranking by other means stands.
     alone = step({"2": None, "0": None, "1": None})
-    assert combined.mixed([alone, step(own)], [1, 5], "mean") is alone
-    broken = combined.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
+    assert choosing.mixed([alone, step(own)], [1, 5], "mean") is alone
+    broken = choosing.mixed([step(own), step({"0": 0.5, "1": None, "2": 0.5})], [1, 1], "worst")
     assert broken.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
     # A unit that the other one did not score.
-    missing = combined.mixed([step(own), step({"0": 0.5, "2": 0.5})], [1, 1], "worst")
+    missing = choosing.mixed([step(own), step({"0": 0.5, "2": 0.5})], [1, 1], "worst")
     assert missing.ranked == [("2", 0.5), ("0", 0.5), ("1", None)]
 
 
@@ -126,7 +126,6 @@ def test_a_step_is_scored_on_the_others_with_their_weights(config: Configuration
     assert wide.modules == (
         "lamina.selection.strategies.iterative",
         "lamina.relevance.metrics.answers",
-        "lamina.selection.combined",
     )
     # For plans made on the corpus itself nothing is beside, and others know of none.
     assert plan(config, "wide", 3, "corpus").beside == plan(config, "bare", 3).beside == {}

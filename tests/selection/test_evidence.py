@@ -16,7 +16,7 @@ from lamina.models.units import all_units
 from lamina.relevance.columns import Context
 from lamina.relevance.score import relevance
 from lamina.selection import residuals
-from lamina.selection.evidence import read_step
+from lamina.selection.choosing import read_step
 from lamina.stages.prune import PruneStep
 from lamina.store import parquet as store
 from tests.engine.test_sweep import random_samples

@@ -16,8 +16,7 @@ from lamina.errors import LaminaError
 from lamina.models.units import all_units
 from lamina.selection import looped
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.growing import Growing
-from lamina.selection.looped import Looped
+from lamina.selection.looped import Growing, Looped
 from lamina.selection.strategies import evolutionary
 from lamina.selection.trials import Result, Search, Trials, split
 from lamina.selection.trials import run as run_search

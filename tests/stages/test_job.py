@@ -72,7 +72,7 @@ def read_back(job: Job, **params: Any) -> Any:
 
 def test_a_job_is_read_with_its_types_from_what_snakemake_gives(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(seal, "_now", {})
-    job = a_sweep(data={"d": "calibrations/m/d.parquet"}, siblings={"s": "models/s/manifest.json"})
+    job = a_sweep(data={"d": "calibrations/m/d.parquet"}, manifests={"s": "models/s/manifest.json"})
     again = read_back(job)
     assert again.model_dump() == job.model_dump()
     assert isinstance(again.loop.repair, ghost.Ghost) and again.loop.repair.rank == 8
@@ -82,12 +82,12 @@ def test_files_come_by_their_names_alone_in_lists_or_by_what_they_are_of(monkeyp
     """Snakemake gives one file of an input function in a list, and none as an empty one."""
     monkeypatch.setattr(seal, "_now", {})
     read = {"manifest": ["m.json"], "check": ["check.json"], "calibration": "c.parquet", "plan": []}
-    read |= {"data": ["calibrations/m/d.parquet"], "siblings": ["models/s/manifest.json"], "more": "other.txt"}
+    read |= {"data": ["calibrations/m/d.parquet"], "manifests": ["models/s/manifest.json"], "more": "other.txt"}
     params = Place(options=a_sweep().options(), code="c")  # type: ignore[arg-type]
     files = {"input": SimpleNamespace(**read), "output": SimpleNamespace(output="o.parquet")}
     job = SweepUnits.read(SimpleNamespace(**files, params=params, wildcards={}))
     assert (job.manifest, job.check, job.plan, job.output) == ("m.json", "check.json", None, "o.parquet")
-    assert job.data == {"d": "calibrations/m/d.parquet"} and job.siblings == {"s": "models/s/manifest.json"}
+    assert job.data == {"d": "calibrations/m/d.parquet"} and job.manifests == {"s": "models/s/manifest.json"}
 
 
 def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -> None:
@@ -96,7 +96,7 @@ def test_what_is_not_asked_for_is_no_option_so_that_a_new_one_changes_no_job() -
 
     job = a_sweep()
     assert Grown(**{name: getattr(job, name) for name in SweepUnits.model_fields}).options() == job.options()
-    assert not {"budget", "donors", "follows"} & job.options().keys()
+    assert not {"budget", "replacements", "follows"} & job.options().keys()
     # Other tests list the jobs that there are.
     del Grown
     gc.collect()

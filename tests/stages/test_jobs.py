@@ -56,7 +56,7 @@ def config(raw: Raw, tmp_path: Path) -> Configuration:
 def test_a_full_sweep_depends_on_its_pass_and_on_nothing_of_its_selector(config: Configuration) -> None:
     options = sweep(config, "base/removal/layer", block=1).options()
     assert options["pass_"] == "removal" and options["units"] == "layer" and options["block"] == 1
-    assert not {"budget", "loop", "donors"} & options.keys()
+    assert not {"budget", "loop", "replacements"} & options.keys()
     assert options["keys"] == {"model": "small", "calibration": "recall", "selector": "base", "removed": 0}
     later = sweep(config, "accuracy", 2).options()
     assert later == options | {"block": 0, "keys": later["keys"]}
@@ -103,7 +103,6 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
         "lamina.selection.strategies.evolutionary",
         "lamina.relevance.metrics.answers",
         "lamina.selection.looped",
-        "lamina.selection.growing",
         "lamina.repair.methods.ghost",
     }
     assert studies.searching(config) == ["evolved"]
@@ -148,7 +147,7 @@ def test_a_plan_depends_on_its_own_metric_and_strategy_alone(config: Configurati
     assert job.modules == ("lamina.selection.strategies.iterative", "lamina.relevance.metrics.streams")
     assert PruneStep.of(config, wildcards("random", 1)).modules == ("lamina.selection.strategies.random",)
     assert job.options()["selector"] == {"strategy": "iterative", "metric": "cosine", "protect": [0, -1]}
-    assert not {"beside", "donors"} & job.options().keys()
+    assert not {"beside", "replacements"} & job.options().keys()
 
 
 @pytest.fixture

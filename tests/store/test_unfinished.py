@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from lamina.data import calibrations
+from lamina.engine import session
 from lamina.engine import sweep as engine
-from lamina.engine import unfinished as resumable
 from lamina.engine.session import Session
 from lamina.evaluation import measuring
 from lamina.models.structure import layers_of
@@ -64,11 +64,11 @@ def test_a_sweep_goes_on_with_the_batches_that_are_left(
             raise Killed
 
     killing.left = batches  # type: ignore[attr-defined]
-    monkeypatch.setattr(resumable.TimeLeft, "step", killing)
+    monkeypatch.setattr(session.TimeLeft, "step", killing)
     monkeypatch.setattr(resume, "SECONDS", 0.0)
     with pytest.raises(Killed):
         engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
-    monkeypatch.setattr(resumable.TimeLeft, "step", step)
+    monkeypatch.setattr(session.TimeLeft, "step", step)
     ran.clear()
     found = engine.sweep(model, asked, UNITS, tokens=100, progress=progress)
     assert found.rows(UNITS) == wanted

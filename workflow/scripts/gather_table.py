@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from lamina.errors import LaminaError
-from lamina.models.units import DONOR
+from lamina.models.units import replacement
 from lamina.runtime.script import running
 from lamina.stages.report import GatherTable
 from lamina.store import checksum as seal
@@ -51,7 +51,7 @@ def plans(paths: Sequence[Path], groups: Mapping[str, str], *_: Mapping[str, str
         columns = (plan["scores"] or nothing, plan["accuracy_before"] or nothing, plan["accuracy_after"] or nothing)
         for position, (unit, score, before, after) in enumerate(zip(units, *columns, strict=True), start=1):
             measured = {"score": score, "accuracy_before": before, "accuracy_after": after}
-            donor = str(unit).partition(f".{DONOR}")[2] or None
+            donor = replacement(str(unit)) or None
             yield keys | {"unit": str(unit), "donor": donor, "position": position} | measured
 
 

@@ -14,6 +14,6 @@ if __name__ == "__main__":
         if refused:
             plan = choosing.empty(job.selector, job.keys, refused)
         else:
-            donors = job.donors.records(job.siblings) if job.donors else None
-            plan = choosing.choose(job.selector, job.keys, n_layers, step, previous, donors)
+            given = job.replacements.given(job.manifests) if job.replacements else None
+            plan = choosing.choose(job.selector, job.keys, n_layers, step, previous, given)
         plans.write(job.output, plan)

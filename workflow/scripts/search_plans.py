@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.runtime.script import running
@@ -29,8 +30,7 @@ if __name__ == "__main__":
             job.score,
             job.tokens,
             loop=job.loop,
-            donors=job.donors,
-            records=job.donors.records(job.siblings) if job.donors else None,
+            replacements=job.replacements.given(job.manifests) if job.replacements else None,
             manifest=manifest,
             log=log,
             origin=hashlib.sha256(repr([job.provenance, contents]).encode()).hexdigest(),

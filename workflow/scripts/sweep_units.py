@@ -1,5 +1,6 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.runtime.script import running
@@ -16,7 +17,7 @@ if __name__ == "__main__":
         progress = Progress(f"{job.output}.unfinished", digest({"job": job.origin}))
         if plan is None or plan.refused is None:
             manifest, removed = seal.read_json(job.manifest), plan.units if plan else []
-            share = removals.share(manifest["n_layers"], job.units, removed, job.donors, job.block, job.blocks)
+            share = removals.share(manifest["n_layers"], job.units, removed, job.replacements, job.block, job.blocks)
             if share:
                 files = {job.keys["calibration"]: job.calibration} | job.data
                 rows = removals.rows(
@@ -29,8 +30,7 @@ if __name__ == "__main__":
                     current=job.block == 0,
                     budget=job.budget,
                     loop=job.loop,
-                    donors=job.donors,
-                    records=job.donors.records(job.siblings) if job.donors else None,
+                    replacements=job.replacements.given(job.manifests) if job.replacements else None,
                     manifest=manifest,
                     progress=progress,
                 )

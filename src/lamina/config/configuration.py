@@ -39,6 +39,18 @@ class Configuration(Entry):
         "What is run. A study of maps lists `metrics`, a study of pruning lists `selectors` and `removed`."
     )
 
+    def is_own(self, model: str) -> bool:
+        """Whether a model is studied, and not only there to give its layers."""
+        return model not in self.donors
+
+    def replacing(self, selector: str) -> dict[str, list[str]]:
+        """What gives layers to the plans of a selector, by name: the models that it is or is merged from."""
+        return {name: getattr(self.donors[name], "of", [name]) for name in self.selectors[selector].donors}
+
+    def merged(self, name: str) -> dict[str, Any]:
+        """The options of a model that is merged from several to give its layers."""
+        return self.donors[name].model_dump()
+
     def parts(self, calibration: str) -> dict[str, Calibration]:
         """The calibrations of a mixture by name; a calibration that is no mixture gives itself."""
         names = getattr(self.calibrations[calibration], "mixture", [calibration])
@@ -56,16 +68,6 @@ class Configuration(Entry):
         if isinstance(entry, Choices):
             return [name for name, task in tasks.items() if task.choices and name in (calibration, entry.group)]
         return sorted(name for name, task in tasks.items() if name in entry.drawn and not task.choices)
-
-    def reported(self) -> list[str]:
-        """The models of the report: all but the siblings that no study lists."""
-        studied = {model for study in self.studies.values() for model in study.models}
-        return [model for model in self.models if model in studied or model not in self.donors]
-
-    def siblings(self, selector: Selector | None) -> list[str]:
-        """The models that the donors of a selector are, or are merged from."""
-        names = selector.donors if selector else ()
-        return sorted({model for name in names for model in getattr(self.donors[name], "of", [name])})
 
     def plain(self) -> dict[str, Any]:
         """Nested JSON-able values with all defaults; loading them gives the same configuration."""

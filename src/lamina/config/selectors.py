@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import model_validator
 
 from lamina.config.entry import Choice, Filled, Spelt, group_option, option, replicates_option
-from lamina.config.explain import wrong
+from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, Metric, those
 
 Units = Literal["layer", "attention", "mlp"]
@@ -45,6 +45,14 @@ def check_halves(units: Units, metrics: Iterable[str]) -> None:
 def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any) -> Any:
     """The key `metric`; `examples` are metrics to begin with."""
     return option("Relevance metric by which units are compared.", examples=list(examples), **more)
+
+
+RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
+
+
+def metric_of_runs_option() -> Any:
+    """The key `metric` of a strategy that reads the captured activations."""
+    return metric_option(RUNS, allowed=listed(RUNS))
 
 
 def repair_option() -> Any:
@@ -203,6 +211,18 @@ class Selector(Choice):
                 "full, or leave `donors` out.",
                 "budget",
             )
+        if self.CAPTURED and metric and not metric.runs:
+            raise wrong(
+                f"'{self.metric}' has no value for a run of layers, which strategy '{self.strategy}' compares. Write "
+                f"metric: {listed(RUNS)}, or strategy: iterative.",
+                "metric",
+            )
+        if self.CAPTURED and self.units != "layer":
+            raise wrong(
+                f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of whole layers. "
+                "Write units: layer, or strategy: iterative.",
+                "units",
+            )
         if self.SEARCHES and not loses:
             lacks = (
                 "is no mean of losses of samples"
@@ -217,9 +237,9 @@ class Selector(Choice):
         return self
 
     @property
-    def others(self) -> list[str]:
-        """What may take the place of a layer, as a unit names it: 7.@math."""
-        return [f"@{donor}" for donor in self.donors]
+    def replaces(self) -> bool:
+        """Whether layers of other models may take the places of layers that stay."""
+        return bool(self.donors)
 
     def largest_removal(self, n_layers: int) -> int:
         """The most units that can go from a model of `n_layers` layers."""

@@ -21,8 +21,7 @@ from lamina.cost.rehearsal import search_work
 from lamina.cost.work import Tokens, layer_flops
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
-from lamina.data.calibrations import Sample
-from lamina.data.text import encode
+from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.footprint import HOST, Shape
@@ -183,7 +182,7 @@ class Works:
             tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
             swept = SweepSelector.parse(selector)
             pass_, kind, _ = swept.settings(self.config)
-            layers, naive = work.sweep_work(tokens, depth, removed, pass_, kind, swept.others(self.config))
+            layers, naive = work.sweep_work(tokens, depth, removed, pass_, kind, list(swept.others(self.config)))
             if (repair := swept.repair(self.config)) != "none":
                 # One pass for the Gram matrices of the patches, over what is scored as well.
                 seen = {calibration, *studies.fitted_on(self.config, swept.planned_on(calibration), repair)}
@@ -280,7 +279,7 @@ class Works:
         """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
         entry = None if variant.repair == "none" else self.config.repairs[variant.repair]
         linear = entry is None or (entry.LINEAR and not entry.FOLDED)
-        others = not variant.is_base and self.config.selectors[variant.selector].others
+        others = not variant.is_base and self.config.replacing(variant.selector)
         return linear and variant.healing == "none" and not others
 
 

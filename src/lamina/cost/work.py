@@ -12,7 +12,7 @@ from typing import Any
 
 from lamina.config.repairs import Repair
 from lamina.engine.candidates import Candidate, carried, grow, swept
-from lamina.models.units import all_units
+from lamina.models.units import all_units, replaced
 
 # A backward pass computes a gradient for the activations and one for the weights: it adds two forward passes.
 TRAINING = 3
@@ -59,8 +59,7 @@ def sweep_work(
 ) -> tuple[float, float]:
     """Layer-tokens of one sweep of all units on all samples, by the engine and naively.
 
-    `removed` units are gone before the sweep. Each of the `others` that may take a layer's place is measured like its
-    removal.
+    `removed` units are gone before the sweep. Replacements by layers of the models `others` are measured like removals.
     """
     left = n_layers - removed if kind == "layer" else n_layers
     if pass_ == "weights":
@@ -72,7 +71,7 @@ def sweep_work(
         return 2.0 * tokens.stream * n_layers, 2.0 * tokens.stream * n_layers
     current, removing = plan(n_layers, removed, kind), pass_ == "removal"
     there = all_units(n_layers, kind, list(current.removed))
-    given = [f"{unit}.{other}" for unit in there for other in others]
+    given = [replaced(unit, name) for unit in there for name in others]
     # In the few families with parallel halves, each MLP that is observed costs one layer more.
     wanted, observed = swept(current, [*there, *given], removing=removing)
     tree = grow(carried(wanted.values(), removing), list(observed.values()), n_layers, True)

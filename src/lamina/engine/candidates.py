@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lamina.models.units import DONOR, parse
+from lamina.models.units import parse, replacement
 
 if TYPE_CHECKING:
     from lamina.models.boundary import Boundary, Patch
@@ -23,20 +23,20 @@ HALVES = frozenset({"attention", "mlp"})
 class Operation(NamedTuple):
     """What a stream does at one layer: it is repaired, then it runs through the layer or passes it by.
 
-    It may run `without` some parts of the layer, or through the layer of a `donor` instead of the model's own.
+    It may run `without` some parts of the layer, or through the layer of the model `other` instead of its own.
     """
 
     patch: "Patch | None" = None
     runs: bool = True
     without: frozenset[str] = frozenset()
-    donor: str | None = None
+    other: str = ""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """The base model without its `removed` units, repaired by `patches` at the boundaries of its removed runs.
 
-    A unit such as `7.@math` takes nothing away: layer 7 of that donor is in the place of the model's own.
+    A unit such as `7.@math` takes nothing away: layer 7 of that model is in the place of the model's own.
 
     `until` is the boundary behind which its stream is not needed (2: behind layer 1); None for a model to be scored.
     Two candidates are equal if they remove the same units and hold the same patches; equal copies do not count.
@@ -61,16 +61,16 @@ class Candidate:
         `halves_are_all` says whether a layer without both halves does nothing, so that it is passed by.
         """
         parts: dict[int, set[str]] = {}
-        for layer, part in map(parse, self.removed):
+        others = {parse(unit)[0]: other for unit in self.removed if (other := replacement(unit))}
+        for layer, part in (parse(unit) for unit in self.removed if not replacement(unit)):
             parts.setdefault(layer, set()).add(part)
         repairs = {end: patch for (_, end), patch in self.patches.items()}
         operations = []
         for layer in range(depth + 1):
             here = parts.get(layer, set())
-            donor = next((part for part in here if part.startswith(DONOR)), None)
-            without = frozenset(here - {donor})
+            without = frozenset(here)
             runs = layer < depth and "layer" not in without and not (halves_are_all and without == HALVES)
-            operations.append(Operation(repairs.get(layer), runs, *((without, donor) if runs else ())))
+            operations.append(Operation(repairs.get(layer), runs, *((without, others.get(layer, "")) if runs else ())))
         return operations
 
 
@@ -107,9 +107,9 @@ def swept(
 ) -> tuple[dict[str, Candidate], dict[str, Observation]]:
     """What a sweep measures: `current`, `current` after each removal, and what each unit does to the stream.
 
-    Gives the candidates by unit, `current` by the name CURRENT, and the observations by unit. A unit may be a donor's
-    layer, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose halves both
-    read the layer's input. Without `removing`, `current` is the only candidate.
+    Gives the candidates by unit, `current` by the name CURRENT, and the observations by unit. A unit may be a layer of
+    another model, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose
+    halves both read the layer's input. Without `removing`, `current` is the only candidate.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def swept(
         layer, part = parse(unit)
         if removing:
             wanted[unit] = current.without(unit) if part in HALVES else current.changed(unit)
-        if not part.startswith(DONOR):
+        if not replacement(unit):
             observed[unit] = observation(current, unit, layer in parallel)
     return wanted, observed
 
@@ -207,7 +207,7 @@ def grow(
         forked.sort(
             key=lambda branch: (
                 all(candidate.until == layer + 1 for candidate in branch[1]),
-                branch[0].operation.donor or "",  # streams through one module stand together
+                branch[0].operation.other,  # streams through one module stand together
             )
         )
         ordered = running + forked + passing

@@ -74,7 +74,7 @@ class ForkingLayer(nn.Module):
         self.number = number
         self.place = place_of(layer)
         self.halves = halves(layer)
-        self.donors: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
+        self.others: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
         self.state: Streams | None = None
         # The layer runs outside a pass on batches of different sizes, and these are learnt: how many values it returns
         # (0: the stream alone), and the first size of each tensor that it is given, by its place among the arguments.
@@ -121,14 +121,14 @@ class ForkingLayer(nn.Module):
         entering = output = self._gather([(hidden, *place) for place in wanted[: level.running]], hidden)
         if level.running:
             outputs, start = [], 0
-            for donor, group in groupby(level.branches[: level.running], lambda branch: branch.operation.donor):
+            for other, group in groupby(level.branches[: level.running], lambda branch: branch.operation.other):
                 together = list(group)
                 silenced = {
                     part: [i for i, branch in enumerate(together) if part in branch.operation.without]
                     for part in self.halves
                 }
                 streams = state.rows(entering, start, start + len(together))
-                outputs.append(self._run(donor, streams, len(together), silenced, args, kwargs))
+                outputs.append(self._run(other, streams, len(together), silenced, args, kwargs))
                 start += len(together)
             output = torch.cat(outputs) if len(outputs) > 1 else outputs[0]
         # The result of each branch: rows of the layer's output, or a stream that passes the layer by.
@@ -162,7 +162,7 @@ class ForkingLayer(nn.Module):
 
     def _run(
         self,
-        donor: str | None,
+        other: str,
         hidden: torch.Tensor,
         copies: int,
         silenced: dict[str, list[int]],
@@ -201,7 +201,7 @@ class ForkingLayer(nn.Module):
             for half in self.halves[component]
         ]
         try:
-            module = self.donors[donor] if donor else self.layer
+            module = self.others[other] if other else self.layer
             output = module(hidden, *others, **named)
         finally:
             for handle in handles:

@@ -1,6 +1,6 @@
 """A wrapped model that measures candidates on samples, many in one pass."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,12 +14,12 @@ from lamina.engine.forking import ForkingLayer, SelectingHead, Streams
 from lamina.engine.halving import halved
 from lamina.engine.packing import Batch, Line, Places
 from lamina.engine.scores import Name, Scores
-from lamina.engine.unfinished import resumable
 from lamina.models.boundary import check_patches
 from lamina.models.check import not_numbers
 from lamina.models.structure import family_of, text_config
 from lamina.models.surgery import check
 from lamina.models.units import parse
+from lamina.store.timeleft import TimeLeft
 from lamina.store.unfinished import Progress
 
 Pass = Literal["removal", "stream"]
@@ -229,3 +229,32 @@ def _halves(
     names = list(wanted)
     parts = [names[::2], names[1::2]] if len(names) > 1 else []
     return [(lines, *_part(part, wanted, observed, number == 0)) for number, part in enumerate(parts)]
+
+
+def resumable(
+    batches: Sequence[tuple[Line, ...]], scores: Scores, progress: Progress | None
+) -> Iterator[tuple[Line, ...]]:
+    """The batches that are left, one after the other; `scores` hold the results of the earlier batches.
+
+    The state is saved only between batches: within a batch, sums hold a part of its candidates.
+    """
+    begun = _restored(scores, progress) if progress else 0
+    costs = [len(batch[0].tokens) * len(batch) for batch in batches]
+    left = TimeLeft(sum(costs), sum(costs[:begun]))
+    for number in range(begun, len(batches)):
+        yield batches[number]
+        if progress and progress.is_due():
+            state = {name: torch.from_numpy(array) for name, array in scores.state().items()}
+            progress.save(state, {"batches": number + 1})
+        left.step(costs[number])
+
+
+def _restored(scores: Scores, progress: Progress) -> int:
+    """Take in the scores of an earlier process; return how many batches it has measured."""
+    saved = progress.load()
+    if saved is None:
+        return 0
+    tensors, facts = saved
+    for name, array in scores.state().items():
+        array[...] = tensors[name].numpy()
+    return int(facts["batches"])

@@ -12,7 +12,7 @@ from lamina.engine.batches import TOKENS
 from lamina.engine.scores import Scores
 from lamina.engine.session import Pass, Session
 from lamina.models.structure import layers_of
-from lamina.models.units import parse
+from lamina.models.units import parse, replacement
 from lamina.store.unfinished import Progress
 
 
@@ -74,11 +74,11 @@ def opened(
     samples: Sequence[Sample],
     tokens: int = TOKENS,
     outputs: bool = True,
-    donors: Mapping[str, nn.Module] | None = None,
+    replacements: Mapping[str, nn.Module] | None = None,
 ) -> Iterator[Session]:
     """A session that measures candidates on samples, as often as needed; see `sweep` for the arguments.
 
-    `donors` are the layers that units such as `7.@math` put in the place of the model's own.
+    `replacements` are the layers that units such as `7.@math` put in the place of the model's own.
 
     Raises
     ------
@@ -87,9 +87,8 @@ def opened(
     """
     proven = proof.Proof(model, samples)
     with forking.forking(model) as (layers, head):
-        for unit, module in (donors or {}).items():
-            layer, name = parse(unit)
-            layers[layer].donors[name] = module
+        for unit, module in (replacements or {}).items():
+            layers[parse(unit)[0]].others[replacement(unit)] = module
         session = Session(model, layers, head, samples, tokens, outputs, proof.check_halves)
         proven.prove(session)
         yield session

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models import check as proof
-from lamina.models import donors
+from lamina.models import replacements
 from lamina.models.adaptable import adaptable, names_as_they_are, own_adapted
 from lamina.models.boundary import Boundary, Place, Repairing, check_boundaries, own_all, share
 from lamina.models.export import modeling_lamina
@@ -41,7 +41,7 @@ def materialise(
     Parameters
     ----------
     model : the unpruned base model.
-    plan : a plan with its `units`, and what its `donors` are; None gives the base model itself (shared).
+    plan : a plan with its `units`, and what its `replacements` are; None gives the base model itself (shared).
     patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
     adapter : folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter, which is merged
         into copies of the weights that it changes; or trained patches, which replace `patches`; or both; or trained
@@ -58,8 +58,8 @@ def materialise(
         return variant
     if plan.get("refused") or not plan["units"]:
         raise LaminaError(f"the plan removes nothing: {plan.get('refused') or 'it has no units'}")
-    if plan.get("donors"):
-        donors.replace(variant, model, plan)
+    if plan.get("replacements"):
+        replacements.put(variant, model, plan)
     remove(variant, plan["units"])
     kept = kept_layers(model, plan["units"])
     proof.check_cut(model, [layer for layer in range(len(layers_of(model))) if layer not in kept], proof.probe(model))
@@ -72,6 +72,11 @@ def materialise(
     if any(modeling_lamina.describe(variant).values()):
         _refuse_plain_saving(variant)
     return variant.eval()
+
+
+def keeps_weights(plan: Mapping[str, Any]) -> bool:
+    """Whether the layers that are left under a plan are the base model's own."""
+    return not plan.get("donors")
 
 
 class _Special:

@@ -1,14 +1,14 @@
 """The names of units: `"7"` is a layer, `"7.attention"` and `"7.mlp"` are its halves.
 
-The number of a layer is its number in the base model. `"7.@math"` takes nothing out: the layer of a donor takes the
-place of the model's own (`lamina.models.donors`).
+The number of a layer is its number in the base model. `"7.@math"` takes nothing out: layer 7 of the model `math` takes
+the place of the model's own (`lamina.models.replacements`).
 """
 
 from collections.abc import Sequence
 
 from lamina.errors import LaminaError
 
-DONOR = "@"  # before the name of a donor in a unit: 7.@math
+_OTHER = "@"  # before the name of another model in a unit: 7.@math
 COMPONENTS = ("layer", "attention", "mlp")
 
 
@@ -25,9 +25,19 @@ def parse(unit: str) -> tuple[int, str]:
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"
-    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(DONOR)):
+    if not number.isdigit() or not (component in COMPONENTS or component[1:] and component.startswith(_OTHER)):
         raise LaminaError(f"'{unit}' is not a unit. Write a layer '7', or '7.attention', or '7.mlp'.")
     return int(number), component
+
+
+def replacement(unit: str) -> str:
+    """The name of the model whose layer a unit puts in; empty for a unit that is removed."""
+    return unit.partition(f".{_OTHER}")[2]
+
+
+def replaced(unit: str, name: str) -> str:
+    """The unit that puts a layer of another model in the place of the layer `unit`."""
+    return f"{unit}.{_OTHER}{name}"
 
 
 def all_units(n_layers: int, kind: str, removed: Sequence[str] = ()) -> list[str]:

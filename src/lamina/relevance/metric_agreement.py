@@ -33,10 +33,9 @@ from scipy.stats import rankdata, wilcoxon
 from lamina.config.metrics import METRICS
 from lamina.errors import LaminaError, explained
 from lamina.relevance.columns import Context, from_table
-from lamina.relevance.power import reliability
 from lamina.relevance.score import ranking
 from lamina.relevance.statistics import bootstrap_weights
-from lamina.relevance.true_scores import Interval, true_correlation, true_variance_ratio
+from lamina.relevance.true_scores import Interval, reliability, true_correlation, true_variance_ratio
 from lamina.store import parquet as store
 
 # Layers left out at either end, if as many as these remain.

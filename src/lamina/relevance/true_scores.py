@@ -4,11 +4,16 @@ Noise lowers a correlation and raises a variance. A bootstrap draw holds it twic
 correlations lie too low. What it adds to sums of squares and of products, in the mean, is how far the draws' sums are
 above the estimate's, and that is taken off. Where the noise is as large as the differences between units, intervals
 are wide.
+
+The scores of U units have the variance V, and the noise of the samples is N of it. Reliability is 1 - N / V: the
+correlation between these scores and scores from other samples [Lord and Novick 1968]. With k times the samples the
+noise is N / k, so a reliability r becomes k r / (1 + (k - 1) r) [Spearman 1910, Brown 1910].
 """
 
 from collections.abc import Callable
 
 import numpy as np
+from scipy.stats import chi2
 
 from lamina.relevance.statistics import TAIL
 
@@ -22,6 +27,8 @@ DRAWS = 300
 SIZES = np.concatenate([[0], np.geomspace(0.02, 30, 60)])
 # A variance is at least so much of what was seen, however large the noise.
 LEAST = 0.02
+ENOUGH = 0.8
+"""Reliability from which a ranking is called sure."""
 
 
 def correlation(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -154,3 +161,29 @@ def ranks(scores: np.ndarray) -> np.ndarray:
     places = np.empty(scores.shape)
     np.put_along_axis(places, order, (first + last) / 2, axis=-1)
     return places
+
+
+def reliability(draws: np.ndarray, n_samples: int) -> Interval | None:
+    """Reliability of scores (1 + draws, units), whose first row is the estimate; None for fewer than three units.
+
+    The interval assumes that units are drawn from a normal distribution, and that the noise is known. Its ends are at
+    least 0.
+    """
+    count = draws.shape[1]
+    seen = float(draws[0].var(ddof=1)) if count > 2 else 0.0
+    if seen <= 1e-24 or n_samples < 2:
+        return None
+    noise = draws[1:] - draws[0]
+    # What all units share moves no rank.
+    noise = noise - noise.mean(axis=1, keepdims=True)
+    explained = float((noise**2).mean()) * n_samples / (n_samples - 1) * count / (count - 1) / seen
+    ends = chi2.ppf([1 - TAIL, TAIL], count - 1) / (count - 1)
+    value, low, high = (max(0.0, 1 - explained * wide) for wide in (1.0, *ends))
+    return value, low, high
+
+
+def samples_for(wanted: float, reliability: float, n_samples: int) -> float:
+    """The number of samples with the reliability `wanted`, if `n_samples` have `reliability`; infinite if that is 0."""
+    if reliability <= 0:
+        return float("inf")
+    return n_samples * wanted * (1 - reliability) / (reliability * (1 - wanted)) if reliability < 1 else 1.0

@@ -22,7 +22,7 @@ from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.engine.moments import Statistics, Sums
 from lamina.engine.sources import Source, split
-from lamina.models import donors
+from lamina.models import replacements
 from lamina.models.boundary import Boundary, Patch
 from lamina.repair import protocol
 from lamina.repair.protocol import Fit, Tensors
@@ -141,9 +141,9 @@ def _losses(
         )
         for removed, weight in names
     }
-    records = {name: record for plan in plans for name, record in plan.get("donors", {}).items()}
-    given = donors.donated(model, frozenset().union(*units.values()), records)
-    with engine.opened(model, samples, outputs=False, donors=given) as session:
+    records = {name: record for plan in plans for name, record in plan.get("replacements", {}).items()}
+    given = replacements.layers(model, frozenset().union(*units.values()), records)
+    with engine.opened(model, samples, outputs=False, replacements=given) as session:
         session.measure(range(len(samples)), everyone)
     losses: dict[int, dict[float | None, float]] = {removed: {} for removed in units}
     for removed, weight in names:

@@ -9,11 +9,10 @@ from typing import Any
 import duckdb
 
 from lamina.errors import explained
-from lamina.models.units import DONOR
+from lamina.models.units import replacement
 from lamina.report import database, shell
-from lamina.report.answers import answer
+from lamina.report.answers import answer, recommendations
 from lamina.report.page import glance
-from lamina.report.recommendation import recommendations
 from lamina.study import paths
 
 KEEP = 0.95
@@ -63,7 +62,7 @@ def _some(layers: list[int]) -> str:
 
 
 def _best(row: dict[str, Any]) -> str:
-    margin, units = 196 * row["kept_stderr"], [unit for unit in row["units"].split() if DONOR not in unit]
+    margin, units = 196 * row["kept_stderr"], [unit for unit in row["units"].split() if not replacement(unit)]
     kind = "layers" if all(unit.isdigit() for unit in units) else "attention and MLP halves"
     sure = "" if row["certain"] else ", not certainly 95 %"
     return (

@@ -1,5 +1,8 @@
-"""Hashes of the user's data files. They are params (`content`) of the rules that read them: another content makes a
-job stale, another time does not. A job refuses a file whose hash is another one, whenever it opens it and at the end."""
+"""Hashes of the user's data files, which are params (`content`) of the rules that read them.
+
+Another content makes a job stale, another time does not. A job refuses a file whose hash is another one, whenever it
+opens it and at the end.
+"""
 
 import hashlib
 import os
@@ -28,7 +31,7 @@ def check(expected: Mapping[str, str]) -> None:
     """
     _read.clear()
     for name, digest in expected.items():
-        _read[os.path.abspath(name)] = _stamp(name) if Path(name).is_file() else ()
+        _read[str(Path(name).absolute())] = _stamp(name) if Path(name).is_file() else ()
         if digests([name]).get(name) != digest:
             raise _changed(name, "is not what it was when the run began: it was changed meanwhile")
     if expected:
@@ -42,8 +45,8 @@ def _watch() -> None:
 
     def opened(event: str, arguments: tuple[Any, ...]) -> None:
         if event == "open" and isinstance(arguments[0], str) and _read:
-            name = os.path.basename(arguments[0])
-            _same([file for file in _read if os.path.basename(file) == name])
+            name = Path(arguments[0]).name
+            _same([file for file in _read if Path(file).name == name])
 
     sys.addaudithook(opened)
 

@@ -1,15 +1,23 @@
 """One step of a selector: the evidence about the current model, from one calibration or several, and the plan."""
 
 import json
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow.compute as pc
+
+from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.data.calibrations import METADATA_KEY
+from lamina.errors import LaminaError
 from lamina.modules import load
-from lamina.relevance.columns import Context
-from lamina.selection.evidence import read_angles, read_step
-from lamina.selection.options import Scored
+from lamina.relevance.columns import Context, from_table, hits
+from lamina.relevance.score import ranking, was_measured
+from lamina.selection.options import Given, Scored
 from lamina.selection.plans import Plan, Request, Step, protected_layers
 from lamina.store import parquet as store
 
@@ -53,7 +61,7 @@ def evidence(
         step = steps[0]
         if len(steps) > 1 and refused is None:
             weights = [each.weight for each in scored.values()]
-            step = load("lamina.selection.combined").mixed(steps, weights, selector.combine)
+            step = mixed(steps, weights, selector.combine)
     if activations:
         step = Step(angles=read_angles(activations, selector.metric or ""))
     return refused, step
@@ -65,18 +73,87 @@ def choose(
     n_layers: int,
     step: Step,
     previous: Plan | None = None,
-    donors: Mapping[str, Any] | None = None,
+    replacements: Given | None = None,
 ) -> Plan:
-    """The plan of the size `keys["removed"]` for a model of `n_layers` layers.
-
-    `donors` are the `Donors.records` of the models whose layers may replace the model's own.
-    """
+    """The plan of the size `keys["removed"]` for a model of `n_layers` layers."""
     protected = protected_layers(selector.protect, n_layers)
     request = Request(keys["removed"], selector.units, n_layers, protected, selector.seed)
     before = previous or empty(selector, keys)
-    if not donors:
-        plan: Plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(request, step, before)
-        return plan
-    replacements = load("lamina.selection.strategies.replacements")
-    chosen: Plan = replacements.with_records(replacements.choose(request, step, before), replacements.read(donors))
-    return chosen
+    if replacements:
+        steps = load("lamina.selection.strategies.replacements")
+        plan: Plan = steps.with_records(steps.choose(request, step, before), replacements.records)
+    else:
+        plan = load(f"lamina.selection.strategies.{selector.strategy}").choose(request, step, before)
+    return plan
+
+
+def read_step(sweep: str | Path, metric: str, context: Context, calibration: str) -> tuple[str | None, Step]:
+    """Why no plan can be made (None if one can), and the evidence about the current model.
+
+    Units are ranked by the selector's own metric; the unit that a budget chose comes first. A base model at chance has
+    no accuracy relevance. A plan made from it would be noise, so it is refused.
+    """
+    table = store.read(sweep)
+    columns = from_table(table) if table.num_rows else None
+    if columns is None or not was_measured(columns, metric, context):
+        raise LaminaError(f"{sweep} holds no scores of metric '{metric}': the sweep before it measured none.")
+    order = ranking(columns, metric, context)
+    if order.ranks is None:
+        return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
+    scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
+    entries = sorted(
+        zip(columns.units, scores, order.ranks, strict=True),
+        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies
+        means = np.nanmean(hits(columns.values, context.score), axis=1)
+    current = float(means[0]) if np.isfinite(means[0]) else None
+    accuracies = {unit: float(mean) for unit, mean in zip(columns.units, means[1:], strict=True) if mean == mean}
+    ranked = [(unit, score) for unit, score, _ in entries]
+    return None, Step(ranked, current, accuracies)
+
+
+def read_angles(activations: str | Path, metric: str) -> dict[tuple[int, int], float]:
+    """Distance of boundary `start + span` from boundary `start`, by (start, span)."""
+    (column,) = METRICS[metric].columns
+    data = store.read(activations, ["layer", "span", column])
+    data = data.filter(pc.field("span") > 0)
+    return {
+        (layer, span): distance
+        for layer, span, distance in zip(*(data[name].to_pylist() for name in ("layer", "span", column)), strict=True)
+    }
+
+
+def mixed(steps: Sequence[Step], weights: Sequence[float], combine: str) -> Step:
+    """The first of `steps`, which is of the own calibration (w = 1), with its units ranked by the scores s of all.
+
+    `mean` is Σ w s / Σ w, and `worst` is the largest w s. A calibration does not count if the metric is undefined on it
+    (accuracy at chance). If it is undefined on the own one, that one ranks alone, as without the others. A unit whose
+    removal gives no numbers on one of them is removed last. Of units with equal scores the deeper one is removed first.
+    """
+    scores = [dict(step.ranked) for step in steps]
+    if not _tells(scores[0]):
+        return steps[0]
+    telling = [
+        (step_scores, weight) for step_scores, weight in zip(scores, weights, strict=True) if _tells(step_scores)
+    ]
+    total = sum(weight for _, weight in telling)
+
+    def score(unit: str) -> float | None:
+        weighted = [weight * value for step_scores, weight in telling if (value := step_scores.get(unit)) is not None]
+        if len(weighted) < len(telling):
+            return None
+        return max(weighted) if combine == "worst" else sum(weighted) / total
+
+    totals = {unit: score(unit) for unit in scores[0]}
+
+    def place(unit: str) -> tuple[float, int]:
+        value = totals[unit]
+        return (float("inf") if value is None else round(value, 12)), -int(unit.split(".")[0])
+
+    return replace(steps[0], ranked=[(unit, totals[unit]) for unit in sorted(totals, key=place)])
+
+
+def _tells(scores: dict[str, float | None]) -> bool:
+    return any(score is not None for score in scores.values())

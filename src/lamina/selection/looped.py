@@ -17,10 +17,11 @@ most `ON_DEVICE` bytes; else they wait in the host's memory, and each pass fetch
 sweep divide both.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -36,7 +37,7 @@ from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import removed_layers, runs
 from lamina.repair import protocol
 
-ON_DEVICE = 8 << 30
+ON_DEVICE = HELD = 8 << 30
 
 
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
@@ -168,3 +169,50 @@ class Looped:
                 for name, look in (observed or {}).items()
             }
             self.session.measure(here, {name: repaired(one, fold) for name, one in wanted.items()}, seen)
+
+
+class Growing:
+    """Repairs for a search, which does not know its runs beforehand: `fit` extends the `repairs` of a `Looped` session.
+
+    The patches of a run are fitted when the first candidate lacks it, and are kept for the next one. Beyond `held`
+    bytes the runs that were used longest ago are dropped, and fitted again if a candidate needs them.
+    """
+
+    def __init__(
+        self,
+        fitted: Callable[[Sequence[Candidate]], Repairs],
+        seen: np.ndarray,
+        count: int,
+        depth: int,
+        held: int = HELD,
+    ) -> None:
+        """`fitted` fits the runs of candidates on the samples with the numbers `seen`, of `count`.
+
+        No fold was fitted on the other samples, so either may score them; the folds take turns.
+        """
+        self._fitted, self._held = fitted, held
+        fold = [number % 2 for number in range(count)]
+        for number, drawn in zip(seen.tolist(), fitted([]).fold, strict=True):
+            fold[number] = drawn
+        self._patches: list[dict[Boundary, Patch]] = [{}, {}]
+        self.repairs = Repairs(fold, self._patches, depth)
+
+    def fit(self, candidates: Sequence[Candidate]) -> None:
+        """Fit the patches of all runs that the candidates lack, where they are not there yet."""
+        wanted = boundaries(candidates, self.repairs.depth)
+        new = [run for run in wanted if run not in self._patches[0]]
+        if new:
+            fitted = self._fitted([Candidate(frozenset(map(str, range(*run)))) for run in new])
+            for mine, theirs in zip(self._patches, fitted.patches, strict=True):
+                mine |= theirs
+        for mine in self._patches:
+            mine |= {run: mine.pop(run) for run in wanted}  # what was asked for last stands last
+        old = [run for run in self._patches[0] if run not in wanted]
+        for run in old:
+            if self._size() <= self._held:
+                break
+            for mine in self._patches:
+                del mine[run]
+
+    def _size(self) -> int:
+        return sum(4 * patch.operator.numel() for mine in self._patches for patch in mine.values())

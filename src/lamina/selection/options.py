@@ -1,12 +1,14 @@
-"""Options of a sweep, a step or a search beside the selector's own: a repair in place, donors, more calibrations."""
+"""Options of a sweep, a step or a search beside the selector's own: repairs, replacements, more calibrations."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, InstanceOf, PlainSerializer
 
 from lamina.config.repairs import Repair
+from lamina.modules import load
+from lamina.store import checksum as seal
 
 # An entry of the configuration, written by those of its options that have another value than their default.
 RepairOptions = Annotated[
@@ -38,16 +40,44 @@ class Loop(_Options):
         return f"lamina.repair.methods.{self.repair.method}"
 
 
-class Donors(_Options):
-    """The models whose layers may replace the model's own, by name; `merged` are entries of donors made of several."""
+class Replacements(_Options):
+    """The models whose layers may replace the model's own, by name; `merged` are entries of those made of several."""
 
     names: list[str]
     protect: list[int]
     merged: dict[str, Any] = {}
 
-    def records(self, siblings: Mapping[str, str]) -> dict[str, Any]:
-        """The manifest of each sibling and the entry of each merged donor, by name."""
-        return {**siblings, **self.merged}
+    def given(self, manifests: Mapping[str, str]) -> "Given":
+        """With the records of the models, from the files of their manifests."""
+        read = {name: seal.read_json(file) for name, file in manifests.items()}
+        records = {name: {key: manifest[key] for key in _RECORDED} for name, manifest in read.items()}
+        return Given(self.names, self.protect, {**records, **self.merged})
+
+
+# Of the manifest of a model whose layers replace others.
+_RECORDED = ("source", "revision", "path", "weights_sha256", "trust_remote_code")
+
+
+@dataclass(frozen=True)
+class Given:
+    """The models whose layers may replace the model's own, with a record of each by name."""
+
+    names: Sequence[str]
+    protect: Sequence[int]
+    records: Mapping[str, Mapping[str, Any]]
+
+    def layers(self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]) -> dict[str, Any]:
+        """The modules of those of `units` that replace layers of the model with this manifest.
+
+        Raises
+        ------
+        LaminaError
+            If a layer cannot take the place of the model's own.
+        """
+        library = load("lamina.models.replacements")
+        library.check(model, manifest, self.records)
+        layers: dict[str, Any] = library.layers(model, units, self.records)
+        return layers
 
 
 class Beside(_Options):

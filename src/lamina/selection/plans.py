@@ -14,8 +14,8 @@ class Plan:
     """The units that a selector removes at one size, in order of removal, base numbering.
 
     `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
-    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `donors` says which. A refused
-    plan has no units; `refused` says why, and what to do.
+    measured. A unit such as `7.@math` is not removed: another layer takes its place, and `replacements` says whose. A
+    refused plan has no units; `refused` says why, and what to do.
     """
 
     model: str
@@ -30,7 +30,7 @@ class Plan:
     accuracy_before: list[float | None] = field(default_factory=list)
     accuracy_after: list[float | None] = field(default_factory=list)
     refused: str | None = None
-    donors: dict[str, Any] = field(default_factory=dict)
+    replacements: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

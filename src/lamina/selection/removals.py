@@ -17,18 +17,23 @@ from lamina.models.structure import layers_of
 from lamina.models.units import all_units, parse
 from lamina.modules import load
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.options import Donors, Loop
+from lamina.selection.options import Given, Loop, Replacements
 from lamina.selection.plans import protected_layers
 from lamina.store.unfinished import Progress
 
 
 def share(
-    n_layers: int, kind: str, removed: Sequence[str], donors: Donors | None = None, block: int = 0, blocks: int = 1
+    n_layers: int,
+    kind: str,
+    removed: Sequence[str],
+    replacements: Replacements | None = None,
+    block: int = 0,
+    blocks: int = 1,
 ) -> list[str]:
     """The units of this kind that a model of `n_layers` layers still has, or the share of them of one of `blocks`."""
     units = all_units(n_layers, kind, removed)
-    if donors:
-        units = load("lamina.selection.strategies.replacements").units(units, removed, donors.names)
+    if replacements:
+        units = load("lamina.selection.strategies.replacements").units(units, removed, replacements.names)
     return engine.share_by_cost(units, n_layers, block, blocks)
 
 
@@ -43,8 +48,7 @@ def rows(
     current: bool = True,
     budget: Mapping[str, Any] | None = None,
     loop: Loop | None = None,
-    donors: Donors | None = None,
-    records: Mapping[str, Any] | None = None,
+    replacements: Given | None = None,
     manifest: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> list[dict[str, Any]]:
@@ -65,10 +69,11 @@ def rows(
     budget
         Lets units leave early: `budget` (its module), `metric`, `score`, `protect`, `seed`, `step` (the place of this
         removal in its plan, from 1) and the options of its module.
-    loop, donors
-        The repair in place, and the donors among `units`. The layers that they or a budget protect are not measured.
-    records, manifest
-        `Donors.records`, and the manifest of the model, which donors are compared with.
+    loop, replacements
+        The repair in place, and whose layers are among `units`. The layers that they or a budget protect are not
+        measured.
+    manifest
+        That of the model, which replacements are compared with.
     progress
         The file in which a sweep of all units on all samples keeps its results so far.
     """
@@ -76,10 +81,8 @@ def rows(
     budgeted = room.tokens(tokens, model, calibration.samples, len(units) + 2)
     if pass_ in MODULES:
         return list(load(MODULES[pass_]).rows(model, calibration.samples, units, removed, pass_, budgeted))
-    if budget or loop or donors:
-        return _evaluated(
-            model, calibrations, units, removed, budgeted, current, budget, loop, donors, records, manifest
-        )
+    if budget or loop or replacements:
+        return _evaluated(model, calibrations, units, removed, budgeted, current, budget, loop, replacements, manifest)
     names = [CURRENT, *units] if current else units
     scores = engine.sweep(model, calibration.samples, units, removed, cast(Pass, pass_), budgeted, progress=progress)
     return scores.rows(names)
@@ -94,26 +97,20 @@ def _evaluated(
     before: bool,
     options: Mapping[str, Any] | None,
     loop: Loop | None,
-    donors: Donors | None,
-    records: Mapping[str, Any] | None,
+    replacements: Given | None,
     manifest: Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
-    """Rows of a sweep with a budget, a repair in the loop or donors.
+    """Rows of a sweep with a budget, a repair in the loop or replacements.
 
     With a budget, `chosen` marks the unit that the budget chose.
     """
     scored, calibration = next(iter(calibrations.items()))
-    protect = options["protect"] if options else (loop or donors).protect  # type: ignore[union-attr]
+    protect = options["protect"] if options else (loop or replacements).protect  # type: ignore[union-attr]
     kept = protected_layers(protect, engine.layer_count(model))
     current = Candidate(frozenset(removed))
     there = [unit for unit in units if parse(unit)[0] not in kept]
     wanted, observed = swept(current, there, forking.parallel(layers_of(model)))
-    layers = None
-    if donors:
-        library = load("lamina.models.donors")
-        donated = load("lamina.selection.strategies.replacements").read(records or {})
-        library.check(model, manifest or {}, donated)
-        layers = library.donated(model, [*removed, *there], donated)
+    layers = replacements.layers(model, manifest or {}, [*removed, *there]) if replacements else None
     outputs = options is None or METRICS[options["metric"]].outputs
     repairs = looped = None
     if loop:

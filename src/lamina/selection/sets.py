@@ -21,7 +21,7 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.selection.evaluator import Evaluator, loss_of
-from lamina.selection.options import Donors, Loop
+from lamina.selection.options import Given, Loop
 from lamina.selection.plans import Plan, protected_layers
 from lamina.selection.trials import Trials, run, split, without
 from lamina.store import parquet as store
@@ -37,8 +37,7 @@ def searched(
     tokens: int | str = "auto",
     *,
     loop: Loop | None = None,
-    donors: Donors | None = None,
-    records: Mapping[str, Any] | None = None,
+    replacements: Given | None = None,
     manifest: Mapping[str, Any] | None = None,
     log: Path | None = None,
     origin: str = "",
@@ -57,8 +56,8 @@ def searched(
         `acc` or `acc_norm`.
     tokens
         Budget of one pass: lines x streams x length.
-    records, manifest
-        `Donors.records`, and the manifest of the model, which donors are compared with.
+    replacements, manifest
+        Whose layers may replace the model's own, and the manifest of the model, which they are compared with.
     log
         The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
@@ -70,11 +69,9 @@ def searched(
     seen, held_back = split(sequences, selector.held_back, selector.seed)  # type: ignore[attr-defined]
     described: dict[str, Any] = {**keys, "metric": metric, "strategy": selector.strategy, "kind": selector.units}
     layers = None
-    if donors:
-        library, steps = load("lamina.models.donors"), load("lamina.selection.strategies.replacements")
-        donated = steps.read(records or {})
-        library.check(model, manifest or {}, donated)
-        layers = library.donated(model, set(steps.units(units, [], selector.donors)) - set(units), donated)
+    if replacements:
+        steps = load("lamina.selection.strategies.replacements")
+        layers = replacements.layers(model, manifest or {}, steps.units(units, [], replacements.names))
     own = protocol.metric(metric)
     budget = room.tokens(tokens, model, samples, depth + 2)
     with engine.opened(model, samples, budget, METRICS[metric].outputs, layers) as session:
@@ -88,7 +85,7 @@ def searched(
             sequences_of = {name: without(each.sequences(), back) for name, each in calibrations.items()}
             sequences_of[scored] = [sequences[number] for number in seen]
             sources = [Source(sequences_of[name], weight) for name, weight in loop.weights]
-            growing = load("lamina.selection.growing").Growing(
+            growing = looped.Growing(
                 lambda candidates: looped.fitted(model, sources, candidates, loop.repair, loop.seed),
                 seen,
                 len(samples),
@@ -120,7 +117,7 @@ def searched(
         chosen: dict[str, Any] = {"units": gone, "scores": [result.losses[size]] * len(gone)}
         around: dict[str, Any] = {"accuracy_before": [before, *between], "accuracy_after": [*between, after]}
         plan = Plan(**described, removed=size, **chosen, **around)
-        plans.append(steps.with_records(plan, donated) if donors else plan)
+        plans.append(steps.with_records(plan, replacements.records) if replacements else plan)
     return plans, [dict(row) for row in result.rows]
 
 

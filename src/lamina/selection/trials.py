@@ -18,7 +18,7 @@ import numpy as np
 from lamina.data.splitting import documents, held_out
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models.units import DONOR, parse
+from lamina.models.units import parse, replacement
 from lamina.modules import load
 
 # Equal means must compare equal however their sums were rounded.
@@ -147,7 +147,7 @@ class Search:
             self.rows.append(
                 {
                     "strategy": self.strategy,
-                    "removed": sum(DONOR not in unit for unit in candidate.removed),
+                    "removed": sum(not replacement(unit) for unit in candidate.removed),
                     "units": sorted(candidate.removed, key=parse),
                     "step": step,
                     "stage": stage,

@@ -1,11 +1,11 @@
-"""Changes of candidates beside removed units: a repair is in place, or layers of donors replace the model's own."""
+"""Changes of candidates beside removed units: a repair is in place, or other models' layers replace the model's own."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from lamina.config.configuration import Configuration
 from lamina.config.repairs import Repair
-from lamina.selection.options import Donors, Loop
+from lamina.selection.options import Loop, Replacements
 from lamina.study.sweeps import SweepSelector
 
 # The weight in the place of `auto` while units are scored: there is no plan yet for which it could be chosen.
@@ -30,14 +30,14 @@ def weighed(entry: Repair, own: str, auto: float) -> list[tuple[str, float]]:
     return [(own, weights.pop(own)), *sorted(weights.items())]
 
 
-def donors(config: Configuration, w: Any) -> Donors | None:
-    """The donors of a job's selector; None if it has none."""
-    selector = SweepSelector.parse(w.selector).entry(config)
-    if selector is None or not selector.donors:
+def replacements(config: Configuration, w: Any) -> Replacements | None:
+    """Whose layers may replace the model's own under a job's selector; None if nobody's."""
+    swept = SweepSelector.parse(w.selector)
+    selector, others = swept.entry(config), swept.others(config)
+    if selector is None or not others:
         return None
-    siblings = config.siblings(selector)
-    merged = {name: config.donors[name].model_dump() for name in selector.donors if name not in siblings}
-    return Donors(names=list(selector.donors), protect=list(selector.protect), merged=merged)
+    merged = {name: config.merged(name) for name, models in others.items() if models != [name]}
+    return Replacements(names=list(others), protect=list(selector.protect), merged=merged)
 
 
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:

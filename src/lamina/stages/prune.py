@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
-from lamina.selection.options import Beside, Donors, Loop, Scored
-from lamina.stages.changes import donors, loop
+from lamina.selection.options import Beside, Loop, Replacements, Scored
+from lamina.stages.changes import loop, replacements
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
@@ -25,7 +25,7 @@ class PruneStep(Job):
 
     selector: Options[Selector]
     score: Literal["acc", "acc_norm"]
-    donors: Donors | None = None
+    replacements: Replacements | None = None
     beside: dict[str, Beside] = {}
     keys: dict[str, Any]
     manifest: Annotated[str, READ] = ""
@@ -35,7 +35,7 @@ class PruneStep(Job):
     activations: Annotated[str | None, READ] = None
     beside_samples: Annotated[dict[str, str], READ] = {}
     beside_sweeps: Annotated[list[str], READ] = []
-    siblings: Annotated[dict[str, str], READ] = {}
+    manifests: Annotated[dict[str, str], READ] = {}
     output: Annotated[str, WRITTEN] = ""
 
     @classmethod
@@ -47,7 +47,7 @@ class PruneStep(Job):
         return cls(
             selector=selector,
             score=config.calibrations[w.calibration].score,
-            donors=donors(config, w),
+            replacements=replacements(config, w),
             beside=beside,
             keys=keys(w),
             follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
@@ -56,9 +56,8 @@ class PruneStep(Job):
     @property
     def modules(self) -> tuple[str, ...]:
         metric = [METRICS[self.selector.metric].module] if self.selector.metric else []
-        combined = ["lamina.selection.combined"] if self.beside else []
-        strategy = "replacements" if self.donors else self.selector.strategy
-        return (f"lamina.selection.strategies.{strategy}", *metric, *combined)
+        strategy = "replacements" if self.replacements else self.selector.strategy
+        return (f"lamina.selection.strategies.{strategy}", *metric)
 
     @property
     def scored(self) -> dict[str, Scored]:
@@ -80,12 +79,12 @@ class SearchPlans(OnModel):
     sizes: list[int]
     score: Literal["acc", "acc_norm"]
     loop: Loop | None = None
-    donors: Donors | None = None
+    replacements: Replacements | None = None
     tokens: int | str
     keys: dict[str, str]
     calibration: Annotated[str, READ] = ""
     data: Annotated[dict[str, str], READ] = {}
-    siblings: Annotated[dict[str, str], READ] = {}
+    manifests: Annotated[dict[str, str], READ] = {}
     plans: Annotated[str, WRITTEN] = ""
     output: Annotated[str, WRITTEN] = ""
 
@@ -97,7 +96,7 @@ class SearchPlans(OnModel):
             sizes=studies.searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
             loop=loop(config, w),
-            donors=donors(config, w),
+            replacements=replacements(config, w),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
             follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""]),
@@ -109,8 +108,11 @@ class SearchPlans(OnModel):
             f"lamina.selection.strategies.{self.selector.strategy}",
             METRICS[self.selector.metric or ""].module,
         ]
-        names += ["lamina.selection.looped", "lamina.selection.growing", self.loop.module] if self.loop else []
-        return (*names, *(["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []))
+        names += ["lamina.selection.looped", self.loop.module] if self.loop else []
+        return (
+            *names,
+            *(["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []),
+        )
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""

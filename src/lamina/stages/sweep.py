@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
-from lamina.selection.options import Donors, Loop
-from lamina.stages.changes import donors, loop
+from lamina.selection.options import Loop, Replacements
+from lamina.stages.changes import loop, replacements
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
 from lamina.study.sweeps import SweepSelector, sweep_blocks
 
@@ -18,7 +18,7 @@ class SweepUnits(OnModel):
     """One block of a sweep.
 
     `plan` says which units are gone already; `budget` lets units leave early; `data` are the calibrations that a repair
-    in the `loop` adds; `siblings` are the manifests of donors. `tokens` is the budget of one pass.
+    in the `loop` adds; `manifests` are those of `replacements`. `tokens` is the budget of one pass.
     """
 
     ASIDE = ("block",)
@@ -27,7 +27,7 @@ class SweepUnits(OnModel):
     units: Literal["layer", "attention", "mlp"]
     budget: dict[str, Any] | None = None
     loop: Loop | None = None
-    donors: Donors | None = None
+    replacements: Replacements | None = None
     block: int
     blocks: int
     tokens: int | str
@@ -35,7 +35,7 @@ class SweepUnits(OnModel):
     calibration: Annotated[str, READ] = ""
     plan: Annotated[str | None, READ] = None
     data: Annotated[dict[str, str], READ] = {}
-    siblings: Annotated[dict[str, str], READ] = {}
+    manifests: Annotated[dict[str, str], READ] = {}
     output: Annotated[str, WRITTEN] = ""
 
     @classmethod
@@ -53,7 +53,7 @@ class SweepUnits(OnModel):
             units=units,  # type: ignore[arg-type]
             budget=early,
             loop=loop(config, w),
-            donors=donors(config, w),
+            replacements=replacements(config, w),
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
@@ -67,7 +67,7 @@ class SweepUnits(OnModel):
             # A pass of fits runs `ghost`.
             return (MODULES[self.pass_], *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []))
         names = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
-        names += ["lamina.selection.strategies.replacements", "lamina.models.donors"] if self.donors else []
+        names += ["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []
         return (*names, *(["lamina.selection.looped", self.loop.module] if self.loop else []))
 
 

@@ -4,7 +4,6 @@ A sweep removes every remaining unit of a model in turn. Its place is (model, ca
 `SweepSelector` says what can stand in the place of the selector.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -68,10 +67,9 @@ class SweepSelector:
         entry = self.entry(config)
         return entry.repair or "none" if entry else "none"
 
-    def others(self, config: Configuration) -> Sequence[str]:
-        """What may take the place of a layer, as a unit names it."""
-        entry = self.entry(config)
-        return entry.others if entry else ()
+    def others(self, config: Configuration) -> dict[str, list[str]]:
+        """What may replace the model's own layers, by name: the models that it is made of."""
+        return {} if self.name == "base" else config.replacing(self.name)
 
 
 def any_selector(config: Configuration) -> str:
@@ -116,7 +114,7 @@ def maps(config: Configuration) -> list[tuple[str, str, str, str]]:
 
 def starts_shared(entry: Selector) -> bool:
     """Whether a selector can use the shared sweep of the unpruned model: all units, all samples, nothing repaired."""
-    return entry.budget == "full" and entry.repair is None and not entry.others
+    return entry.budget == "full" and entry.repair is None and not entry.replaces
 
 
 def step_pass(config: Configuration, selector: str) -> str | None:

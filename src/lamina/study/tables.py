@@ -29,7 +29,8 @@ def parts(config: Configuration, table: str) -> list[str]:
     """
     match table:
         case "models":
-            return [paths.manifest(model) for model in config.reported()]
+            studied = {model for study in config.studies.values() for model in study.models}
+            return [paths.manifest(model) for model in config.models if model in studied or config.is_own(model)]
         case "calibrations":
             return [paths.calibration(*place) for place in calibrations(config)]
         case "shared_documents":

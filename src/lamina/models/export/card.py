@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from lamina.config.selectors import Selector
-from lamina.models.units import DONOR
+from lamina.models.units import parse, replacement
 from lamina.study.variant import Variant
 from lamina.version import VERSION
 
@@ -56,8 +56,7 @@ class Facts:
     @property
     def donated(self) -> dict[int, str]:
         """The donors of layers that stay, by layer."""
-        swaps = (unit.partition(f".{DONOR}") for unit in self.plan["units"] if f".{DONOR}" in unit)
-        return {int(layer): name for layer, _, name in swaps}
+        return {parse(unit)[0]: name for unit in self.plan["units"] if (name := replacement(unit))}
 
     @property
     def base_name(self) -> str:
@@ -87,7 +86,7 @@ def _summary(facts: Facts) -> str:
     share = facts.parameters[1] / facts.parameters[0]
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
-    gone = sum(f".{DONOR}" not in unit for unit in plan["units"])
+    gone = sum(not replacement(unit) for unit in plan["units"])
     title = f"# {facts.base_name} without {gone} {kinds[plan['kind']]}"
     text = (
         f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
@@ -155,7 +154,7 @@ def _donors(facts: Facts) -> str:
     """The donors whose layers replace layers of the base model; empty if there are none."""
     lines = []
     for layer, name in sorted(facts.donated.items()):
-        record = facts.plan["donors"][name]
+        record = facts.plan["replacements"][name]
         if "of" in record:
             made = f"merged: base + {record['weight']:g} · Σ (donor - base) over {', '.join(record['of'])}"
         else:
@@ -163,7 +162,7 @@ def _donors(facts: Facts) -> str:
         lines.append(f"- Layer {layer}: `{name}`, {made}.")
     if not lines:
         return ""
-    for name, record in facts.plan["donors"].items():
+    for name, record in facts.plan["replacements"].items():
         if "of" not in record:
             lines.append(f"- `{name}`: `{_named(record)}`, whose weights have the sha256 `{record['weights_sha256']}`.")
     return (
@@ -257,7 +256,7 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
     for layer in kept:
         filters, of = list(silenced.get(layer, ())), facts.manifest
         if layer in facts.donated:
-            of = facts.plan["donors"][facts.donated[layer]]
+            of = facts.plan["replacements"][facts.donated[layer]]
             if "of" in of:
                 merged.append(layer)
                 of = facts.manifest

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from pydantic import model_validator
-
-from lamina.config.explain import listed, wrong
-from lamina.config.metrics import METRICS, MetricName
-from lamina.config.selectors import Selector, metric_option
+from lamina.config.metrics import MetricName
+from lamina.config.selectors import Selector, metric_of_runs_option
 
 if TYPE_CHECKING:
     from lamina.selection.plans import Plan, Request, Step
-
-
-RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 
 
 class Block(Selector):
@@ -26,23 +20,7 @@ class Block(Selector):
     CHOICE = "the run of layers with the smallest distance went"
 
     strategy: Literal["block"] = "block"
-    metric: MetricName = metric_option(RUNS, allowed=listed(RUNS))
-
-    @model_validator(mode="after")
-    def _check_runs(self) -> Self:
-        if not METRICS[self.metric].runs:
-            raise wrong(
-                f"'{self.metric}' has no value for a run of layers, which strategy 'block' compares. Write metric: "
-                f"{listed(RUNS)}, or strategy: iterative.",
-                "metric",
-            )
-        if self.units != "layer":
-            raise wrong(
-                f"'{self.units}' does not go with strategy 'block', which removes a run of whole layers. Write units: "
-                "layer, or strategy: iterative.",
-                "units",
-            )
-        return self
+    metric: MetricName = metric_of_runs_option()
 
     def largest_removal(self, n_layers: int) -> int:
         runs = "".join("x" if is_free else " " for is_free in self.free(n_layers)).split()

@@ -17,7 +17,7 @@ from lamina.config.explain import wrong
 from lamina.config.metrics import MetricName
 from lamina.config.selectors import Selector, donors_option, held_back_option, metric_option, repair_option
 from lamina.engine.candidates import Candidate
-from lamina.models.units import DONOR
+from lamina.models.units import replaced, replacement
 
 if TYPE_CHECKING:
     import numpy as np
@@ -115,12 +115,12 @@ def _children(
         if parent is None:
             removed = frozenset(generator.permutation(units)[:size].tolist())
         else:
-            given = {unit for unit in parent.removed if DONOR in unit}
+            given = {unit for unit in parent.removed if replacement(unit)}
             gone, there = sorted(parent.removed - given), [unit for unit in units if unit not in parent.removed]
             if donors and there and generator.integers(2):
                 unit, donor = generator.choice(there), generator.choice(["", *donors])
                 same = {each for each in given if each.split(".")[0] == unit}
-                removed = parent.removed - same | ({f"{unit}.{DONOR}{donor}"} if donor else set())
+                removed = parent.removed - same | ({replaced(unit, donor)} if donor else set())
                 if removed != parent.removed:
                     children[Candidate(removed)] = None
                 continue

@@ -13,7 +13,7 @@ from lamina.checks.load import load
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
-from lamina.models import checksum, donors
+from lamina.models import checksum, replacements
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import fit_rows
@@ -40,7 +40,7 @@ def saved(folder: Path, **models: PreTrainedModel) -> dict[str, dict[str, Any]]:
 
 
 def cut(base: PreTrainedModel, units: list[str], records: dict[str, dict[str, Any]]) -> PreTrainedModel:
-    return materialise(base, {"units": units, "donors": records})
+    return materialise(base, {"units": units, "replacements": records})
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "gpt_neox", "bloom"])
@@ -52,7 +52,7 @@ def test_a_pass_with_donors_equals_the_model_whose_layers_were_put_in_by_hand(fa
     sets = [["2.@math"], ["2.@code"], ["0", "2.@math"], ["1.@code", "2.@math", "4"], ["4.@math", "3"]]
     units = sorted({unit for each in sets for unit in each if "@" in unit})
     wanted = [Candidate(), *(Candidate(frozenset(each)) for each in sets)]
-    with engine.opened(base, samples, 2000, False, donors.donated(base, units, records)) as session:
+    with engine.opened(base, samples, 2000, False, replacements.layers(base, units, records)) as session:
         session.measure(range(len(samples)), {candidate: candidate for candidate in wanted})
     found = session.scores.loglikelihood
     for each, candidate in zip([[], *sets], wanted, strict=True):
@@ -78,14 +78,14 @@ def test_a_donor_equal_to_the_base_and_a_weight_of_zero_change_no_bit(tmp_path: 
         built = cut(base, units, records)
         assert torch.equal(built(ids).logits, expected)
         with engine.opened(
-            base, samples := random_samples(1, 3), 2000, False, donors.donated(base, units, records)
+            base, samples := random_samples(1, 3), 2000, False, replacements.layers(base, units, records)
         ) as on:
             everyone = {"none": Candidate(), **{unit: Candidate(frozenset({unit})) for unit in units}}
             on.measure(range(len(samples)), everyone)
         # One row more in a batch may round otherwise; nothing else may differ.
         assert np.abs(on.scores.loglikelihood - on.scores.loglikelihood[:1]).max() < 1e-5
     assert not torch.equal(cut(base, ["2.@some"], records)(ids).logits, expected)
-    (module,) = donors.donated(base, ["2.@some"], records).values()
+    (module,) = replacements.layers(base, ["2.@some"], records).values()
     mine, theirs = (dict(layers_of(model)[2].named_parameters()) for model in (base, tiny.model(seed=1)))
     for key, weight in module.named_parameters():
         assert torch.allclose(weight, mine[key] + 0.25 * (theirs[key] - mine[key]))
@@ -107,19 +107,19 @@ def test_a_donor_of_another_shape_or_other_positions_is_refused(change: dict, wo
     manifest = {"path": str(tmp_path / "base"), "source": "base", "trust_remote_code": False}
     records = saved(tmp_path, other=tiny.model(**change))
     with pytest.raises(LaminaError, match=f"donors.other: .*{words}"):
-        donors.check(base, manifest, records)
+        replacements.check(base, manifest, records)
 
 
 def test_a_donor_with_other_tokens_is_refused(tmp_path: Path) -> None:
     base = tiny.model()
     records = saved(tmp_path, other=tiny.model(seed=1), base=base)
     manifest = {"path": str(tmp_path / "base"), "source": "base", "trust_remote_code": False}
-    donors.check(base, manifest, {"other": records["other"]})
+    replacements.check(base, manifest, {"other": records["other"]})
     found = tiny.tokenizer()
     found.add_tokens(["w60"])
     found.save_pretrained(tmp_path / "other")
     with pytest.raises(LaminaError, match="donors.other: .*tokenizer"):
-        donors.check(base, manifest, {"other": records["other"]})
+        replacements.check(base, manifest, {"other": records["other"]})
 
 
 def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_that_gains() -> None:
@@ -137,7 +137,7 @@ def test_a_step_drops_the_least_relevant_layer_and_takes_the_best_replacement_th
     other = steps.choose(Request(2, "layer", 4, frozenset(), 0), Step([("2.@a", -0.1), ("0", 0), ("2", 1)]), first)
     assert other.units == ["1", "0", "2.@a"]
     records = {"a": {"path": "x"}, "b": {"of": ["a"], "weight": 1.0}, "c": {"path": "y"}}
-    assert set(steps.with_records(first, records).donors) == {"a", "b"}
+    assert set(steps.with_records(first, records).replacements) == {"a", "b"}
 
 
 def test_a_patch_repairs_what_is_dropped_and_not_what_is_replaced() -> None:

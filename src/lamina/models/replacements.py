@@ -1,6 +1,6 @@
 """Layers of siblings in the places of a model's own, as they are or merged: base + λ Σ (sibling - base).
 
-A unit `7.@math` is layer 7 of the donor `math`. A plan describes its donors (`donors`, by name): a sibling by
+A unit `7.@math` is layer 7 of the donor `math`. A plan describes its donors (`replacements`, by name): a sibling by
 its manifest, a merged one by its `weight` and the siblings that it is made `of`. A layer that is not merged shares its
 tensors with the sibling, which is loaded once for all variants of a job.
 """
@@ -18,7 +18,7 @@ from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.structure import layers_of, text_config
-from lamina.models.units import DONOR, parse
+from lamina.models.units import parse, replacement
 
 Records = Mapping[str, Mapping[str, Any]]
 
@@ -26,7 +26,7 @@ Records = Mapping[str, Mapping[str, Any]]
 _POSITIONS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_factor", "sliding_window", "layer_types")
 
 
-def donated(base: PreTrainedModel, units: Iterable[str], records: Records) -> dict[str, nn.Module]:
+def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dict[str, nn.Module]:
     """The modules that units such as `7.@math` put in the places of the base model's layers.
 
     Raises
@@ -36,28 +36,26 @@ def donated(base: PreTrainedModel, units: Iterable[str], records: Records) -> di
     """
     modules = {}
     for unit in units:
-        layer, part = parse(unit)
-        if not part.startswith(DONOR):
+        if not (name := replacement(unit)):
             continue
-        name = part.removeprefix(DONOR)
         if name not in records:
             raise LaminaError(
                 f"nothing says what the donor of '{unit}' is. The plan is of another version: make it anew."
             )
-        modules[unit] = _layer(base, layer, name, records)
+        modules[unit] = _layer(base, parse(unit)[0], name, records)
     return modules
 
 
-def replace(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
+def put(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]) -> None:
     """Put the layers that a plan takes from donors into a variant that still has all of its layers."""
-    layers = layers_of(variant)
-    for unit, module in donated(base, plan["units"], plan.get("donors", {})).items():
+    own = layers_of(variant)
+    for unit, module in layers(base, plan["units"], plan.get("replacements", {})).items():
         memo: dict[int, Any] = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
         # The base's layer knows the variant's configuration; only the tensors are the donor's.
         mine = copy.deepcopy(module, memo)
         if hasattr(mine, "config"):
             setattr(mine, "config", text_config(variant))  # noqa: B010
-        layers[parse(unit)[0]] = mine
+        own[parse(unit)[0]] = mine
 
 
 def check(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:
