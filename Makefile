@@ -1,6 +1,6 @@
 # make run    the embedded study: results/report.html
 # make plan   what a run would cost, stage by stage, beside the naive way (RATE=100, the TFLOP/s of your device;
-#             CALIBRATE=1 measures this machine's first)
+#             CALIBRATE=1 measures this machine, which happens anyway where there is no GPU)
 # make bench-scale PRESET=8B    memory, time and utilisation of every stage on a random model of that shape
 # make check-gpu    on a machine with a GPU: its tests, every stage at scale and the embedded study, as a report to paste
 # make test   the tests: fast ones, and short runs of the workflow
@@ -47,14 +47,14 @@ endif
 .PHONY: run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
 
 run: .venv/installed
-	$(SNAKEMAKE) --logger lamina
+	@$(SNAKEMAKE) --logger lamina
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.ending
 
 plan: .venv/installed
-	$(SNAKEMAKE) --logger lamina -- results/cost.json
-	@$(if $(CALIBRATE),PYTHONPATH=src $(BIN)/python -m lamina.cost.pace results results/pace.json)
-	@PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --pace results/pace.json \
-		$(if $(RATE),--rate "$$RATE")
+	@$(SNAKEMAKE) --logger lamina -- results/cost.json
+	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {print $$2}') && \
+		PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
+		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --durations=20

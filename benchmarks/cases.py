@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedModel
 
-from lamina.data import documents, lm_tasks, text
+from lamina.data import calibrations, documents, encoding, lm_tasks
 from lamina.data.calibrations import Row, Sample
+from lamina.data.prepare import text_samples
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "resources/reference"
@@ -84,7 +85,7 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
     """All cases, or those with the names given."""
     reference = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    recorder = lm_tasks.recorder(reference, tokenizer)
+    recorder = encoding.recorder(reference, tokenizer)
     file = documents.corpus_file(documents.CORPUS, "train", ROOT)
 
     def task(name: str, count: int = 200) -> list[Sample]:
@@ -92,7 +93,9 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
         return lm_tasks.task_samples(definition, recorder, count, 0)
 
     def prose() -> list[int]:
-        return [token for part in documents.read_documents(file, "0:400") for token in text.encode(tokenizer, part)]
+        return [
+            token for part in documents.read_documents(file, "0:400") for token in calibrations.encode(tokenizer, part)
+        ]
 
     every: dict[str, Callable[[], Case]] = {
         "deep": lambda: Case("deep", deep_model(), random_documents(16, (40, 80), 4, (4, 12))),
@@ -104,7 +107,7 @@ def cases(chosen: Sequence[str]) -> Iterator[Case]:
         "text": lambda: Case(
             "text",
             reference,
-            text.text_samples(documents.read_documents(file, "0:100"), tokenizer, 64),
+            text_samples(documents.read_documents(file, "0:100"), tokenizer, 64),
             metric="perplexity",
         ),
         "long_context": lambda: Case("long_context", reference, real_documents(prose(), 100, (120, 220), 2, (1, 2))),

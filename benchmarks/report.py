@@ -25,19 +25,19 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import duckdb
-from lamina.config.report import Report
 
+from lamina.config.jobs import Report
 from lamina.registry import declared
-from lamina.report import database
+from lamina.report import database, queries
 from lamina.stages.job import Job
 from lamina.stages.report import CompareMetrics, CompareSelectors, PlotFigure, RenderReport
-from lamina.study import paths
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.given import chromium  # noqa: E402
+from tests.given import chromium, scripts  # noqa: E402
 
+VIEWS = queries.views()
 # The five questions that are asked most.
 QUERIES = (
     "which_layers_matter",
@@ -72,14 +72,9 @@ def _replace(connection: duckdb.DuckDBPyConnection, file: Path, query: str) -> N
 
 def script(step: str, job: Job) -> dict[str, object]:
     """Run a job of the workflow by its script, one thread to a process."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(ROOT / f"workflow/scripts/{job.rule()}.py")]
-    began = time.perf_counter()
-    with tempfile.TemporaryFile("w+") as told_here:
-        told_here.write(job.told())
-        told_here.seek(0)
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdin=told_here)
-        _, status, used = os.wait4(process.pid, 0)
+    command, began = scripts.command(job), time.perf_counter()
+    process = subprocess.Popen(command, cwd=ROOT, env=scripts.ENVIRONMENT | {"OMP_NUM_THREADS": "1"})
+    _, status, used = os.wait4(process.pid, 0)
     assert status == 0, command
     cpu = round(used.ru_utime + used.ru_stime, 2)
     return told(step, began) | {"cpu_seconds": cpu, "peak_mb": round(used.ru_maxrss / 1024)}
@@ -100,13 +95,13 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
     tested = [of[table] for table in ("calibrations", "benchmarks", "benchmark_samples")]
     jobs: list[tuple[str, Job]] = [
         ("compare_metrics", CompareMetrics(**swept, output=of["agreements"])),
-        ("compare_selectors", CompareSelectors(views=paths.VIEWS, tables=tested, output=of["comparisons"])),
+        ("compare_selectors", CompareSelectors(views=VIEWS, tables=tested, output=of["comparisons"])),
     ]
     after: list[tuple[str, Job]] = []  # what is drawn of comparisons waits for them, and nothing else does
     for name, read in sorted(declared("lamina.report.figures", "TABLES").items()):
         written = {"output": str(figures / f"{name}.svg"), "data": str(figures / f"{name}.csv")}
         tables = [file for table, file in of.items() if table in read]
-        job = (f"figure {name}", PlotFigure(figure=name, views=paths.VIEWS, tables=tables, **written))
+        job = (f"figure {name}", PlotFigure(figure=name, views=VIEWS, tables=tables, **written))
         (after if {"agreements", "comparisons"} & set(read) else jobs).append(job)
     for some in (jobs, after):
         with ThreadPool(workers) as pool:
@@ -117,11 +112,8 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
         report=Report(),
         names={},
         template="workflow/report/report.html.j2",
-        included=[],
-        views=paths.VIEWS,
-        queries=sorted(map(str, Path("sql/queries").glob("*.sql"))),
+        views=VIEWS,
         facts=str(facts),
-        database="",
         tables=list(of.values()),
         figures=[str(figures / "every.svg")],
         output=str(page),
@@ -136,7 +128,7 @@ def pages(folder: Path, files: list[Path], workers: int) -> Iterator[dict[str, o
 
 def questions(files: list[Path]) -> Iterator[dict[str, object]]:
     """Ask each main query once, and again with what the first has read in the page cache."""
-    connection = database.connect(ROOT / paths.VIEWS, files)
+    connection = database.connect(ROOT / VIEWS[0], files)
     for name in QUERIES:
         text = (ROOT / f"sql/queries/{name}.sql").read_text(encoding="utf-8")
         for turn in ("", " again"):

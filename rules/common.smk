@@ -4,6 +4,7 @@ import atexit
 import os
 import shlex
 import sys
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +25,7 @@ if Path(lamina.__file__).resolve().parent != (ROOT / "src/lamina").resolve():
 
 from lamina.config import text
 from lamina.registry import declared
-from lamina.runtime import contents, failures, progress
+from lamina.runtime import contents, failures, forkserver, progress
 from lamina.runtime import devices as gpu
 from lamina.runtime.resources import devices, threads
 from lamina.stages.job import Place
@@ -143,8 +144,21 @@ wildcard_constraints:
 progress.follow(workflow, Path("results/cost.json"))
 
 
+def cancel_timers():
+    """End with the run: a look at the jobs that Snakemake has planned (max-jobs-per-timespan) would be waited for."""
+    threading.main_thread().join()
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+
+
+threading.Thread(target=cancel_timers, daemon=True).start()
+
+
 onstart:
     Path(STARTED).touch()
+    if workflow.local_exec and not here_gpus():
+        forkserver.start()
 
 
 onerror:

@@ -38,7 +38,10 @@ def activations_of(w):
 
 def calibrations_of_search(w):
     """Calibrations beside its own that a search reads: they judge, or what is in place is fitted on them."""
-    return [f"results/calibrations/{w.model}/{name}.parquet" for name in sorted(studies.chosen_on(CONFIG, w.calibration, w.selector))]
+    return [
+        f"results/calibrations/{w.model}/{name}.parquet"
+        for name in sorted(studies.chosen_on(CONFIG, w.calibration, w.selector))
+    ]
 
 
 def calibrations_beside(w):

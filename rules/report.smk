@@ -3,8 +3,8 @@
 # or needs a GPU.
 from lamina.report import queries
 from lamina.stages import report as page
+from lamina.tables import TABLES
 
-TABLES = declared("lamina.tables", "GRAIN")  # the grain of each
 FIGURES = declared("lamina.report.figures", "TABLES")  # the tables that each reads
 ASKED = declared("lamina.report.figures", "QUERIES")  # the queries that each reads
 TITLES = declared("lamina.report.figures", "TITLE")

@@ -12,7 +12,7 @@ from lamina.config.selectors import Selector
 from lamina.store import parquet as store
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/lamina"
-COLUMNS = {name for table in ("activations", "sweeps") for name in store.TABLES[table].COLUMNS}
+COLUMNS = {name for table in ("activations", "sweeps") for name in store.TABLES[table].columns}
 
 # What may name some of them, by the start of a path, and why.
 METRIC_NAMES: Mapping[str, set[str]] = {

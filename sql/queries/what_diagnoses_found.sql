@@ -1,8 +1,9 @@
--- What did diagnoses find of whole models?
+-- What did diagnoses find, with nothing removed?
 --
 --   duckdb results/lamina.duckdb -f sql/queries/what_diagnoses_found.sql
 --
--- One row per diagnosis and measure that is of no single layer, with its 95 % interval and its control.
--- Empty where no diagnosis says something of a whole model.
-FROM diagnoses WHERE layer IS NULL AND point IS NULL AND value IS NOT NULL
-ORDER BY model, calibration, diagnosis, measure;
+-- One row per diagnosis, measure and layer (null for a measure of the whole model), with its 95 % interval and its control.
+-- Empty where no study lists diagnoses.
+SELECT model, calibration, diagnosis, kind, measure, layer, value, ci_low, ci_high, control, n_samples
+FROM diagnoses WHERE point IS NULL AND value IS NOT NULL
+ORDER BY model, calibration, diagnosis, measure, layer;

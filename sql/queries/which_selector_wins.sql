@@ -9,17 +9,20 @@
 -- ci_low, ci_high           its 95 % interval, of this pair alone
 -- p_holm                    paired test of no difference, corrected for the pairs of the size and repair
 -- better, worse, undecided  tasks that selector wins and loses at 5 % (Holm over pairs and tasks), and the rest
+-- n_accuracies, mean_accuracy   tasks with an accuracy, and the mean of their differences, each task by itself
 -- Empty where no two selectors of a study were tested at the same size on the same documents.
 WITH tasks AS (
     SELECT model, removed, repair, healing, selector, rival,
         count(*) FILTER (p_holm < 0.05 AND difference > 0) AS better,
         count(*) FILTER (p_holm < 0.05 AND difference < 0) AS worse,
-        count(*) FILTER (p_holm >= 0.05) AS undecided
+        count(*) FILTER (p_holm >= 0.05) AS undecided,
+        count(*) FILTER (metric <> 'nll') AS n_accuracies, avg(difference) FILTER (metric <> 'nll') AS mean_accuracy
     FROM comparisons WHERE task <> 'all' GROUP BY ALL
 )
 SELECT t.model, t.removed, t.repair, t.healing, t.selector, t.rival,
     CASE WHEN c.p_holm < 0.05 THEN if(c.difference > 0, t.selector, t.rival) END AS winner,
-    c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples
+    c.difference, c.ci_low, c.ci_high, c.p_holm, t.better, t.worse, t.undecided, c.n_samples,
+    n_accuracies, mean_accuracy
 FROM tasks AS t
 LEFT JOIN (FROM comparisons WHERE task = 'all') AS c USING (model, removed, repair, healing, selector, rival)
 ORDER BY t.model, t.healing <> 'none', t.repair <> 'none', t.repair, t.healing,

@@ -25,7 +25,7 @@ _checks: list[Callable[[], None]] = []
 
 
 def at_end(check: Callable[[], None]) -> None:
-    """Call `check` when the work inside `explained` is done. `explained` handles its errors like those of the work."""
+    """Call `check` when the work inside `explained` is done or has failed. Its errors come before those of the work."""
     _checks.append(check)
 
 
@@ -38,18 +38,24 @@ def cause(text: str) -> str | None:
 def explained() -> Iterator[None]:
     """Turn a `LaminaError` into its message on standard error and exit status 1; a bug keeps its traceback.
 
-    If memory or the disk ran out, the message says so too. lamina's log messages go to standard error, which is the log
-    of a job.
+    If memory or the disk ran out, the message says so too. Ctrl-C ends the process with a word. lamina's log messages
+    go to standard error, which is the log of a job.
     """
     logger, handler = logging.getLogger("lamina"), logging.StreamHandler()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     try:
-        yield
-        while _checks:
-            _checks.pop()()
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, LaminaError):
+                _check()
+            raise
+        _check()
     except LaminaError as error:
         sys.exit(f"lamina: {error}")
+    except KeyboardInterrupt:
+        sys.exit("lamina: stopped.")
     except Exception as error:
         if meaning := cause(f"{type(error).__name__}: {error}"):
             traceback.print_exc()
@@ -57,3 +63,8 @@ def explained() -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
+
+
+def _check() -> None:
+    while _checks:
+        _checks.pop()()

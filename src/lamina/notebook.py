@@ -10,10 +10,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.explain import nearest
 from lamina.config.metrics import METRICS, MODULES
-from lamina.data import calibrations, lm_tasks
+from lamina.data import calibrations, encoding
 from lamina.data.calibrations import Sample
 from lamina.data.overlap import document_hash
-from lamina.data.text import text_samples
+from lamina.data.prepare import text_samples
 from lamina.engine import memory
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT
@@ -111,7 +111,7 @@ def _tokenised(
         raise LaminaError("samples: give questions (context, choices, gold), or texts, and at least one.")
     if texts:
         return text_samples(texts, tokenizer, length)
-    lm, found = lm_tasks.recorder(model, tokenizer), []
+    lm, found = encoding.recorder(model, tokenizer), []
     for number, question in enumerate(samples):
         try:
             context, choices, gold = cast(Question, question)
@@ -121,8 +121,8 @@ def _tokenised(
             raise LaminaError(
                 f"samples: number {number} is not a question (context, choices, index of the right choice)."
             ) from None
-        rows = tuple(lm_tasks.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices)
-        found.append(Sample(number, "choices", gold, rows, document_hash(context, list(choices))))
+        rows = tuple(encoding.scored_row(lm, context, f" {choice}", len(choice)) for choice in choices)
+        found.append(Sample(number, "choices", gold, rows, document_hash(context, list(choices)), limit=lm.max_length))
     return found
 
 

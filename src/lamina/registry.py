@@ -1,7 +1,7 @@
 """What the modules of a package declare, read from their source: neither torch nor matplotlib is imported for it.
 
-A figure names the tables that it reads (`TABLES`), a table names its grain (`GRAIN`), and the class of a metric names
-how it is measured. So the rules and the configuration need no list of them: a new module is enough.
+A figure names the tables that it reads (`TABLES`), and the class of a metric names how it is measured. So the rules and
+the configuration need no list of them: a new module is enough.
 """
 
 import ast

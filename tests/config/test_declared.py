@@ -10,6 +10,7 @@ from pathlib import Path
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance import protocol
+from lamina.tables import TABLES
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 
@@ -25,14 +26,8 @@ def test_every_form_of_a_literal_is_read(tmp_path: Path) -> None:
 
 
 def test_figures_read_tables_that_there_are() -> None:
-    tables, figures = declared("lamina.tables", "GRAIN"), declared("lamina.report.figures", "TABLES")
-    assert figures and {table for read in figures.values() for table in read} <= tables.keys()
-
-
-def test_the_lists_of_rules_are_those_of_the_library() -> None:
-    from lamina.store import parquet as store
-
-    assert set(declared("lamina.tables", "GRAIN")) == set(store.TABLES)
+    figures = declared("lamina.report.figures", "TABLES")
+    assert figures and {table for read in figures.values() for table in read} <= TABLES.keys()
 
 
 def test_every_metric_declares_its_entry_and_the_configuration_imports_none() -> None:

@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from lamina.checks.load import load
 from lamina.config import repairs, selectors
-from lamina.cost import estimate, forecast, pace, work
-from lamina.cost.forecast import Pace, Stage
+from lamina.cost import estimate, forecast, pace, rehearsal, work
+from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample
 from lamina.engine import packing, sources
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import Candidate, swept
+from lamina.engine.footprint import Shape
 from lamina.engine.session import Pass
 from lamina.errors import LaminaError
 from lamina.models.structure import layers_of
@@ -26,7 +28,10 @@ from lamina.repair import weighing
 from lamina.selection.evaluator import Evaluator, loss_of
 from lamina.selection.trials import Trials, run
 from lamina.store import parquet as store
+from lamina.study import paths
+from lamina.study import requests as studies
 from tests.given import tiny
+from tests.given.configurations import minimal, workplace
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "resources/reference"
@@ -35,7 +40,7 @@ REFERENCE = ROOT / "resources/reference"
 @pytest.mark.parametrize("removed", [[], ["6"], ["3", "8"]])
 def test_the_engine_does_the_work_that_was_estimated(removed: list[str]) -> None:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    recorder = lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    recorder = encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
     samples = lm_tasks.task_samples(lm_tasks.task_object("microworld_facts", ROOT, split="train"), recorder, 200, 0)
     units = all_units(12, "layer", removed)
     with engine.opened(model, samples) as session:
@@ -70,7 +75,7 @@ def test_a_sweep_with_donors_does_the_estimated_work() -> None:
     given = [f"{layer}.@other" for layer in range(5)]
     with engine.opened(model, samples, replacements=dict(zip(given, others, strict=True))) as session:
         session.measure(range(4), *swept(Candidate(), [*all_units(5, "layer"), *given]))
-    engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["other"])
+    engine_work, naive = work.sweep_work(tokens, 5, 0, "removal", "layer", ["@other"])
     # The unpruned model; it without each of its five layers; and with each of them replaced.
     assert engine_work == session.layer_tokens and naive == tokens.rows * (5 + 5 * 4 + 5 * 5)
 
@@ -92,17 +97,19 @@ def test_by_hand() -> None:
 def test_a_plan_without_a_gpu_is_one_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store.write_text(
-        tmp_path / "cost.json", json.dumps({"stages": {"sweep": asdict(Stage(1, flops=5e12))}, "notes": []})
-    )
-    monkeypatch.setattr(forecast, "LASTING", 0.05)
+    costs = {"stages": {"sweep": asdict(Stage(1, flops=5e12, disk=3e9))}, "notes": []}
+    store.write_text(tmp_path / "cost.json", json.dumps(costs))
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: [])
-    assert 1e8 < forecast.machine_rate() < 1e14
-    monkeypatch.setattr(forecast, "machine_rate", lambda: 5e10)
-    forecast.main([str(tmp_path / "cost.json")])
+    monkeypatch.setattr(forecast.pace, "measure", lambda results, always: 5e10)
+    monkeypatch.setattr(forecast.pace, "start", lambda: pace.Start(4.0, 1.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    forecast.main([str(tmp_path / "cost.json"), "--jobs", "11"])
     told = capsys.readouterr().out
-    assert "100 s" in told or "1.67 min" in told
-    assert "Times of this machine, which has no GPU, at the 0.05 TFLOP/s of products of matrices" in told
+    assert "1.67 min" in told and "at the 0.05 TFLOP/s of the study's own model" in told and "3 GB" in told
+    # 100 s of arithmetic, one start of 4 s and ten of 1 s, two jobs at a time.
+    assert "11 jobs are left to run." in told and "in all about 57 s, with 2 at a time." in told
+    forecast.main([str(tmp_path / "cost.json")])
+    assert "Nothing is left to run." in capsys.readouterr().out
     monkeypatch.setattr(forecast.devices, "devices", lambda environment: ["0"])
     forecast.main([str(tmp_path / "cost.json")])
     assert "Times of one device at 100 TFLOP/s" in capsys.readouterr().out
@@ -141,20 +148,44 @@ def test_a_search_costs_about_what_its_rehearsal_does(options: dict[str, Any]) -
         trials = Trials(Evaluator(session, loss_of("perplexity", "acc")), 40, spent=lambda: session.layer_tokens)
         held_back, seen = np.split(np.arange(40), [round(40 * selector.held_back)])
         run(trials, units, [2, 4], selector, seen, held_back, np.full(40, 12))
-    predicted, naive = estimate.search_work(tokens, 8, [2, 4], selector)
+    predicted, naive = rehearsal.search_work(tokens, 8, [2, 4], selector)
     assert predicted == pytest.approx(session.layer_tokens, rel=0.15) and naive > predicted
-    assert estimate.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
+    assert rehearsal.search_work(tokens, 8, [2, 4], selector) == (predicted, naive)
 
 
 def test_more_samples_cost_in_proportion() -> None:
     assert Tokens(10, 100, 200, 50).scaled(25) == Tokens(25, 250, 500, 125)
 
 
+def test_disk_is_that_of_samples_patches_and_adapters(tmp_path: Path) -> None:
+    """Of 8 layers with 64 channels, and ten samples in everything."""
+    config = load(minimal(), workplace(tmp_path))
+    tokens, shape = Tokens(10, 90, 90, 90, 9, 10), Shape(8, 64, 172, 64, 512, 4)
+    facts = {"n_layers": 8, "layer_parameters": 5, "hidden_size": 64}
+    names = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
+    drawn, tasks = ({("small", name): tokens for name in every} for every in (config.calibrations, names))
+    works = list(estimate.Works(config, {"small": facts}, {"small": shape}, drawn, tasks))
+    disk = {output: work.disk for work in works for output in work.outputs}
+    swept = next(name for name in disk if "/sweeps/" in name and "/removed=0/" in name)
+    assert disk[swept] == estimate.ROW * 10 * 9  # with all layers, and without each
+    variants = studies.variants(config)
+    for v in variants:
+        if v.repair != "none":
+            sizes = studies.sizes(config, "small", v.calibration, v.selector, v.repair)
+            assert disk[paths.patch(v.key, v.repair)] == sum(sizes) * 64 * 64 * 4
+    rows = sum(work.disk for work in works if work.stage == "benchmark")
+    blocks = [studies.block_variants(config, *block) for block in studies.benchmark_blocks(config)]
+    assert rows == estimate.ROW * 10 * sum(map(len, blocks))
+    assert estimate.stages(works)["heal"].disk > 0
+
+
 def test_the_table_adds_up() -> None:
-    stages = {"sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9), "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7)}
-    text = forecast.table(stages, Pace(1e12, {}))
-    last = next(line for line in text.splitlines() if line.startswith("all"))
-    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "3", "GB", "1e+07", "10", "h"]
+    stages = {
+        "sweep": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 3e9, 1e9),
+        "heal": Stage(2, 1e6, 3.6e15, 5e6, 1.8e16, 2e7, 5e8),
+    }
+    last = forecast.table(stages, 1e12).splitlines()[-1]
+    assert last.split() == ["all", "4", "2e+06", "7.2", "2", "h", "10", "h", "3", "GB", "1.5", "GB"]
 
 
 def test_times_are_told_in_a_unit_to_read() -> None:
@@ -163,15 +194,14 @@ def test_times_are_told_in_a_unit_to_read() -> None:
     ]
 
 
-def test_a_calibration_measures_every_stage() -> None:
-    """Of a model as small as can be, on ten texts; nothing is said of how fast, which is the machine's."""
+def test_the_pace_is_that_of_a_sweep() -> None:
+    """Of a model as small as can be; nothing is said of how fast, which is the machine's."""
     model = tiny.model()
     parameters = sum(weight.numel() for weight in model.get_decoder().layers.parameters())
-    manifest = {"name": "tiny", "n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
+    manifest = {"n_layers": 5, "hidden_size": 32, "layer_parameters": parameters // 5}
     samples = tiny.samples(tiny.tokens(10, 12).tolist(), "choices", context=6)
-    found = dict(pace.rates(model, tiny.tokenizer(), manifest, samples))
-    assert set(found) == {"forward", "capture", "sweep", "repair", "heal", "benchmark"}
-    assert all(0 < rate < 1e15 for rate in found.values())
+    assert 0 < pace.rate(model, manifest, samples) < 1e15
+    assert all(0 < seconds < 100 for seconds in pace.start())
 
 
 def test_fits_by_hand() -> None:

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
-from lamina.data import calibrations, documents, lm_tasks, text
+from lamina.data import calibrations, documents, lm_tasks
 from lamina.data.overlap import document_hash
-from lamina.data.prepare import prepare
+from lamina.data.prepare import prepare, text_samples
 from lamina.errors import LaminaError
 from lamina.models.manifest import describe
 
@@ -52,6 +52,7 @@ def test_rows_are_the_encodings_that_lm_eval_scores(tmp_path: Path, num_fewshot:
     task.set_fewshot_seed(1234)
     chosen = sorted(random.Random(0).sample(range(len(task.eval_docs)), 25))
     template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat else {}
+    template |= {"fewshot_as_multiturn": True} if chat else {}
     task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat else "", **template)
     lm.loglikelihood(task.instances, disable_tqdm=True)
     assert [(row.context, row.continuation) for s in calibration.samples for row in s.rows] == seen
@@ -119,8 +120,8 @@ def test_a_limit_beyond_the_split_is_refused(manifest: dict) -> None:
 def test_text_samples_predict_every_token_but_the_first() -> None:
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     corpus = documents.read_documents(documents.corpus_file("microworld_corpus", "train", ROOT), "0:20")
-    for sample, document in zip(text.text_samples(corpus, tokenizer, 16), corpus, strict=True):
-        tokens = tuple(text.encode(tokenizer, document)[:16])
+    for sample, document in zip(text_samples(corpus, tokenizer, 16), corpus, strict=True):
+        tokens = tuple(calibrations.encode(tokenizer, document)[:16])
         assert sample.sequence() == tokens and sample.rows[0].continuation == tokens[1:]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lamina.data.documents import read_documents
-from lamina.data.questions import check_examples, check_limit, read_questions
+from lamina.data.files import check_examples, check_limit, read_questions
 from lamina.errors import LaminaError
 
 GOOD = {"query": "Blood is", "choices": ["red", "blue"], "gold": 0}

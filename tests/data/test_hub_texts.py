@@ -15,7 +15,8 @@ import yaml
 from lamina.checks import load as configuration
 from lamina.config import calibrations as entries
 from lamina.config.calibrations import Hub
-from lamina.data import hub, mixture
+from lamina.data import documents
+from lamina.data import prepare as preparing
 from lamina.data.calibrations import Calibration, Sample
 from lamina.data.overlap import document_hash
 from lamina.data.prepare import prepare
@@ -88,7 +89,7 @@ def test_local_folders_are_read_as_the_hubs_data_sets(
 ) -> None:
     """Streamed whatever is asked: `datasets` would keep another folder of that name."""
     entry = entries.Calibration.from_options(made(tmp_path) | {"streaming": streaming})
-    assert isinstance(entry, Hub) and hub.read_texts(entry, tmp_path, "calibrations.x") == expected
+    assert isinstance(entry, Hub) and documents.read_hub(entry, tmp_path, "calibrations.x") == expected
 
 
 @pytest.mark.parametrize(
@@ -103,7 +104,7 @@ def test_local_folders_are_read_as_the_hubs_data_sets(
 )
 def test_what_a_data_set_lacks_is_named(tmp_path: Path, changed: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(LaminaError) as refused:
-        hub.read_texts(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
+        documents.read_hub(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words), refused.value
 
 
@@ -112,7 +113,7 @@ def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, mon
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     entry = entries.Calibration.from_options({"hub": "nobody/has-this", "revision": "main"})
     with pytest.raises(LaminaError, match=r"'nobody/has-this'.*no network.*results/calibrations/MODEL/c4.parquet"):
-        hub.read_texts(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
+        documents.read_hub(entry, tmp_path, "calibrations.c4")  # type: ignore[arg-type]
 
 
 def test_a_calibration_of_the_hub_is_samples_of_text(tmp_path: Path) -> None:
@@ -159,7 +160,7 @@ def parts() -> dict[str, Calibration]:
 
 
 def mixed(parts: dict[str, Calibration], **changed: Any) -> list[Sample]:
-    return mixture.mixed("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
+    return preparing.mixed("all", entries.Calibration.from_options(SHARES | changed), parts)  # type: ignore[arg-type]
 
 
 def test_a_mixture_has_the_shares_of_its_weights(parts: dict[str, Calibration]) -> None:

@@ -14,6 +14,7 @@ from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
 from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
+from lamina.data.encoding import EncodingLM
 from lamina.data.prepare import prepare
 from lamina.engine.capture import capture
 from lamina.engine.sweep import sweep
@@ -72,7 +73,8 @@ def test_what_is_cut_are_the_oldest_tokens_and_what_fits_is_as_lm_eval_encodes_i
         number = sample.index
         ids = [1 + (number + 7 * place) % len(tiny.WORDS) for place in range(length)]
         for row, answer in zip(sample.rows, ([2, 3], [4]), strict=True):
-            assert row == Row(tuple((ids + answer)[-CONTEXT:][: -len(answer)]), tuple(answer), row.characters)
+            kept = (ids + answer)[-(CONTEXT + 1) :][: -len(answer)]
+            assert row == Row(tuple(kept), tuple(answer), row.characters, length - len(kept))
 
 
 def test_questions_need_neither_bos_nor_eos_in_calibrations_and_benchmarks(manifest: dict, tmp_path: Path) -> None:
@@ -115,23 +117,21 @@ def test_answers_that_leave_no_room_for_questions_are_refused(manifest: dict) ->
 
 def test_examples_that_do_not_fit_are_cut_from_the_left(manifest: dict, tmp_path: Path) -> None:
     made = calibration(manifest, tmp_path, choices=questions(tmp_path, 20, 21, 22, 23, 24), num_fewshot=4)
-    assert {len(row.context) + len(row.continuation) for s in made.samples for row in s.rows} == {CONTEXT}
+    assert {len(row.context) + len(row.continuation) for s in made.samples for row in s.rows} == {CONTEXT + 1}
     plain = calibration(manifest, tmp_path, choices="mine.jsonl")
     for long, short in zip(made.samples, plain.samples, strict=True):
         assert long.rows[0].context[-len(short.rows[0].context) :] == short.rows[0].context
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [(["w1", " ".join(["w2"] * 64)], "64 tokens, of which 63 fit"), (["w1", "\u200b"], "no token")]
+    ("answer", "words"), [(["w1", " ".join(["w2"] * 65)], "65 tokens, of which 64 fit"), (["w1", "\u200b"], "no token")]
 )
 def test_an_answer_that_cannot_be_scored_is_refused(
     manifest: dict, folder: Path, tmp_path: Path, answer: list[str], words: str, monkeypatch: Any
 ) -> None:
     """With a tokenizer that knows no other words, as some have no token for a strange one."""
-    load = lm_tasks.EncodingLM.tok_encode
-    monkeypatch.setattr(
-        lm_tasks.EncodingLM, "tok_encode", lambda *a, **k: [token for token in load(*a, **k) if token != 0]
-    )
+    load = EncodingLM.tok_encode
+    monkeypatch.setattr(EncodingLM, "tok_encode", lambda *a, **k: [token for token in load(*a, **k) if token != 0])
     file = questions(tmp_path, 5, choices=answer)
     with pytest.raises(LaminaError, match=f"{words}.*cannot be scored. Leave it out"):
         calibration(manifest, tmp_path, choices=file)

@@ -152,3 +152,27 @@ def test_everything_behind_a_task_is_among_its_files(root: Path, monkeypatch: py
     (root / "workflow/tasks/beside.py").touch()
     names = ["mine.yaml", "part.txt", "deeper.txt", "planted.py", "beside.py"]
     assert set(task_files.files("mine")) == {f"workflow/tasks/{name}" for name in names} | {"data.jsonl"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"data_files": {"test": "file://{root}/more/data.jsonl"}},
+        {"data_dir": "more"},
+        {"data_dir": "{root}/more"},
+        {"data_files": {"test": "more/*.jsonl"}},
+    ],
+)
+def test_data_are_known_however_a_task_names_them(
+    options: dict[str, Any], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (root / "more").mkdir()
+    (root / "more/data.jsonl").write_text(json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}))
+    options = json.loads(json.dumps(options).replace("{root}", str(root)))
+    write(
+        root, "mine", **TASK | {"dataset_kwargs": options, "test_split": "test" if "data_files" in options else "train"}
+    )
+    monkeypatch.chdir(root)
+    files = {Path(file).resolve() for file in task_files.files("mine", root)}
+    assert root / "more/data.jsonl" in files and root / "data.jsonl" not in files
+    assert len(lm_tasks.task_object("mine", root).dataset) == 1

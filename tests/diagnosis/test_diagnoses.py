@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from lamina.data import diagnosed
+from lamina.data import files
 from lamina.diagnosis import patching, probe, void
 from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
@@ -189,7 +189,7 @@ def write(folder: Path, *lines: Any) -> Path:
 def test_labelled_texts_are_refused_in_words(tmp_path: Path, line: Any, words: str) -> None:
     lines = [{"text": f"w{n}", "label": "ab"[n % 2]} for n in range(6)]
     with pytest.raises(LaminaError, match=words):
-        diagnosed.labelled(write(tmp_path, *lines, line), "diagnoses.p.file", 3)
+        files.labelled(write(tmp_path, *lines, line), "diagnoses.p.file", 3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import packing, readings
 from lamina.engine import sweep as engine
@@ -201,7 +201,7 @@ def test_accuracy_of_every_layer_is_what_lm_eval_gives_on_the_cut_model(name: st
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     task = lm_tasks.task_object(f"microworld_{name}", ROOT, split="train")
-    samples = lm_tasks.task_samples(task, lm_tasks.recorder(model, tokenizer), limit=40, seed=0)
+    samples = lm_tasks.task_samples(task, encoding.recorder(model, tokenizer), limit=40, seed=0)
     units = all_units(12, "layer")
     scores = engine.sweep(model, samples, units)
     instances = sorted(task.instances, key=lambda instance: (instance.doc_id, instance.idx))

@@ -16,6 +16,7 @@ from lamina.cost import estimate
 from lamina.cost.forecast import Stage
 from lamina.cost.work import Tokens
 from lamina.data.lm_tasks import task_object
+from lamina.engine.footprint import Shape
 from lamina.errors import LaminaError
 from lamina.evaluation import generation
 from lamina.evaluation.generation import GenerationBenchmark, pass_at, repetition
@@ -183,9 +184,10 @@ def test_writing_has_jobs_of_its_own_and_leaves_the_choices_alone(tmp_path: Path
 
 def estimated(config: Any) -> Stage:
     """What the benchmarks of a configuration cost, with ten tokens in everything."""
-    tokens = Tokens(1, 10, 10, 10)
+    tokens = Tokens(1, 10, 10, 10, 10, 5)
     models = {name: {"n_layers": 8, "layer_parameters": 5, "hidden_size": 4} for name in config.models}
     drawn = {(m, c): tokens for m in models for c in config.calibrations}
     named = [*config.benchmarks.tasks, *config.benchmarks.perplexity]
-    works = estimate.works(config, models, drawn, {(m, t): tokens for m in models for t in named})
+    shapes = dict.fromkeys(models, Shape(8, 4, 8, 4, 64, 4))
+    works = estimate.Works(config, models, shapes, drawn, {(m, t): tokens for m in models for t in named})
     return estimate.stages(works)["benchmark"]

@@ -11,7 +11,7 @@ from tests.pipeline.project import Project
 pytestmark = pytest.mark.slow
 
 VIEW = "CREATE OR REPLACE VIEW made_up AS SELECT * FROM models;\n"
-COLUMN = 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
+COLUMN = 'EFFICIENCY.columns["made_up"] = (STRING, "Nothing.")\n'
 # Each begins at another stage, and so takes other tables away while the rest of the graph runs.
 CONFIGURED = {
     "text": {"benchmarks": {"perplexity": {"corpus_test": {"documents": "0:19"}}}},
@@ -20,7 +20,7 @@ CONFIGURED = {
 }
 EDITED = {
     "view": ("sql/views.sql", VIEW),
-    "column": ("src/lamina/tables/efficiency.py", COLUMN),
+    "column": ("src/lamina/tables/benchmark.py", COLUMN),
     "metric": ("src/lamina/relevance/metrics/outputs.py", "\nEDITED = True\n"),
 }
 

@@ -162,11 +162,18 @@ def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restor
 # Tables, views, figures, the report.
 
 
-@pytest.mark.parametrize("table", ["sweeps", "plans", "benchmarks", "patches", "models"])
-def test_a_new_column_reruns_its_table_and_the_report(restored: Project, table: str) -> None:
-    restored.add(
-        f"src/lamina/tables/{table}.py", 'COLUMNS = COLUMNS | {"made_up": (COLUMNS["model"][0], "Nothing.")}\n'
-    )
+@pytest.mark.parametrize(
+    ("stage", "table"),
+    [
+        ("sweep", "sweeps"),
+        ("prune", "plans"),
+        ("benchmark", "benchmarks"),
+        ("repair", "patches"),
+        ("prepare", "models"),
+    ],
+)
+def test_a_new_column_reruns_its_table_and_the_report(restored: Project, stage: str, table: str) -> None:
+    restored.add(f"src/lamina/tables/{stage}.py", f'{table.upper()}.columns["made_up"] = (STRING, "Nothing.")\n')
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING
     assert of(jobs, "gather_table", "table") == {table}

@@ -95,7 +95,6 @@ LISTS = {
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
 COUNTS = {
     "how_healing_went",
-    "how_often_each_selector_wins",
     "what_a_metric_costs",
     "what_samples_say_of_layers",
 }
@@ -302,9 +301,9 @@ def test_database_holds_views_only_and_opens_from_the_project_root(study, monkey
         ).fetchall()
     assert [name for name, comment in [*views, *comments.items()] if not comment] == []
     for table, module in store.TABLES.items():
-        assert (table, module.GRAIN) in views
-        assert {column: comments[table, column] for column in module.COLUMNS} == {
-            column: text for column, (_, text) in module.COLUMNS.items()
+        assert (table, module.grain) in views
+        assert {column: comments[table, column] for column in module.columns} == {
+            column: text for column, (_, text) in module.columns.items()
         }
     # A column that a view hands on is described as where it comes from.
     assert comments["disagreements", "accuracy_low"] == comments["relevance_wide", "accuracy_low"]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from lamina.report import database, explorer, recommendation
+from lamina.report import database, explorer
+from lamina.report.answers import recommendations
 from tests.given.planted_tables import variant, write
 from tests.given.plausible_tables import VIEWS, write_study
 
@@ -32,9 +33,7 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(folder):
     """Found again with plain loops over the variants."""
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     found = {
-        (row["model"], row["name"]): row
-        for row in recommendation.recommendations(connection, 0.9, 1.8)
-        if row["question"] == "task"
+        (row["model"], row["name"]): row for row in recommendations(connection, 0.9, 1.8) if row["question"] == "task"
     }
     assert len(found) == 4
     for (model, calibration), row in found.items():
@@ -54,9 +53,7 @@ def test_the_recommended_model_is_the_smallest_that_keeps_enough(folder):
 def test_a_recipe_is_a_mean_over_all_tasks(folder):
     connection = database.connect(VIEWS, folder.glob("*.parquet"))
     (recipe,) = [
-        row
-        for row in recommendation.recommendations(connection, 0.5, None)
-        if (row["model"], row["question"]) == ("a", "recipe")
+        row for row in recommendations(connection, 0.5, None) if (row["model"], row["question"]) == ("a", "recipe")
     ]
     parts = [
         v for v in explorer.variants(connection) if v["model"] == "a" and all(v[key] == recipe[key] for key in RECIPE)
@@ -80,7 +77,7 @@ def test_of_equals_the_one_with_less_done_to_it_is_recommended(tmp_path):
         run = write(
             tmp_path / str(len(tried)), base, [(key, same) for key in tried], [dict(calibration="c", source="t")]
         )
-        (card,) = recommendation.recommendations(run, 0.9, None)
+        (card,) = recommendations(run, 0.9, None)
         assert (card["repair"], card["healing"], card["n_tried"]) == (*wanted, len(tried))
 
 
@@ -96,7 +93,7 @@ def test_the_share_may_be_counted_from_chance(tmp_path):
         [dict(calibration="c", source="t")],
     )
     for counted_from, removed in (("zero", 2), ("chance", 1)):
-        (card,) = recommendation.recommendations(run, 0.93, None, counted_from)
+        (card,) = recommendations(run, 0.93, None, counted_from)
         value, b = cut[removed]["t"].mean(), base["t"].mean()
         assert (card["removed"], card["kept_enough"]) == (removed, True)
         assert (card["kept"], card["kept_above_chance"]) == pytest.approx((value / b, (value - 0.25) / (b - 0.25)))
@@ -114,7 +111,7 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
     for others in (0, 34):
         variants = [(variant("c"), best), *((variant("c", f"s{n}"), worse) for n in range(others))]
         run = write(tmp_path / str(others), base, variants, [dict(calibration="c", source="t")])
-        (card,) = recommendation.recommendations(run, 0.95, None)
+        (card,) = recommendations(run, 0.95, None)
         assert (card["selector"], card["n_tried"]) == ("s", 1 + others)
         right = base["t"].sum()
         ahead = 1 - 20 / right - 0.95

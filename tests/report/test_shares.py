@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lamina.report import database, recommendation
+from lamina.report import database
+from lamina.report.answers import recommendations
 from lamina.report.answers import rows as answered
 from tests.given.planted_tables import BASE, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
@@ -36,7 +37,7 @@ def test_unknown_errors_stay_unknown(tmp_path):
     for query in ("what_repair_gave_back", "what_pruning_for_one_task_costs_the_others"):
         sql = (VIEWS.parent / "queries" / f"{query}.sql").read_text(encoding="utf-8")
         assert {r["certain"] for r in answered(run, sql)} == {None}
-    (card,) = recommendation.recommendations(run, 0.95, None)
+    (card,) = recommendations(run, 0.95, None)
     assert card["kept_enough"] and card["kept_stderr"] is None and card["certain"] is None
     (bare,) = answered(run, "FROM variants WHERE removed = 1 AND repair = 'none'")
     assert (bare["text_ratio"], bare["text_ratio_stderr"], bare["own_stderr"]) == (float("inf"), None, None)
@@ -54,7 +55,7 @@ def test_tasks_at_chance_are_kept_nowhere(tmp_path):
         assert (row["mean_kept"], row["n_tasks"], row["n_at_chance"]) == (pytest.approx(kept), 1, 2)
         assert row["own_at_chance"] is (row["calibration"] != "t")
         assert row["own_kept"] == (pytest.approx(kept) if row["calibration"] == "t" else None)
-    cards = {(row["question"], row["name"]): row for row in recommendation.recommendations(run, 0.95, None)}
+    cards = {(row["question"], row["name"]): row for row in recommendations(run, 0.95, None)}
     assert set(cards) == {("task", name) for name in base}  # of one task there is no mean
     assert [cards["task", name]["at_chance"] for name in base] == [False, True, True]
     assert not any(card["kept_enough"] for card in cards.values())
@@ -82,7 +83,7 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
         run = write(tmp_path / str(known), base, variants, calibrations, known)
         (row,) = answered(run, "FROM frontier")
         assert (row["n_calibrations"], row["n_samples"]) == (4, 800)
-        (recipe,) = [r for r in recommendation.recommendations(run, 0.5, None) if r["question"] == "recipe"]
+        (recipe,) = [r for r in recommendations(run, 0.5, None) if r["question"] == "recipe"]
         assert (recipe["n_tasks"], recipe["n_samples"]) == (4, 800)
         assert recipe["kept"] == pytest.approx(np.mean([*kept, last]))
         if known:

@@ -14,7 +14,8 @@ import torch
 
 from lamina import modules
 from lamina.checks.load import load
-from lamina.data import lm_tasks
+from lamina.data import lm_tasks, task_files
+from lamina.data.files import read_questions
 from lamina.errors import LaminaError, explained
 from lamina.runtime import contents, explain
 from lamina.stages import prepare
@@ -33,6 +34,12 @@ def rewrite(path: Path, text: str) -> None:
     before = path.stat()
     path.write_text(text)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.fixture(autouse=True)
+def no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is watched that a job of another test was given."""
+    monkeypatch.setattr(contents, "_read", {})
 
 
 @pytest.fixture
@@ -67,6 +74,68 @@ def test_a_job_refuses_a_file_that_changes_while_it_is_read_even_if_it_is_put_ba
         contents.check(told)
         for text in ("two", then):
             rewrite(file, text)
+
+
+@pytest.mark.parametrize("swapped", ["file", "link", "folder"])
+def test_a_job_refuses_another_file_when_it_opens_it_though_the_right_one_is_back_in_the_end(
+    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder, query in (("a", "one"), ("b", "two")):
+        Path(folder).mkdir()
+        Path(folder, "mine.jsonl").write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
+    link = Path("link")
+    link.symlink_to("a")
+    name = "link/mine.jsonl" if swapped == "link" else "a/mine.jsonl"
+    places = {"file": ("a/mine.jsonl", "b/mine.jsonl"), "folder": ("a", "b")}
+
+    def swap() -> None:
+        if swapped == "link":
+            other = "b" if str(link.readlink()) == "a" else "a"
+            link.unlink()
+            link.symlink_to(other)
+            return
+        one, other = places[swapped]
+        Path(one).rename("aside")
+        Path(other).rename(one)
+        Path("aside").rename(other)
+
+    told = contents.digests([name])
+    with pytest.raises(SystemExit, match=r"mine.jsonl was changed while it was being read"), explained():
+        contents.check(told)
+        read_questions(Path(name))
+        swap()
+        try:
+            read_questions(Path(name))
+        finally:
+            swap()
+    contents._read.clear()  # the job has ended
+    assert json.loads(Path(name).read_text())["query"] == "one"
+
+
+def test_a_task_on_a_file_that_is_another_one_while_it_is_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` opens files in Python, and makes an error of its own of any that occurs then."""
+    monkeypatch.chdir(tmp_path)
+    for name, query in (("data.jsonl", "one"), ("other.jsonl", "two")):
+        Path(name).write_text(json.dumps({"query": query, "choices": ["c", "d"], "gold": 0}))
+    Path("workflow/tasks").mkdir(parents=True)
+    Path("workflow/tasks/mine.yaml").write_text(
+        "{task: mine, dataset_path: json, dataset_kwargs: {data_files: {test: data.jsonl}}, test_split: test, "
+        'output_type: multiple_choice, doc_to_text: "{{query}}", doc_to_choice: "{{choices}}", doc_to_target: gold}'
+    )
+    told = contents.digests(task_files.files("mine"))
+    assert "data.jsonl" in told
+    with pytest.raises(SystemExit, match=r"data.jsonl was changed while it was being read"), explained():
+        contents.check(told)
+        Path("data.jsonl").rename("aside")
+        Path("other.jsonl").rename("data.jsonl")
+        try:
+            lm_tasks.load_task("mine", tmp_path)
+        finally:
+            Path("data.jsonl").rename("other.jsonl")
+            Path("aside").rename("data.jsonl")
 
 
 def test_rules_follow_the_content_of_the_files_that_their_jobs_read(

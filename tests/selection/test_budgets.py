@@ -11,7 +11,7 @@ import torch
 from scipy.stats import hypergeom
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from lamina.data import lm_tasks
+from lamina.data import encoding, lm_tasks
 from lamina.data.calibrations import Sample, chance_accuracy
 from lamina.engine import sweep as engine
 from lamina.engine.candidates import CURRENT, Candidate, swept
@@ -202,7 +202,7 @@ class Replay:
 @cache
 def _reference() -> tuple[PreTrainedModel, Any]:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, use_safetensors=True).eval()
-    return model, lm_tasks.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
+    return model, encoding.recorder(model, AutoTokenizer.from_pretrained(REFERENCE))
 
 
 @cache

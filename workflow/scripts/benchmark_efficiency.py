@@ -1,5 +1,6 @@
 """Measure size, speed and memory of one variant per cost among all variants of a model, in turn against the base."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.evaluation import assembly, efficiency
 from lamina.models.load import load_model
 from lamina.runtime.script import running

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.lm_tasks import task_object
+from lamina.data.prompts import Style
 from lamina.evaluation.generation import GenerationBenchmark
 from lamina.evaluation.measuring import Unfinished, measure
 from lamina.models.load import load_model, load_tokenizer
@@ -21,9 +23,9 @@ if __name__ == "__main__":
             base = load_model(manifest, check=job.check)
             options = (job.task.num_fewshot, job.task.choices)
             task = task_object(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
-            chat = bool(manifest.get("chat_template"))
+            style = Style.of(manifest)
             tokenizer = load_tokenizer(manifest)
-            score = GenerationBenchmark(task, base, tokenizer, job.generate, job.task.limit, chat).score
+            score = GenerationBenchmark(task, base, tokenizer, job.generate, job.task.limit, style).score
             rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
         store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
         store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)

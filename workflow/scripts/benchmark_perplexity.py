@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.documents import corpus_file, read_documents
 from lamina.evaluation import perplexity
 from lamina.evaluation.measuring import Unfinished, measure

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data.lm_tasks import load_task
+from lamina.data.prompts import Style
 from lamina.evaluation.measuring import Unfinished, measure
 from lamina.evaluation.tasks import TaskBenchmark
 from lamina.models.load import load_model, load_tokenizer
@@ -21,8 +23,8 @@ if __name__ == "__main__":
             base = load_model(manifest, check=job.check)
             options = (job.task.num_fewshot, job.task.choices)
             task = load_task(job.name, Path.cwd(), *options, trust_code=job.task.trust_code)
-            chat = bool(manifest.get("chat_template"))
-            score = TaskBenchmark(task, base, load_tokenizer(manifest), job.task.limit, chat).score
+            style = Style.of(manifest)
+            score = TaskBenchmark(task, base, load_tokenizer(manifest), job.task.limit, style).score
             rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
         store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)
         store.write(job.output, store.from_rows("benchmarks", rows), job.provenance)

@@ -1,5 +1,6 @@
 """Compare the residual streams at all pairs of layer boundaries."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.engine import memory as room
 from lamina.engine.capture import capture

@@ -1,5 +1,6 @@
 """Prove once that the engine does to a model what cutting its layers would do, and write what was found."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.engine.check import check_model
 from lamina.models.check import findings
 from lamina.models.load import load_model

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.engine import memory as room
 from lamina.models.load import load_model, load_tokenizer

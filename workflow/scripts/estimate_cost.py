@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.checks.load import load
 from lamina.cost.estimate import estimate
 from lamina.runtime.script import running

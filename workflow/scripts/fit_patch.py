@@ -1,5 +1,6 @@
 """Fit one repair for all plan sizes of a selector."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.repair import fitting, patch

@@ -9,6 +9,8 @@ from lamina.runtime.script import running
 from lamina.stages.report import GatherJobs
 from lamina.store import parquet as store
 
+LIBRARIES_MB = 300  # at least what a job holds that has imported torch
+
 
 def jobs(folder: Path) -> Iterator[dict[str, Any]]:
     """Rows from the benchmark files that Snakemake left under `folder`.
@@ -25,13 +27,15 @@ def jobs(folder: Path) -> Iterator[dict[str, Any]]:
                 continue
             resources = record.get("resources") or {}
             wildcards = record.get("wildcards") or {}
+            # Of a job that a fork ran (lamina.runtime.forkserver), Snakemake measured a process that waited.
+            waited = (number(record.get("max_rss")) or LIBRARIES_MB) < LIBRARIES_MB
             yield {
                 # Without --benchmark-extended a record does not name its rule, but its path does.
                 "rule": record.get("rule_name") or path.relative_to(folder).with_suffix("").parts[0],
                 "wildcards": ", ".join(f"{name}={value}" for name, value in sorted(wildcards.items())),
                 "seconds": number(record.get("s")),
-                "cpu_seconds": number(record.get("cpu_time")),
-                "max_rss_mb": number(record.get("max_rss")),
+                "cpu_seconds": None if waited else number(record.get("cpu_time")),
+                "max_rss_mb": None if waited else number(record.get("max_rss")),
                 "device": "gpu" if resources.get("gpu") else "cpu",
             }
 

@@ -5,6 +5,7 @@ A killed job leaves its progress beside the outputs; a new start with the same s
 
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.healing.training import Source
 from lamina.models.load import load_quantised

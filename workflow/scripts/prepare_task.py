@@ -23,7 +23,8 @@ if __name__ == "__main__":
             tested = [(part, []) for part in texts]
         else:
             task = lm_tasks.load_task(job.name, Path.cwd(), None, job.task.choices, trust_code=job.task.trust_code)
-            tested = lm_tasks.test_documents(task, job.task.limit)
+            own = job.task.choices is not None or lm_tasks.is_own(job.name, Path.cwd())
+            tested = lm_tasks.test_documents(task, job.task.limit, own)
         columns = {
             "document": pa.array([document_hash(*document) for document in tested], pa.string()),
             "runs": pa.array([runs(*document) for document in tested], pa.list_(pa.uint64())),

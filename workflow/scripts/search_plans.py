@@ -4,6 +4,7 @@ import hashlib
 from dataclasses import asdict
 from pathlib import Path
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.modules import load

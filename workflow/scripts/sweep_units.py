@@ -1,5 +1,6 @@
 """Measure the removal of one block's units, on the base model or on what a plan leaves of it."""
 
+import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
 from lamina.runtime.script import running

@@ -12,9 +12,9 @@ from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.config.repairs import OWN
 from lamina.config.studies import Prune, Study
-from lamina.data import diagnosed, task_files
+from lamina.data import files, task_files
 from lamina.data.documents import check_range, corpus_file, read_documents
-from lamina.data.questions import check_examples, check_limit, read_questions
+from lamina.data.files import check_examples, check_limit, read_questions
 from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
@@ -144,9 +144,9 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
 
 def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:
     if isinstance(diagnosis, Probe):
-        diagnosed.labelled(root / diagnosis.file, where, diagnosis.folds)
+        files.labelled(root / diagnosis.file, where, diagnosis.folds)
     if isinstance(diagnosis, Patching):
-        diagnosed.pairs(root / diagnosis.file, where)
+        files.pairs(root / diagnosis.file, where)
 
 
 def _count_questions(where: str, file: str, root: Path, counts: dict[tuple[str, Path], int]) -> int | None:

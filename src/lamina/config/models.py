@@ -40,6 +40,17 @@ class Model(Entry):
     )
     trust_remote_code: bool = option("Whether Python code in the model's folder may run.", False)
     chat_template: bool = option("Whether task prompts are wrapped in the tokenizer's chat template.", False)
+    fewshot_as_turns: bool = option(
+        "In a chat template: whether solved examples are turns of the conversation, or stand in the turn of the "
+        "question.",
+        True,
+    )
+    system_prompt: Filled | None = option("System prompt of all tasks; without a template it stands first.", None)
+    template_arguments: dict[str, bool | int | float | str] = option(
+        "What else the template is given, such as `{enable_thinking: false}`.",
+        {},
+        allowed="values by the names that the template reads",
+    )
     checkpoints: list[Checkpoint] | None = option(
         "Checkpoints of one training: each is put in the place of `{checkpoint}` in `source` or `revision` and is a "
         "model NAME-CHECKPOINT of its own. A study of NAME has all of them.",

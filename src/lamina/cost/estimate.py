@@ -1,51 +1,38 @@
-"""The cost of a study before it runs: jobs, layer-tokens and memory per stage, by the engine and by the naive way.
+"""The cost of a study before it runs: jobs, layer-tokens, memory and disk per stage, by the engine and the naive way.
 
 The output embedding, loading and starting are left out. `lamina.cost.forecast` prints it.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
+from lamina.cost import work
 from lamina.cost.forecast import STAGES, Stage
-from lamina.cost.memory import is_candidate, peaks
-from lamina.cost.work import (
-    TRAINING,
-    Tokens,
-    alone,
-    benchmark_work,
-    fit_work,
-    layer_flops,
-    sweep_work,
-    timing_work,
-)
+from lamina.cost.rehearsal import search_work
+from lamina.cost.work import Tokens, layer_flops
 from lamina.data import calibrations as samples_of
 from lamina.data import documents
-from lamina.data.calibrations import Sample
-from lamina.data.text import encode
-from lamina.engine import packing
-from lamina.engine.candidates import Candidate, grow
-from lamina.engine.footprint import Shape
-from lamina.models.units import all_units, parse
-from lamina.modules import load
-from lamina.selection.trials import Trials, run
+from lamina.data.calibrations import Sample, encode
+from lamina.engine import footprint, packing
+from lamina.engine.batches import TOKENS, logit_positions
+from lamina.engine.footprint import HOST, Shape
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
 from lamina.study.sweeps import SweepSelector
 from lamina.study.variant import Variant
 
-SEARCHED = 100  # samples of a search's rehearsal, which stand for those of a calibration
+BENCHMARKED = 64  # requests at a time, as in lamina.evaluation.tasks, which imports lm-eval
+ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered table and in the database
 
 
 def estimate(config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]) -> dict[str, Any]:
@@ -65,15 +52,13 @@ def estimate(config: Configuration, manifests: list[str], drawn: list[str], test
             tasks[model, path.stem] = _of_task(path, config, known)
         for text, entry in config.benchmarks.perplexity.items():
             tasks[model, text] = _of_text(entry, manifest)
-    jobs = list(works(config, models, calibrations, tasks))
-    sums, shapes = stages(jobs), {model: _shape(manifest) for model, manifest in models.items()}
-    for stage, memory in peaks(config, shapes, calibrations, tasks).items():
-        sums[stage].memory = memory
+    shapes = {model: _shape(manifest) for model, manifest in models.items()}
+    jobs = list(Works(config, models, shapes, calibrations, tasks))
     early = ", ".join(sorted(name for name, entry in config.selectors.items() if entry.budget != "full"))
     note = f"Selectors {early} let units leave early: their sweeps are counted in full, as the most."
     return {
-        "stages": {name: asdict(stage) for name, stage in sums.items()},
-        "jobs": {output: work.flops for work in jobs for output in work.outputs},
+        "stages": {name: asdict(stage) for name, stage in stages(jobs).items()},
+        "jobs": {output: each.flops for each in jobs for output in each.outputs},
         "notes": [note] if early else [],
     }
 
@@ -122,17 +107,20 @@ def _shape(manifest: Mapping[str, Any]) -> Shape:
 
 
 @dataclass(frozen=True)
-class Counted:
+class Work:
     """The work of jobs of one stage that cost the same, each of which writes one of `outputs`.
 
-    Layer-tokens are those of all of them together, by the engine and the naive way, and cost `flops_each`.
+    Layer-tokens are those of all of them together, by the engine and the naive way, and cost `flops_each`. `memory` is
+    that of one job above the process and the weights, `disk` what all of them leave, in bytes.
     """
 
     stage: str
     outputs: list[str]
-    layer_tokens: float = 0.0
-    naive: float = 0.0
-    flops_each: float = 0.0
+    layer_tokens: float
+    naive: float
+    flops_each: float
+    memory: float = 0.0
+    disk: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -140,150 +128,175 @@ class Counted:
         return self.layer_tokens * self.flops_each / len(self.outputs)
 
 
-def stages(works: Iterable[Counted]) -> dict[str, Stage]:
+def stages(works: Iterable[Work]) -> dict[str, Stage]:
     """The cost of every stage."""
     sums = {name: Stage() for name in STAGES}
-    for work in works:
-        sums[work.stage].jobs += len(work.outputs)
-        sums[work.stage].add(work.layer_tokens, work.naive, work.flops_each)
+    for each in works:
+        cost = Stage(
+            len(each.outputs),
+            each.layer_tokens,
+            each.layer_tokens * each.flops_each,
+            each.naive,
+            each.naive * each.flops_each,
+            each.memory,
+            each.disk,
+        )
+        sums[each.stage] = sums[each.stage].plus(cost)
     return sums
 
 
-def works(
-    config: Configuration,
-    models: Mapping[str, Mapping[str, Any]],
-    calibrations: Mapping[tuple[str, str], Tokens],
-    tasks: Mapping[tuple[str, str], Tokens],
-) -> Iterator[Counted]:
-    """The work of every job that computes: manifests by model, tokens by (model, calibration) and by (model, task)."""
-    depth = {name: manifest["n_layers"] for name, manifest in models.items()}
+@dataclass(frozen=True)
+class Works:
+    """The work of every job that computes, one after the other.
 
-    def flops(model: str, tokens: Tokens) -> float:
-        return layer_flops(models[model], tokens)
-
-    for model, calibration in studies.captures(config):
-        tokens = calibrations[model, calibration]
-        work = float(tokens.stream * depth[model])
-        yield Counted("capture", [paths.activations(model, calibration)], work, work, flops(model, tokens))
-    for model, calibration, selector, removed in sweeps.sweeps(config, carried=True):
-        tokens = calibrations[model, calibration]
-        work, naive = _sweep(config, calibrations, depth[model], (model, calibration, selector, removed))
-        blocks = range(sweeps.sweep_blocks(config, model, selector))
-        written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
-        # Each job more carries the model before the removals once more.
-        work += (len(blocks) - 1) * tokens.packed * (depth[model] - removed)
-        yield Counted("sweep", written, work, naive, flops(model, tokens))
-    for (model, calibration, selector), sizes in studies.searches(config).items():
-        entry: Any = config.selectors[selector]
-        tokens, written = calibrations[model, calibration], [paths.search(f"{model}/{calibration}/{selector}")]
-        yield Counted("search", written, *search_work(tokens, depth[model], sizes, entry), flops(model, tokens))
-    variants = studies.variants(config)
-    for model, own, selector, repair in sorted(
-        {(v.model, v.calibration, v.selector, v.repair) for v in variants if v.repair != "none"}
-    ):
-        read = {name: calibrations[model, name] for name in studies.fitted_on(config, own, repair)}
-        removed_sizes = studies.sizes(config, model, own, selector, repair)
-        work = fit_work(config.repairs[repair], own, read, depth[model], removed_sizes)
-        written = [paths.patch(f"{model}/{own}/{selector}", repair)]
-        yield Counted("repair", written, work, work, flops(model, calibrations[model, own]))
-    for variant in (v for v in variants if v.healing != "none"):
-        key = f"{variant.model}/{variant.calibration}/{variant.selector}"
-        written = [paths.training(paths.adapter(key, variant.removed, variant.repair, variant.healing))]
-        work, each = _healing(config, models, calibrations, variant)
-        yield Counted("heal", written, work, work, each)
-    for model, calibration, task, block in studies.benchmark_blocks(config):
-        tokens = tasks[model, task]
-        lacking: dict[bool, list[int]] = {True: [], False: []}
-        for variant in studies.block_variants(config, model, calibration, task, block):
-            lacking[is_candidate(config, variant)].append(variant.removed)
-        work, naive = benchmark_work(tokens, depth[model], lacking[True], lacking[False])
-        written = [paths.benchmark(model, calibration, task, block)]
-        yield Counted("benchmark", written, work, naive, flops(model, tokens))
-    for model, calibration, task, block in studies.generation_blocks(config):
-        tokens, asked = tasks[model, task], config.benchmarks.tasks[task].generate
-        left = [depth[model] - v.removed for v in studies.block_variants(config, model, calibration, task, block)]
-        # The likeliest answer and the samples, as long as the right ones.
-        work = float((1 + asked.samples if asked else 0) * tokens.stream * sum(left))
-        yield Counted(
-            "benchmark", [paths.generation(model, calibration, task, block)], work, work, flops(model, tokens)
-        )
-    for model in config.models:
-        timing, structures = config.benchmarks.efficiency, studies.structures(config, model)
-        if timing and structures:
-            length = timing.batch * timing.prompt
-            prompts = Tokens(timing.batch, length, timing.batch, length)
-            work = timing_work(prompts, timing, depth[model], structures)
-            yield Counted("benchmark", [paths.efficiency(model)], work, work, flops(model, prompts))
-
-
-def _sweep(
-    config: Configuration,
-    calibrations: Mapping[tuple[str, str], Tokens],
-    n_layers: int,
-    place: tuple[str, str, str, int],
-) -> tuple[float, float]:
-    """Layer-tokens of a sweep with all its blocks, by the engine and the naive way."""
-    model, calibration, selector, removed = place
-    tokens = calibrations[model, calibration]
-    swept = SweepSelector.parse(selector)
-    pass_, kind, _ = swept.settings(config)
-    work, naive = sweep_work(tokens, n_layers, removed, pass_, kind, list(swept.others(config)))
-    if (repair := swept.repair(config)) != "none":
-        # One pass for the Gram matrices of the patches, over what is scored as well.
-        seen = {calibration, *studies.fitted_on(config, swept.planned_on(calibration), repair)}
-        fitting = float(sum(calibrations[model, name].stream for name in seen) * n_layers)
-        work, naive = work + fitting, naive + fitting
-    return work, naive
-
-
-def _healing(
-    config: Configuration,
-    models: Mapping[str, Mapping[str, Any]],
-    calibrations: Mapping[tuple[str, str], Tokens],
-    variant: Variant,
-) -> tuple[float, float]:
-    """Layer-tokens of healing a variant, and the arithmetic of each, a mean over the calibrations it is trained on."""
-    manifest = models[variant.model]
-    settings: Any = config.healings[variant.healing]  # every method trains for epochs
-    weights = settings.weights(variant.calibration)
-    drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
-    trained = {name: calibrations[variant.model, name] for name in weights}
-    steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
-    share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
-    passes = TRAINING * (manifest["n_layers"] - variant.removed)
-    # The teacher's forward pass.
-    passes += manifest["n_layers"] if settings.objective != "lm" else 0
-    work = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
-    arithmetic = sum(work[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
-    return sum(work.values()), arithmetic / sum(work.values())
-
-
-def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: Any) -> tuple[float, float]:
-    """Layer-tokens of a search for sets of these sizes and their measurement at the end, by the engine and naively.
-
-    The search runs as in a job, but nothing is measured: the engine's tree counts the models that it asks for.
-    `options` are those of the selector. Units lose random amounts, so that the sets that a search keeps have units in
-    common, as with true losses.
+    Manifests and shapes are those of each model, tokens those by (model, calibration) and by (model, task or text).
     """
-    draw, work = np.random.default_rng(0), np.zeros(2)
-    lost = defaultdict[str, float](draw.random)
 
-    class Rehearsed:
-        def losses(self, candidates: Sequence[Candidate], numbers: Iterable[int]) -> np.ndarray:
-            shown = len(list(numbers))
-            layers = [grow(candidates, [], n_layers, True).layers, alone(candidates, n_layers)]
-            work[:] += np.array(layers) * shown / SEARCHED
-            # What units lose together is more or less than the sum.
-            sums = [sum(lost[unit] for unit in sorted(each.removed)) for each in candidates]
-            return (np.array(sums) * draw.uniform(0.5, 1.5, len(sums)))[:, None].repeat(shown, axis=1)
+    config: Configuration
+    models: Mapping[str, Mapping[str, Any]]
+    shapes: Mapping[str, Shape]
+    calibrations: Mapping[tuple[str, str], Tokens]
+    tasks: Mapping[tuple[str, str], Tokens]
 
-    free = options.free(n_layers)
-    units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
-    rehearse = getattr(load(f"{options.PACKAGE}.{options.strategy}"), "rehearse", None)
-    if rehearse:
-        rehearse(Trials(Rehearsed(), SEARCHED), units, sizes, options, round(SEARCHED * options.held_back))
-        return float(tokens.packed * work[0]), float(tokens.rows * work[1])
-    held_back, seen = np.split(np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)])
-    lengths = np.full(SEARCHED, tokens.stream / SEARCHED)
-    run(Trials(Rehearsed(), SEARCHED), units, sizes, options, seen, held_back, lengths)
-    return float(tokens.packed * work[0]), float(tokens.rows * work[1])
+    def __iter__(self) -> Iterator[Work]:
+        for part in (self._captures, self._sweeps, self._searches, self._repairs, self._healings, self._benchmarks):
+            yield from part()
+        yield from self._timings()
+
+    @property
+    def _budget(self) -> int:
+        """Tokens of a pass; the default for `auto`, which asks the machine."""
+        asked = self.config.sweep.tokens
+        return int(asked if isinstance(asked, int) else type(self.config.sweep)().tokens)
+
+    def _captures(self) -> Iterator[Work]:
+        for model, calibration in studies.captures(self.config):
+            tokens, shape = self.calibrations[model, calibration], self.shapes[model]
+            layers = float(tokens.stream * self.models[model]["n_layers"])
+            memory = footprint.capture(shape, self._budget, tokens.longest, tokens.samples)
+            written = [paths.activations(model, calibration)]
+            yield Work("capture", written, layers, layers, layer_flops(self.models[model], tokens), memory)
+
+    def _sweeps(self) -> Iterator[Work]:
+        for model, calibration, selector, removed in sweeps.sweeps(self.config, carried=True):
+            tokens, depth = self.calibrations[model, calibration], self.models[model]["n_layers"]
+            swept = SweepSelector.parse(selector)
+            pass_, kind, _ = swept.settings(self.config)
+            layers, naive = work.sweep_work(tokens, depth, removed, pass_, kind, list(swept.others(self.config)))
+            if (repair := swept.repair(self.config)) != "none":
+                # One pass for the Gram matrices of the patches, over what is scored as well.
+                seen = {calibration, *studies.fitted_on(self.config, swept.planned_on(calibration), repair)}
+                fitting = float(sum(self.calibrations[model, name].stream for name in seen) * depth)
+                layers, naive = layers + fitting, naive + fitting
+            blocks = range(sweeps.sweep_blocks(self.config, model, selector))
+            # Each job more carries the model before the removals once more.
+            layers += (len(blocks) - 1) * tokens.packed * (depth - removed)
+            written = [paths.sweep_block(f"{model}/{calibration}/{selector}", removed, block) for block in blocks]
+            streams = 2 + depth - removed if pass_ == "removal" else 1
+            memory = _pass(self.shapes[model], self._budget, tokens, streams)
+            disk = ROW * tokens.samples * (1 + depth - removed)
+            yield Work("sweep", written, layers, naive, layer_flops(self.models[model], tokens), memory, disk)
+
+    def _searches(self) -> Iterator[Work]:
+        for (model, calibration, selector), sizes in studies.searches(self.config).items():
+            tokens, entry = self.calibrations[model, calibration], self.config.selectors[selector]
+            cost = search_work(tokens, self.models[model]["n_layers"], sizes, entry)
+            written = [paths.search(f"{model}/{calibration}/{selector}")]
+            yield Work("search", written, *cost, layer_flops(self.models[model], tokens))
+
+    def _repairs(self) -> Iterator[Work]:
+        repaired = {(v.model, v.calibration, v.selector, v.repair) for v in studies.variants(self.config)}
+        for model, own, selector, repair in sorted(place for place in repaired if place[3] != "none"):
+            read = {name: self.calibrations[model, name] for name in studies.fitted_on(self.config, own, repair)}
+            sizes = studies.sizes(self.config, model, own, selector, repair)
+            shape, tokens = self.shapes[model], self.calibrations[model, own]
+            layers = work.fit_work(self.config.repairs[repair], own, read, self.models[model]["n_layers"], sizes)
+            memory = footprint.moments(shape, TOKENS, tokens.longest, tokens.samples, max(sizes))
+            disk = sum(sizes) * shape.channels**2 * footprint.FLOAT  # at most: every removed unit is a run of its own
+            written = [paths.patch(f"{model}/{own}/{selector}", repair)]
+            yield Work("repair", written, layers, layers, layer_flops(self.models[model], tokens), memory, disk)
+
+    def _healings(self) -> Iterator[Work]:
+        for variant in (v for v in studies.variants(self.config) if v.healing != "none"):
+            shape, own = self.shapes[variant.model], self.calibrations[variant.model, variant.calibration]
+            settings: Any = self.config.healings[variant.healing]
+            left, distilled = shape.layers - variant.removed, settings.objective == "distill"
+            memory = float(footprint.heal(shape, left, own.longest, settings.batch, distilled, HOST))
+            if whole := not hasattr(settings, "rank"):
+                memory += footprint.full(shape, left)
+            # Of low ranks at most: those of both parts of a layer.
+            ranked = 3 * (shape.channels + shape.inner) + 8 * shape.channels
+            numbers = shape.parameters(left) if whole else getattr(settings, "rank", 0) * left * ranked
+            folder = paths.adapter(variant.key, variant.removed, variant.repair, variant.healing)
+            layers, each = self._healing(variant, settings)
+            disk = numbers * (shape.size if whole else footprint.FLOAT)
+            yield Work("heal", [paths.training(folder)], layers, layers, each, memory, disk)
+
+    def _healing(self, variant: Variant, settings: Any) -> tuple[float, float]:
+        """Layer-tokens of healing a variant, and the arithmetic of each, a mean over what it is trained on."""
+        manifest, weights = self.models[variant.model], settings.weights(variant.calibration)
+        drawn = {name: weight / max(weights.values()) for name, weight in weights.items()}
+        trained = {name: self.calibrations[variant.model, name] for name in weights}
+        steps = settings.epochs * -(-sum(math.ceil(drawn[n] * trained[n].samples) for n in trained) // settings.batch)
+        share = min(1.0, (settings.max_steps or steps) / steps) * settings.epochs
+        passes = work.TRAINING * (manifest["n_layers"] - variant.removed)
+        # The teacher's forward pass.
+        passes += manifest["n_layers"] if settings.objective != "lm" else 0
+        layers = {name: passes * share * drawn[name] * tokens.stream for name, tokens in trained.items()}
+        arithmetic = sum(layers[name] * layer_flops(manifest, tokens) for name, tokens in trained.items())
+        return sum(layers.values()), arithmetic / sum(layers.values())
+
+    def _benchmarks(self) -> Iterator[Work]:
+        for model, calibration, task, block in studies.benchmark_blocks(self.config):
+            tokens, shape, depth = self.tasks[model, task], self.shapes[model], self.models[model]["n_layers"]
+            variants = studies.block_variants(self.config, model, calibration, task, block)
+            together = [v.removed for v in variants if self._is_candidate(v)]
+            alone = [v.removed for v in variants if not self._is_candidate(v)]
+            cost = work.benchmark_work(tokens, depth, together, alone)
+            memory = _benchmark(shape, tokens, len(together), len(alone))
+            written = [paths.benchmark(model, calibration, task, block)]
+            disk, flops = ROW * tokens.samples * len(variants), layer_flops(self.models[model], tokens)
+            yield Work("benchmark", written, *cost, flops, memory, disk)
+        for model, calibration, task, block in studies.generation_blocks(self.config):
+            tokens, asked = self.tasks[model, task], self.config.benchmarks.tasks[task].generate
+            variants = studies.block_variants(self.config, model, calibration, task, block)
+            left = sum(self.models[model]["n_layers"] - v.removed for v in variants)
+            # The likeliest answer and the samples, as long as the right ones.
+            layers = float((1 + asked.samples if asked else 0) * tokens.stream * left)
+            written = [paths.generation(model, calibration, task, block)]
+            yield Work("benchmark", written, layers, layers, layer_flops(self.models[model], tokens))
+
+    def _timings(self) -> Iterator[Work]:
+        for model, manifest in self.models.items():
+            timing, structures = self.config.benchmarks.efficiency, studies.structures(self.config, model)
+            if timing and structures:
+                length = timing.batch * timing.prompt
+                prompts = Tokens(timing.batch, length, timing.batch, length)
+                layers = work.timing_work(prompts, timing, manifest["n_layers"], structures)
+                yield Work("benchmark", [paths.efficiency(model)], layers, layers, layer_flops(manifest, prompts))
+
+    def _is_candidate(self, variant: Variant) -> bool:
+        """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
+        entry = None if variant.repair == "none" else self.config.repairs[variant.repair]
+        linear = entry is None or (entry.LINEAR and not entry.FOLDED)
+        others = not variant.is_base and self.config.replacing(variant.selector)
+        return linear and variant.healing == "none" and not others
+
+
+def _pass(shape: Shape, budget: int, tokens: Tokens, streams: int, lines: int = 0) -> int:
+    """Bytes of a pass of the engine over samples of `tokens`, or over at least so many `lines` like them."""
+    mean, scored = tokens.packed // max(1, tokens.samples), -(-tokens.scored // tokens.samples)
+    # The shortest line is as far below the mean as the longest is above it.
+    lengths = range(max(1, min(tokens.longest, 2 * mean - tokens.longest)), tokens.longest + 1)
+    return footprint.sweep(shape, budget, lengths, max(tokens.samples, lines), scored, max(1, streams))
+
+
+def _benchmark(shape: Shape, tokens: Tokens, together: int, alone: int) -> int:
+    """Bytes of a benchmark of so many variants in one pass, which `evaluation.together` keeps below HOST, and alone."""
+    fits = footprint.budget(HOST, lambda budget: _pass(shape, budget, tokens, together, budget))
+    memory = _pass(shape, min(TOKENS, fits), tokens, together)
+    if not alone:
+        return memory
+    every = tokens.samples * max(1, tokens.rows // max(1, tokens.packed))
+    lines = min(every, BENCHMARKED, max(1, logit_positions(shape.vocabulary) // max(1, tokens.longest)))
+    return max(memory, footprint.benchmark(shape, tokens.longest, lines, every))

@@ -1,20 +1,17 @@
-"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time and memory of every stage.
+"""What a run would cost, as `make plan` prints it: jobs, arithmetic, time, memory and disk of every stage.
 
 `python -m lamina.cost.forecast FILE` prints what rule `estimate_cost` wrote. Times follow from a rate in TFLOP/s, or
-from the pace of this machine if `lamina.cost.pace` has measured it. Without both and without a GPU, two seconds of
-matrix products measure the rate of this machine.
+from the pace of this machine, which `lamina.cost.pace` measures where there is no GPU.
 """
 
 import argparse
 import math
 import os
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
-
+from lamina.cost import pace
 from lamina.errors import LaminaError, explained
 from lamina.runtime import devices
 from lamina.store import checksum
@@ -22,15 +19,13 @@ from lamina.store import checksum
 STAGES = ("capture", "sweep", "search", "repair", "heal", "benchmark")
 # Sustained arithmetic of one data-centre GPU in bfloat16, in TFLOP/s: with short sequences it is well below the peak.
 RATE = 100.0
-# A product of the size of small layers, (tokens, C) by (C, inner), and the seconds for which it is repeated.
-PRODUCT, LASTING = (512, 576, 1536), 2.0
 
 
 @dataclass
 class Stage:
     """Cost of one stage; the naive way evaluates each cut model row by row, and does everything else in the same way.
 
-    `memory` is that of its largest job, in bytes above the process and the weights.
+    `memory` is that of its largest job above the process and the weights, `disk` what all its jobs write, in bytes.
     """
 
     jobs: int = 0
@@ -39,49 +34,29 @@ class Stage:
     naive_layer_tokens: float = 0.0
     naive_flops: float = 0.0
     memory: float = 0.0
+    disk: float = 0.0
 
-    def add(self, layer_tokens: float, naive: float, flops_each: float) -> None:
-        """Count work of one job, in layer-tokens that cost `flops_each`."""
-        self.layer_tokens += layer_tokens
-        self.flops += layer_tokens * flops_each
-        self.naive_layer_tokens += naive
-        self.naive_flops += naive * flops_each
-
-    def together(self, other: "Stage") -> "Stage":
-        """Both stages as one."""
-        sums = {name: value + getattr(other, name) for name, value in asdict(self).items()}
+    def plus(self, other: "Stage") -> "Stage":
+        """Both as one."""
+        sums = {each.name: getattr(self, each.name) + getattr(other, each.name) for each in fields(self)}
         return Stage(**sums | {"memory": max(self.memory, other.memory)})
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How fast a machine is: FLOP/s by stage, `rate` for any other stage, and the seconds before a job computes."""
-
-    rate: float
-    stages: Mapping[str, float]
-    start: float = 0.0
-
-    def seconds(self, name: str, flops: float, jobs: float) -> float:
-        """Seconds for the arithmetic of a stage, in jobs that run one after the other."""
-        return flops / self.stages.get(name, self.rate) + jobs * self.start
-
-
-def table(stages: Mapping[str, Stage], pace: Pace) -> str:
-    """The estimate as text."""
+def table(stages: Mapping[str, Stage], rate: float) -> str:
+    """The estimate as text, at a rate in FLOP/s."""
+    heads = (
+        f"{'stage':<10}{'jobs':>7}{'layer-tokens':>14}{'PFLOP':>9}{'time':>10}{'naively':>10}{'memory':>9}{'disk':>9}"
+    )
+    total = Stage()
+    for stage in stages.values():
+        total = total.plus(stage)
     lines = [
-        f"{'stage':<10}{'jobs':>8}{'layer-tokens':>14}{'PFLOP':>10}{'time':>9}{'memory':>10}{'naively':>11}{'time':>9}"
+        f"{name:<10}{stage.jobs:>7,}{stage.layer_tokens:>14.3g}{stage.flops / 1e15:>9.3g}"
+        f"{duration(stage.flops / rate):>10}{duration(stage.naive_flops / rate):>10}"
+        f"{size(stage.memory):>9}{size(stage.disk):>9}"
+        for name, stage in {**stages, "all": total}.items()
     ]
-    total, spent, naive = Stage(), 0.0, 0.0
-    for name, stage in stages.items():
-        times = pace.seconds(name, stage.flops, stage.jobs), pace.seconds(name, stage.naive_flops, stage.jobs)
-        lines.append(_line(name, stage, *times))
-        total, spent, naive = total.together(stage), spent + times[0], naive + times[1]
-    return "\n".join([*lines, _line("all", total, spent, naive)])
-
-
-def _line(name: str, stage: Stage, seconds: float, naive: float) -> str:
-    counted = f"{stage.jobs:>8,}{stage.layer_tokens:>14.3g}{stage.flops / 1e15:>10.3g}{duration(seconds):>9}"
-    return f"{name:<10}{counted}{size(stage.memory):>10}{stage.naive_layer_tokens:>11.3g}{duration(naive):>9}"
+    return "\n".join([f"{heads}{'memory':>9}{'disk':>9}", *lines])
 
 
 def duration(seconds: float) -> str:
@@ -94,19 +69,7 @@ def duration(seconds: float) -> str:
 
 def size(memory: float) -> str:
     """Bytes as MB or GB; empty where none are counted."""
-    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.3g} MB"
-
-
-def machine_rate() -> float:
-    """FLOP/s of this machine's processors in products like those of layers, in float32."""
-    tokens, channels, inner = PRODUCT
-    left, right = np.ones((tokens, channels), np.float32), np.ones((channels, inner), np.float32)
-    left @ right  # the first product starts threads
-    begun, count = time.perf_counter(), 0
-    while time.perf_counter() - begun < LASTING:
-        left @ right
-        count += 1
-    return 2.0 * tokens * channels * inner * count / (time.perf_counter() - begun)
+    return "" if not memory else f"{memory / 1e9:.3g} GB" if memory >= 1e9 else f"{memory / 1e6:.2g} MB"
 
 
 def readable(rate: str) -> float:
@@ -120,31 +83,39 @@ def readable(rate: str) -> float:
     return number
 
 
+def whole(jobs: int, computing: int, seconds: float, start: pace.Start, together: int) -> str:
+    """The sentence about a run of `jobs`, of which `computing` need `seconds` in all beside their start."""
+    if not jobs:
+        return "Nothing is left to run."
+    seconds += min(jobs, computing) * start.computing + max(0, jobs - computing) * start.other
+    return (
+        f"{jobs:,} jobs are left to run. A job starts in {start.computing:.1f} s, and in {start.other:.1f} s where it "
+        f"computes with no model: in all about {duration(seconds / together)}, with {together} at a time."
+    )
+
+
 def main(arguments: Iterable[str] | None = None) -> None:
     """Print the plan."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote")
+    parser.add_argument("file", type=Path, help="what rule estimate_cost wrote, in the study's results folder")
     parser.add_argument("--rate", help=f"sustained TFLOP/s of one device, by default {RATE:g}")
-    parser.add_argument("--pace", type=Path, help="what lamina.cost.pace wrote, if it did")
+    parser.add_argument("--calibrate", action="store_true", help="measure this machine, also if it has a GPU")
+    parser.add_argument("--jobs", default="0", help="jobs that are left to run")
     args = parser.parse_args(None if arguments is None else list(arguments))
-    rate = None if args.rate is None else readable(args.rate)
-    costs = checksum.read_json(args.file)
-    if not rate and args.pace and args.pace.exists():
-        measured = checksum.read_json(args.pace)
-        pace = Pace(**{name: measured[name] for name in ("rate", "stages", "start")})
-        message = f"Times of one job after the other on {measured['machine']}, as measured ({args.pace})."
-    elif rate or devices.devices(os.environ):
-        pace = Pace((rate or RATE) * 1e12, {})
-        message = f"Times of one device at {rate or RATE:g} TFLOP/s, beside loading and starting."
-        message += "" if rate else " CALIBRATE=1 measures this machine instead."
-    else:
-        pace = Pace(machine_rate(), {})
-        message = (
-            f"Times of this machine, which has no GPU, at the {pace.rate / 1e12:.2g} TFLOP/s of products of matrices, "
-            "beside loading and starting. CALIBRATE=1 measures each stage, RATE=100 is a GPU's."
-        )
+    asked = None if args.rate is None else readable(args.rate)
+    costs, here = checksum.read_json(args.file), len(devices.devices(os.environ))
     stages = {name: Stage(**entry) for name, entry in costs["stages"].items()}
-    print(table(stages, pace), "", message, "Memory of the largest job, above the process and the weights.", sep="\n")
+    if asked is None and (args.calibrate or not here) and (measured := pace.measure(args.file.parent, args.calibrate)):
+        rate, message = measured, f"at the {measured / 1e12:.2g} TFLOP/s of the study's own model"
+        message = f"Times of one job after the other on this machine, {message}. RATE=100 is a GPU's."
+    else:
+        rate = (asked or RATE) * 1e12
+        message = f"Times of one device at {rate / 1e12:g} TFLOP/s. CALIBRATE=1 measures this machine instead."
+    print(table(stages, rate), "", message, sep="\n")
+    print("Memory: of the largest job, above the process and the weights. Disk: at most, beside downloaded models.")
+    total = sum(stage.flops for stage in stages.values()) / rate
+    computing, together = sum(stage.jobs for stage in stages.values()), here or min(2, os.cpu_count() or 1)
+    print(whole(int(args.jobs or 0), computing, total, pace.start(), together))
     print(*costs["notes"], sep="\n", end="\n" if costs["notes"] else "")
 
 

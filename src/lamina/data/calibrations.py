@@ -8,11 +8,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lamina.store import parquet as store
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 KINDS = ("choices", "generated", "text")
 METADATA_KEY = b"lamina.calibration"
@@ -26,6 +29,9 @@ _SCHEMA = pa.schema(
         ("context", pa.list_(pa.int32())),
         ("continuation", pa.list_(pa.int32())),
         ("characters", pa.int64()),
+        ("cut", pa.int64()),
+        ("right", pa.bool_()),
+        ("limit", pa.int64()),
         ("document", pa.string()),
         ("runs", pa.list_(pa.uint64())),
     ]
@@ -34,19 +40,24 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Row:
-    """One model input: `context` and `continuation` token ids; `characters` of the choice, as `acc_norm` counts."""
+    """One model input: `context` and `continuation` token ids; `characters` of the choice, as `acc_norm` counts.
+
+    `cut` is the number of tokens of the context that found no room.
+    """
 
     context: tuple[int, ...]
     continuation: tuple[int, ...]
     characters: int
+    cut: int = 0
 
 
 @dataclass(frozen=True)
 class Sample:
     """One document. `gold` is the index of the right row; `document` identifies the source text (a hash).
 
-    `runs` are hashes of its runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` does
-    not load them.
+    `also` are other right rows: each of them counts as a right answer, and the loss is that of `gold`. `runs` are
+    hashes of runs of words (`lamina.data.overlap`), by which near duplicates are found; `read` does not load them.
+    `limit` is the number of tokens that the model reads at once, if rows were fitted to it.
     """
 
     index: int
@@ -55,11 +66,21 @@ class Sample:
     rows: tuple[Row, ...]
     document: str
     runs: tuple[int, ...] = ()
+    also: tuple[int, ...] = ()
+    limit: int | None = None
+
+    @property
+    def right(self) -> list[int]:
+        """The indices of all right rows."""
+        return sorted({self.gold, *self.also})
 
     def sequence(self) -> tuple[int, ...]:
-        """Context and gold continuation, the tokens over which stream metrics and patches run."""
+        """Context and gold continuation, the tokens over which stream metrics and patches run.
+
+        A row may have one token more than the model reads: its last one, which is only predicted.
+        """
         row = self.rows[self.gold]
-        return row.context + row.continuation
+        return (row.context + row.continuation)[: self.limit]
 
 
 @dataclass(frozen=True)
@@ -74,10 +95,15 @@ class Calibration:
         return [sample.sequence() for sample in self.samples]
 
 
+def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
+    return list(tokenizer(text, verbose=False)["input_ids"])
+
+
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:
-    """r of FORMULAS: mean over samples of 1 / number of choices, 1/V for text, 0 for generated answers."""
+    """r of FORMULAS: mean over samples of the share of right choices, 1/V for text, 0 for generated answers."""
     values = {"text": 1.0 / vocabulary, "generated": 0.0}
-    return sum(values.get(s.kind, 1.0 / len(s.rows)) for s in samples) / len(samples)
+    return sum(values.get(s.kind, len(s.right) / len(s.rows)) for s in samples) / len(samples)
 
 
 def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibration:
@@ -87,6 +113,7 @@ def build(samples: Sequence[Sample], vocabulary: int, **facts: Any) -> Calibrati
         "kind": kinds[0] if len(kinds) == 1 else "mixed",
         "n_samples": len(samples),
         "n_tokens": sum(len(sample.sequence()) for sample in samples),
+        "n_cut": sum(any(row.cut for row in sample.rows) for sample in samples),
         "chance_accuracy": chance_accuracy(samples, vocabulary),
     }
     return Calibration(tuple(samples), {**counted, **facts})
@@ -103,6 +130,9 @@ def write(path: str | Path, calibration: Calibration) -> None:
             "context": row.context,
             "continuation": row.continuation,
             "characters": row.characters,
+            "cut": row.cut,
+            "right": number in sample.right,
+            "limit": sample.limit,
             "document": sample.document,
             "runs": sample.runs if number == 0 else (),
         }
@@ -131,8 +161,10 @@ def read(path: str | Path) -> Calibration:
             index,
             records[0]["kind"],
             records[0]["gold"],
-            tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"]) for r in records),
+            tuple(Row(tuple(r["context"]), tuple(r["continuation"]), r["characters"], r["cut"]) for r in records),
             records[0]["document"],
+            also=tuple(n for n, r in enumerate(records) if r["right"] and n != r["gold"]),
+            limit=records[0]["limit"],
         )
         for index, records in grouped.items()
     )

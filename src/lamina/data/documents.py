@@ -1,11 +1,17 @@
-"""Text documents from local files. The Snakefile imports this module, so it does not load a tokenizer."""
+"""Text documents: of local files, and of data sets of the Hugging Face hub or folders of the same form.
+
+The Snakefile imports this module, so it loads neither `datasets` nor a tokenizer. Only preparing jobs use the network.
+"""
 
 import json
 import logging
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from lamina.config import calibrations
-from lamina.config.calibrations import CORPUS
+from lamina.config.calibrations import CORPUS, Hub
 from lamina.config.entry import document_range
 from lamina.data.files import json_lines, read_text, shown
 from lamina.errors import LaminaError
@@ -80,3 +86,63 @@ def _text(value: object, at: str, form: str) -> str:
         return text
     missing = isinstance(value, dict) and "text" not in value
     raise LaminaError(f"{at}: {'`text` is missing' if missing else f'{shown(value)} is no text'}. {form}")
+
+
+def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
+    """The documents of an entry; those of white space are left out and not counted.
+
+    A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents that are asked for
+    are read. `where` is the entry of the configuration that messages name.
+
+    Raises
+    ------
+    LaminaError
+        If the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
+    """
+    from datasets import load_dataset
+
+    folder = root / entry.hub
+    local = folder.is_dir()
+    first, last = document_range(entry.documents)
+    try:
+        rows = load_dataset(
+            str(folder) if local else entry.hub,
+            entry.name,
+            split=entry.split,
+            revision=None if local else entry.revision,
+            # `datasets` caches a folder by its name, so without streaming it could read another folder of that name.
+            streaming=local or entry.streaming,
+        )
+        texts = list(islice(_fields(rows, entry.field, where), first, last))
+    except (OSError, ValueError, RuntimeError) as error:
+        # A missing name or split is a ValueError whose text lists the existing ones.
+        raise LaminaError(
+            f"{where}.hub: '{entry.hub}' (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
+            f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"
+            f"calibrations/MODEL/{where.partition('.')[2]}.parquet` on a node with one, or write a folder of its files."
+        ) from error
+    if not texts or (last is not None and len(texts) < last - first):
+        check_range(entry.documents or "0:1", first + len(texts) if texts else 0, entry.hub, where)
+    return texts
+
+
+def _fields(rows: Any, field: str, where: str) -> Iterator[str]:
+    for row in rows:
+        text = _joined(row.get(field))
+        if text is None:
+            raise LaminaError(
+                f"{where}.field: a document has no text '{field}'. Its fields are {', '.join(map(str, row))}: write "
+                "one that is a text, or a list of turns."
+            )
+        if text.strip():
+            yield text
+
+
+def _joined(value: Any) -> str | None:
+    """A text as it is, a conversation as its turns with blank lines between them; None for anything else."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        return None
+    turns: list[Any] = [turn.get("content", turn.get("value")) if isinstance(turn, dict) else turn for turn in value]
+    return "\n\n".join(turns) if all(isinstance(turn, str) for turn in turns) else None

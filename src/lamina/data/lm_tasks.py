@@ -16,21 +16,18 @@ from datasets.exceptions import DatasetNotFoundError
 from jinja2 import TemplateError
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
-from lm_eval.models.huggingface import HFLM
-from lm_eval.models.utils import normalize_gen_kwargs
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data import cache, task_files, task_groups
+from lamina.data import answers, prompts, task_files, task_groups
+from lamina.data.answers import document_text
 from lamina.data.calibrations import Row, Sample
+from lamina.data.encoding import EncodingLM, encode, row, scored_row
+from lamina.data.files import check_examples, read_questions
 from lamina.data.overlap import document_hash, runs
-from lamina.data.questions import check_examples, read_questions
+from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves
 from lamina.errors import LaminaError
 
 logging.getLogger("lm_eval").setLevel(logging.WARNING)
-
-# The seed with which the stock lm_eval command draws few-shot examples.
-FEWSHOT_SEED = 1234
 
 
 def task_object(
@@ -74,7 +71,7 @@ def load_task(
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
-        with chdir(root), cache.read_anew(cache.MODULES) if trust_code else nullcontext():
+        with chdir(root), task_groups.read_anew(task_groups.MODULES) if trust_code else nullcontext():
             loaded: TaskOrGroup
             if choices:
                 loaded = task = _Questions(config=_choices_config(name, root / choices))
@@ -82,6 +79,13 @@ def load_task(
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
                 loaded = task_groups.find(name, task_files.folder(root), trust_code)
+    except (AttributeError, IndexError, TypeError) as error:
+        # lm-eval tries the first document when it makes a task.
+        raise LaminaError(
+            f"task '{name}' cannot be made: its first test document does not fit its task file ({error}), for example "
+            "because its right answer is none of its choices. Correct the document, or doc_to_text, doc_to_choice and "
+            "doc_to_target."
+        ) from error
     except TemplateError as error:
         raise LaminaError(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
@@ -93,7 +97,6 @@ def load_task(
             "there is one, or write a task on local files."
         ) from error
     for leaf in leaves(loaded):
-        leaf.set_fewshot_seed(FEWSHOT_SEED)
         if num_fewshot is not None:
             leaf.set_config("num_fewshot", num_fewshot)
         if split is not None:
@@ -149,96 +152,54 @@ def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
     task.set_config("test_split", chosen)
 
 
-class EncodingLM(HFLM):
-    """lm-eval's HFLM with messages for what it cannot encode, and for tokenizers that have neither BOS nor EOS.
-
-    lm-eval asks for such a token before every question, though it needs one only where the question is empty.
-    """
-
-    @property
-    def prefix_token_id(self) -> int:
-        """BOS, else EOS: the token that stands for an empty question."""
-        return self._required(super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after")
-
-    @property
-    def eot_token_id(self) -> int:
-        """EOS, which ends a generated answer."""
-        return self._required(super().eot_token_id, "no EOS, by which a generated answer ends")
-
-    def _required(self, token: int | None, missing: str) -> int:
-        if token is None:
-            raise LaminaError(
-                f"the tokenizer of {self.tokenizer.name_or_path} has {missing}. Name one in tokenizer_config.json "
-                '(`"eos_token": "…"`, a token of its vocabulary), or leave this task out.'
-            )
-        return token
-
-    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any) -> list[int]:
-        """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
-        if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
-            add_special_tokens = True
-        return super().tok_encode(string, add_special_tokens, *args, **kwargs)
-
-    def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
-        for texts, before, after in requests:
-            self.check(texts or ("", ""), before, after, self.max_length)
-        return super()._loglikelihood_tokens(requests, *args, **kwargs)
-
-    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
-        longest = max(normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"] for request in requests)
-        if longest >= self.max_length:
-            raise LaminaError(
-                f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no room for its "
-                f"questions in the model's context of {self.max_length}. Write a smaller `max_gen_toks` under "
-                "generation_kwargs in its task file, or leave the task out."
-            )
-        return super().generate_until(requests, disable_tqdm)
-
-    def check(self, texts: tuple[str, str], before: Sequence[int], after: Sequence[int], room: int) -> None:
-        """Refuse a question or an answer (its texts and tokens) that has none, and an answer longer than `room`."""
-        for name, text, tokens in zip(("question", "answer"), texts, (before, after), strict=True):
-            if not tokens or (name == "answer" and len(tokens) > room):
-                fault = f"{len(tokens)} tokens, of which {room} fit into the model's context" if tokens else "no token"
-                raise LaminaError(
-                    f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
-                    "another task."
-                )
+def is_own(name: str, root: Path) -> bool:
+    """Whether a task stands in the task files of the project, so that its user can correct its data."""
+    return bool(task_files.reached(name, task_files.folder(root)))
 
 
-def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
-    """An lm-eval model used for its encodings only; `model` may be a skeleton without weights."""
-    return EncodingLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
-
-
-def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, list[str]]:
-    """Question and choices of one document, without few-shot examples."""
-    if task.config.output_type != "multiple_choice":
-        return str(task.doc_to_text(doc)), [str(task.doc_to_target(doc))]
-    if task.multiple_input:
-        return str(task.doc_to_target(doc)), [str(c) for c in task.doc_to_choice(doc)]
-    return str(task.doc_to_text(doc)), [str(c) for c in task.doc_to_choice(doc)]
-
-
-def test_documents(found: TaskOrGroup, limit: int | None = None) -> list[tuple[str, list[str]]]:
-    """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task."""
-    return [document_text(task, doc) for task in leaves(found) for doc in list(task.eval_docs)[:limit]]
-
-
-def task_samples(
-    task: ConfigurableTask, lm: EncodingLM, limit: int | None, seed: int, chat_template: bool = False
-) -> list[Sample]:
-    """Samples of the task's chosen split: all of them, or `limit` drawn with `seed`.
+def test_documents(found: TaskOrGroup, limit: int | None = None, own: bool = True) -> list[tuple[str, list[str]]]:
+    """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task.
 
     Raises
     ------
     LaminaError
-        If the task's answers are neither one right choice nor a generated text.
+        If one of them has no answer that could be right (`lamina.data.answers.check`).
+    """
+    documents = []
+    for task in leaves(found):
+        docs = list(task.eval_docs)[:limit]
+        answers.check(task, f"its {eval_split(task)} split", own, range(len(docs)), scored=True)
+        documents += [document_text(task, doc) for doc in docs]
+    return documents
+
+
+def eval_split(task: ConfigurableTask) -> str:
+    """The name of the split that a task is evaluated on."""
+    return str(task.config.test_split or task.config.validation_split)
+
+
+def task_samples(
+    task: ConfigurableTask, lm: EncodingLM, limit: int | None, seed: int, style: Style = PLAIN, own: bool = True
+) -> list[Sample]:
+    """Samples of the task's chosen split: all of them, or `limit` drawn with `seed`.
+
+    `own` is whether the task file is the user's (`lamina.data.answers.check`). A written answer has a row for each of
+    the right ones.
+
+    Raises
+    ------
+    LaminaError
+        If the task's answers are neither choices nor a text, or a document has no right one.
     """
     total = len(task.eval_docs)
     chosen = sorted(random.Random(seed).sample(range(total), limit)) if limit and limit < total else list(range(total))
-    template = {"apply_chat_template": True, "chat_template": lm.apply_chat_template} if chat_template else {}
-    task.build_all_requests(samples=chosen, tokenizer_name=lm.tokenizer_name if chat_template else "", **template)
+    if task.config.output_type == "loglikelihood_rolling":
+        raise LaminaError(
+            f"task '{task.config.task}' scores by {task.config.output_type}, which has no right answer to count. "
+            "Calibrate on it as text: `text: file`."
+        )
+    answers.check(task, f"its {eval_split(task)} split", own, chosen, scored=False)
+    prompts.build(task, lm, style, samples=chosen)
     by_document: dict[int, list[Any]] = {}
     for instance in task.instances:
         by_document.setdefault(instance.doc_id, []).append(instance)
@@ -246,29 +207,16 @@ def task_samples(
     for instances in by_document.values():
         doc = instances[0].doc
         asked = document_text(task, doc)
-        source = (document_hash(*asked), runs(*asked))
         if task.config.output_type == "multiple_choice":
-            rows, gold = _choice_rows(task, lm, doc, instances), _gold(task, doc)
-            samples.append(Sample(len(samples), "choices", gold, rows, *source))
-        elif task.config.output_type in ("generate_until", "loglikelihood"):
-            samples.append(Sample(len(samples), "generated", 0, (_answer_row(task, lm, doc, instances[0]),), *source))
+            kind, (gold, *also) = "choices", answers.right_choices(task, doc)
+            rows = _choice_rows(task, lm, doc, instances)
         else:
-            raise LaminaError(
-                f"task '{task.config.task}' scores by {task.config.output_type}, which has no right answer to count. "
-                "Calibrate on it as text: `text: file`."
-            )
+            kind, gold, texts = "generated", 0, answers.right_texts(task, doc)
+            rows = tuple(_answer_row(task, lm, text, instances[0], style) for text in texts)
+            also = list(range(1, len(rows)))
+        source = (document_hash(*asked), runs(*asked), tuple(also), lm.max_length)
+        samples.append(Sample(len(samples), kind, gold, rows, *source))
     return samples
-
-
-def _gold(task: ConfigurableTask, doc: dict[str, Any]) -> int:
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    if isinstance(gold, str):
-        gold = task.doc_to_choice(doc).index(gold)
-    if not isinstance(gold, int):
-        raise LaminaError(
-            f"task '{task.config.task}' has several right choices per document; use one with a single one."
-        )
-    return gold
 
 
 def _choice_rows(
@@ -280,45 +228,18 @@ def _choice_rows(
     return tuple(scored_row(lm, instance.args[0], instance.args[1], len(choice)) for instance, choice in pairs)
 
 
-def _answer_row(task: ConfigurableTask, lm: EncodingLM, doc: dict[str, Any], instance: Any) -> Row:
-    """Context, gold answer and the stop after it, for teacher forcing."""
-    target = str(task.doc_to_target(doc))
+def _answer_row(task: ConfigurableTask, lm: EncodingLM, target: str, instance: Any, style: Style) -> Row:
+    """Context, right answer and the stop after it, for teacher forcing."""
     context = instance.args[0]
     if task.config.output_type == "loglikelihood":
         return scored_row(lm, context, instance.args[1], len(target))
-    answer = task.config.target_delimiter + target
+    answer = prompts.delimiter(task, style) + target
     until = (task.config.generation_kwargs or {}).get("until") or []
-    before, after = _encode(lm, context, answer)
-    stopped = _encode(lm, context, answer + until[0])[1] if until else after
+    before, after = encode(lm, context, answer)
+    stopped = encode(lm, context, answer + until[0])[1] if until else after
     if stopped[: len(after)] == after and len(stopped) > len(after):
         after = stopped[: len(after) + 1]
     else:
         # The tokenizer drops the stop string (a newline, for example), so the model stops by its end-of-text token.
         after = [*after, lm.eot_token_id]
-    return _cut(lm, (context, answer), before, after, len(target))
-
-
-def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
-    """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
-    return _cut(lm, (context, continuation), *_encode(lm, context, continuation), characters)
-
-
-def _encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Token ids before and after, as `HFLM.loglikelihood` makes them."""
-    if context:
-        return lm._encode_pair(context, continuation)
-    tokens = lm.tok_encode(continuation, add_special_tokens=False)
-    prefix = lm.prefix_token_id
-    return ([prefix], tokens) if tokens[:1] != [prefix] else (tokens[:1], tokens[1:])
-
-
-def _cut(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
-    """A row without its oldest tokens (the first few-shot examples), so that it fits into the model's context.
-
-    lm-eval keeps one token more, since it never feeds the last one. Here the gold row is fed complete, because streams
-    and patches run over all of it, and the other rows are cut alike. So a row that is longer than the context sees one
-    token less of its question than in lm-eval; the scored tokens are the same.
-    """
-    lm.check(texts, before, after, lm.max_length - 1)
-    kept = (before + after)[-lm.max_length :]
-    return Row(tuple(kept[: -len(after)]), tuple(after), characters)
+    return row(lm, (context, answer), before, after, len(target))

@@ -1,6 +1,8 @@
 """From a calibration's entry in the config to its samples."""
 
-from collections.abc import Mapping
+import logging
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,13 +10,17 @@ from typing import Any
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
-from lamina.data import calibrations, documents, hub, lm_tasks, mixture, text
-from lamina.data.calibrations import Calibration, Sample
-from lamina.data.questions import check_limit
+from lamina.data import calibrations, documents, encoding, lm_tasks
+from lamina.data.calibrations import Calibration, Row, Sample, encode
+from lamina.data.files import check_limit
+from lamina.data.overlap import document_hash, runs
+from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
 from lamina.errors import LaminaError
 from lamina.models.context import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
+
+_logger = logging.getLogger(__name__)
 
 
 def prepare(
@@ -41,7 +47,7 @@ def prepare(
     facts: dict[str, Any] = {"split": getattr(entry, "split", None), "seed": getattr(entry, "seed", 0)}
     if isinstance(entry, entries.Mixture):
         made = {key: prepare(key, part, manifest, root) for key, part in (parts or {}).items()}
-        samples = mixture.mixed(name, entry, made)
+        samples = mixed(name, entry, made)
         # Questions of one's own are named by their entry.
         own = {key for key, part in (parts or {}).items() if isinstance(part, entries.Choices)}
         facts["source"] = ",".join(key if key in own else made[key].facts["source"] for key in made)
@@ -49,15 +55,15 @@ def prepare(
         limit = context(skeleton.config.to_dict())
         check_fits(f"calibrations.{name}.length", entry.length, limit, manifest["source"])
         if isinstance(entry, entries.Hub):
-            texts, facts["source"] = hub.read_texts(entry, root, f"calibrations.{name}"), entry.hub
+            texts, facts["source"] = documents.read_hub(entry, root, f"calibrations.{name}"), entry.hub
         else:
             path = documents.corpus_file(entry.text, entry.split, root)
             texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
             facts["source"] = entry.text
-        samples = text.text_samples(texts, tokenizer, entry.length)
+        samples = text_samples(texts, tokenizer, entry.length)
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
-        samples = _answered(name, entry, skeleton, tokenizer, manifest["chat_template"], root)
+        samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)
         facts["source"] = entry.choices if isinstance(entry, entries.Choices) else ",".join(entry.drawn)
     return calibrations.build(samples, int(manifest["vocabulary"]), **facts)
 
@@ -67,11 +73,11 @@ def _answered(
     entry: entries.Task | entries.Tasks | entries.Choices,
     skeleton: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    chat_template: bool,
+    style: Style,
     root: Path,
 ) -> list[Sample]:
     """Samples that have an answer: of lm-eval tasks, or of questions of one's own."""
-    lm = lm_tasks.recorder(skeleton, tokenizer)
+    lm = encoding.recorder(skeleton, tokenizer)
     if isinstance(entry, entries.Choices):
         tasks = [(name, lm_tasks.load_task(name, root, entry.num_fewshot, choices=entry.choices))]
     else:
@@ -85,6 +91,7 @@ def _answered(
     samples: list[Sample] = []
     for source, loaded in tasks:
         sizes = [len(task.eval_docs) for task in leaves(loaded)]
+        own = isinstance(entry, entries.Choices) or lm_tasks.is_own(source, root)
         if isinstance(entry, entries.Tasks):
             counts = [max(1, int(entry.fraction * count)) for count in sizes]
         else:
@@ -92,5 +99,48 @@ def _answered(
             counts = shares(entry.limit or sum(sizes), sizes)
         for task, count in zip(leaves(loaded), counts, strict=True):
             if count:
-                samples += lm_tasks.task_samples(task, lm, count, entry.seed, chat_template)
+                samples += lm_tasks.task_samples(task, lm, count, entry.seed, style, own)
     return [replace(s, index=i) for i, s in enumerate(samples)]
+
+
+def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
+    """One sample per document: its first `length` tokens, each but the first predicted from those before it.
+
+    Documents of fewer than two tokens are left out, and their number is logged.
+    """
+    samples: list[Sample] = []
+    for text in documents:
+        tokens = encode(tokenizer, text)[:length]
+        if len(tokens) >= 2:
+            row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
+            samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))
+    if not samples:
+        raise LaminaError("text: no document has two tokens or more. Write a file with longer documents.")
+    if short := len(documents) - len(samples):
+        _logger.warning("%d of %d documents have fewer than two tokens and are left out.", short, len(documents))
+    return samples
+
+
+def mixed(name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]) -> list[Sample]:
+    """Samples drawn from `parts` by seed, in shares of the entry's weights: its `limit`, or as many as there are.
+
+    Raises
+    ------
+    LaminaError
+        If a part has fewer samples than its share.
+    """
+    weights = [entry.mixture[source] for source in parts]
+    # The part that is used up first limits the number of samples.
+    bounds = {source: len(parts[source].samples) * sum(weights) / entry.mixture[source] for source in parts}
+    scarce = min(bounds, key=lambda source: bounds[source])
+    most = int(bounds[scarce] + 1e-9)
+    if entry.limit and entry.limit > most:
+        raise LaminaError(
+            f"calibrations.{name}.limit: {entry.limit} samples are asked for, and the {len(parts[scarce].samples)} of "
+            f"'{scarce}' are enough for {most}. Write at most {most}, or more samples of '{scarce}'."
+        )
+    drawn: list[Sample] = []
+    for part, count in zip(parts.values(), shares(entry.limit or most, weights), strict=True):
+        chosen = sorted(random.Random(entry.seed).sample(range(len(part.samples)), count))
+        drawn += [part.samples[number] for number in chosen]
+    return [replace(sample, index=number) for number, sample in enumerate(drawn)]

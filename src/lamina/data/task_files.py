@@ -36,13 +36,13 @@ class TaskFile:
     Attributes
     ----------
     path : the file.
-    told : its keys and values, those of included files first.
+    keys : its keys and values, those of included files first.
     files : the file itself and the files that it includes.
     modules : by `!function` as written, the Python file beside the task file; None if it is looked up elsewhere.
     """
 
     path: Path
-    told: Mapping[str, Any]
+    keys: Mapping[str, Any]
     files: tuple[Path, ...]
     modules: Mapping[str, Path | None]
 
@@ -65,7 +65,7 @@ def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
     files, modules = [path], {str(function): _module(path, function) for function in _functions(own)}
     for name in included if isinstance(included, list) else [included]:
         other = read(path.parent / str(name), (*above, path.resolve()))
-        keys |= {key: value for key, value in other.told.items() if key != "task_list"}
+        keys |= {key: value for key, value in other.keys.items() if key != "task_list"}
         files += other.files
         modules |= other.modules
     return TaskFile(path, keys | own, tuple(files), modules)
@@ -76,7 +76,7 @@ def files(name: str, root: str | Path = ".") -> list[str]:
     listed: list[str] = []
     for file in reached(name, folder(root)):
         listed += [str(path) for path in file.files if not is_of_lm_eval(path)]
-        listed += _data(file.told, Path(root))
+        listed += _data(file.keys, Path(root))
         for module in file.modules.values():
             # The module imports its neighbours.
             listed += [] if module is None or is_of_lm_eval(module) else map(str, sorted(module.parent.glob("*.py")))
@@ -102,14 +102,14 @@ def reached(name: str, folder: Path) -> list[TaskFile]:
             by_path.setdefault(own, read(own))
         for file in known.get(current, ()):
             by_path.setdefault(file.path, file)
-            if file.told.get("group") == current:
-                waiting += members(file.told)
+            if file.keys.get("group") == current:
+                waiting += members(file.keys)
     return list(by_path.values())
 
 
-def members(told: Mapping[str, Any]) -> list[str]:
+def members(keys: Mapping[str, Any]) -> list[str]:
     """The tasks and groups that a group names, as text or in mappings that change some of their keys."""
-    named = told.get("task") or []
+    named = keys.get("task") or []
     names = [member.get("group") or member.get("task") if isinstance(member, dict) else member for member in named]
     inside = [member for member in named if isinstance(member, dict) and isinstance(member.get("task"), list)]
     return [member for member in names if isinstance(member, str)] + [
@@ -190,8 +190,8 @@ def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]]
             file = read(path)
         except LaminaError:
             continue
-        tags = file.told.get("tag") or []
-        names = [file.told.get("group") or file.told.get("task"), *(tags if isinstance(tags, list) else [tags])]
+        tags = file.keys.get("tag") or []
+        names = [file.keys.get("group") or file.keys.get("task"), *(tags if isinstance(tags, list) else [tags])]
         for name in names:
             if isinstance(name, str):
                 by_name.setdefault(name, []).append(file)
@@ -201,12 +201,16 @@ def _index(paths: tuple[Path, ...], _changed: tuple[tuple[Path, tuple[int, ...]]
 def _data(keys: Mapping[str, Any], root: Path) -> list[str]:
     """Local data files that a task reads, spelt as in the task; paths count from the root."""
     options = keys.get("dataset_kwargs")
-    named = options.get("data_files", []) if isinstance(options, dict) else []
+    options = options if isinstance(options, dict) else {}
+    named = options.get("data_files", [])
     by_split = list(named.values()) if isinstance(named, dict) else [named]
-    entries = [file for files in by_split for file in (files if isinstance(files, list) else [files])]
-    folder = keys.get("dataset_path")
-    if isinstance(folder, str) and (root / folder).is_dir():
-        entries += [str(Path(folder, path.relative_to(root / folder))) for path in sorted((root / folder).rglob("*"))]
-    local = [str(file) for file in entries if "://" not in str(file)]
+    entries = [str(file) for files in by_split for file in (files if isinstance(files, list) else [files])]
+    entries = [file.removeprefix("file://") for file in entries]
+    for folder in (keys.get("dataset_path"), options.get("data_dir")):
+        folder = str(folder or "").removeprefix("file://")
+        if folder and (root / folder).is_dir():
+            inside = sorted((root / folder).rglob("*"))
+            entries += [str(Path(folder, path.relative_to(root / folder))) for path in inside]
+    local = [file for file in entries if "://" not in file]
     wild = [str(path.relative_to(root)) for file in local if "*" in file for path in sorted(root.glob(file))]
     return [file for file in [*local, *wild] if "*" not in file and not (root / file).is_dir()]

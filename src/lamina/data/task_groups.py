@@ -1,11 +1,14 @@
 """lm-eval tasks by name, and groups of them such as MMLU: what a group holds, and how samples are drawn across it."""
 
 import difflib
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import datasets
 import lm_eval.utils
 from jinja2 import StrictUndefined
 from jinja2.sandbox import SandboxedEnvironment
@@ -15,15 +18,21 @@ from lm_eval.api.registry import metric_registry
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.config.group import AggMetricConfig
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._index import Kind
 
-from lamina.data import cache, task_files
+from lamina.data import task_files
 from lamina.errors import LaminaError
 
 # Templates of a task file can read its documents, and nothing else of Python.
 _sandbox = SandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
 _sandbox.filters |= lm_eval.utils.env.filters
 lm_eval.utils.env = _sandbox
+
+# `datasets` caches files by name and time, and results of functions by their name; Python modules by size and second.
+LOCAL = ("arrow", "csv", "json", "parquet", "text")  # builders of `datasets` that read files
+DATA, MODULES = (datasets.config, "HF_DATASETS_CACHE"), (sys, "pycache_prefix")  # settings that name a cache's folder
+
+datasets.disable_caching()
+_folders: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends: data sets map their files
 
 # A tag is a list of tasks in lm-eval, and a group here.
 TaskOrGroup: TypeAlias = "ConfigurableTask | Group"
@@ -48,14 +57,14 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
         task_files.check_code(paths, f"'{name}'")
         for path in paths:
             _check_metrics(path, name)
-    builders = {task_files.read(path).told.get("dataset_path") for path in paths if not task_files.is_of_lm_eval(path)}
-    with cache.read_anew(cache.DATA) if builders & {*cache.LOCAL} else nullcontext():
+    builders = {task_files.read(path).keys.get("dataset_path") for path in paths if not task_files.is_of_lm_eval(path)}
+    with read_anew(DATA) if builders & {*LOCAL} else nullcontext():
         loaded = manager.load(name)
-    kind = manager.task_index[name].kind
-    if kind not in (Kind.GROUP, Kind.TAG):
+    kind = manager.task_index[name].kind.name
+    if kind not in ("GROUP", "TAG"):
         return loaded["tasks"][name]
-    group = loaded["groups"][name] if kind is Kind.GROUP else Group(name)
-    if kind is Kind.TAG:
+    group = loaded["groups"][name] if kind == "GROUP" else Group(name)
+    if kind == "TAG":
         for task in loaded["tasks"].values():
             group.add(task)
     if not group.has_aggregation:
@@ -84,6 +93,18 @@ def shares(total: int, sizes: Sequence[float]) -> list[int]:
     return [int(whole) + (place in rounded_up) for place, (whole, _) in enumerate(parts)]
 
 
+@contextmanager
+def read_anew(cache: tuple[Any, str]) -> Iterator[None]:
+    """While open, a cache is an empty folder."""
+    before = getattr(*cache)
+    _folders.append(tempfile.TemporaryDirectory())
+    setattr(*cache, _folders[-1].name)
+    try:
+        yield
+    finally:
+        setattr(*cache, before)
+
+
 def _manager(name: str, local: str) -> TaskManager:
     """An index that holds `name`. It includes lm-eval's own tasks only if the project's tasks do not hold all of it."""
     manager = TaskManager(include_path=local, include_defaults=False)
@@ -104,7 +125,9 @@ def _files(index: Mapping[str, Any], name: Any, seen: set[str]) -> Iterator[Path
     seen.add(name)
     if entry.yaml_path is not None:
         yield Path(entry.yaml_path)
-    named = task_files.members(entry.cfg) if entry.kind is Kind.GROUP else entry.tags if entry.kind is Kind.TAG else ()
+    named = (
+        task_files.members(entry.cfg) if entry.kind.name == "GROUP" else entry.tags if entry.kind.name == "TAG" else ()
+    )
     for member in sorted(named):
         yield from _files(index, member, seen)
 
@@ -113,7 +136,7 @@ def _check_metrics(path: Path, name: str) -> None:
     """Refuse metrics that lm-eval does not know: it would run them as scripts of the hub or of this disk."""
     if task_files.is_of_lm_eval(path):
         return
-    listed = task_files.read(path).told.get("metric_list")
+    listed = task_files.read(path).keys.get("metric_list")
     for metric in listed if isinstance(listed, list) else ():
         if isinstance(metric, dict) and (metric.get("hf_evaluate") or metric.get("metric") not in metric_registry):
             raise LaminaError(
@@ -128,7 +151,7 @@ def _holds(index: Mapping[str, Any], name: Any) -> bool:
     if isinstance(name, dict):  # a task or group written inside its group's file
         return "dataset_path" in name or all(_holds(index, member) for member in _named(name))
     entry = index.get(name)
-    if entry is None or entry.kind is not Kind.GROUP:
+    if entry is None or entry.kind.name != "GROUP":
         return entry is not None
     return all(_holds(index, member) for member in _named(entry.cfg))
 

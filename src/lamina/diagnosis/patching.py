@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.config.diagnoses import Diagnosis
 from lamina.config.entry import Place, option
-from lamina.data import diagnosed
+from lamina.data import files
 from lamina.data.splitting import documents
 from lamina.errors import LaminaError
 
@@ -58,14 +58,14 @@ def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> l
     Raises
     ------
     LaminaError
-        As for `lamina.data.diagnosed.pairs`, and if prompts differ in length or answers begin alike.
+        As for `lamina.data.files.pairs`, and if prompts differ in length or answers begin alike.
     """
-    lines = diagnosed.pairs(path, "diagnosis patching, file")
+    lines = files.pairs(path, "diagnosis patching, file")
     return [_pair(at, line, tokenizer) for at, line in lines]
 
 
 def _pair(at: str, line: Mapping[str, str], tokenizer: PreTrainedTokenizerBase) -> Pair:
-    from lamina.data.text import encode
+    from lamina.data.calibrations import encode
 
     clean, corrupt = (encode(tokenizer, line[key]) for key in ("clean", "corrupt"))
     if len(clean) != len(corrupt):
@@ -97,8 +97,8 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
     """
     import numpy as np
 
-    from lamina.diagnosis.intervals import ratios
     from lamina.models.structure import layers_of
+    from lamina.relevance.statistics import ratios
 
     depth = len(layers_of(model))
     shares = np.zeros((2, len(PLACES), len(given), depth))

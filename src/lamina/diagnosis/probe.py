@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lamina.config.diagnoses import Diagnosis
 from lamina.config.entry import Place, option, seed_option
-from lamina.data import diagnosed
+from lamina.data import files
 from lamina.data.splitting import documents, parts
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ class Labelled:
 
 
 def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Probe) -> Labelled:
-    """Labelled inputs from a file of JSON lines. `lamina.data.diagnosed.labelled` says which files are refused."""
-    from lamina.data.text import encode
+    """Labelled inputs from a file of JSON lines. `lamina.data.files.labelled` says which files are refused."""
+    from lamina.data.calibrations import encode
 
-    texts, labels = zip(*diagnosed.labelled(path, "diagnosis probe, file", options.folds), strict=True)
+    texts, labels = zip(*files.labelled(path, "diagnosis probe, file", options.folds), strict=True)
     return Labelled(tuple(tuple(encode(tokenizer, text)) for text in texts), labels)
 
 
@@ -69,10 +69,9 @@ def diagnose(model: PreTrainedModel, given: Labelled, options: Probe, tokens: in
     import numpy as np
     import torch
 
-    from lamina.diagnosis.intervals import ends
     from lamina.engine import taps
     from lamina.models.structure import layers_of
-    from lamina.relevance.statistics import document_weights, wilson_interval
+    from lamina.relevance.statistics import document_weights, ends, wilson_interval
 
     depth, labels = len(layers_of(model)), np.array(given.labels)
     last: dict[int, list[Any]] = {}

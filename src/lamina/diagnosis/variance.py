@@ -94,8 +94,7 @@ class _Sums:
 def _rows(sums: _Sums, part: int, suffix: str, copies: Sequence[int]) -> list[dict[str, Any]]:
     import numpy as np
 
-    from lamina.diagnosis.intervals import ends
-    from lamina.relevance.statistics import document_weights
+    from lamina.relevance.statistics import document_weights, ends
 
     kept = sums.numbers[part] > 0
     samples = int(kept.sum())

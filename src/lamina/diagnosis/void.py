@@ -48,9 +48,9 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Void, t
     import numpy as np
     import torch
 
-    from lamina.diagnosis.intervals import ratios
     from lamina.engine import taps
     from lamina.models.structure import layers_of
+    from lamina.relevance.statistics import ratios
 
     depth = len(layers_of(model))
     numbers = np.zeros((len(PARTS), len(samples)))

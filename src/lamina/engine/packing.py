@@ -42,11 +42,11 @@ class Line:
 def pack(number: int, sample: Sample, share: bool = True) -> list[Line]:
     """Lines of the `number`-th sample: one if the context is shared, else one per row.
 
-    A row's input ends before its last token, which is predicted and never read; only the gold row keeps it, since the
-    stream metrics run over context and gold continuation complete.
+    A row's input ends before its last token, which is predicted and never read; only the gold row keeps it, where the
+    model's context has room, since the stream metrics run over context and gold continuation complete.
     """
     inputs = [
-        row.context + (row.continuation if index == sample.gold else row.continuation[:-1])
+        sample.sequence() if index == sample.gold else row.context + row.continuation[:-1]
         for index, row in enumerate(sample.rows)
     ]
     if not share:

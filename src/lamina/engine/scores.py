@@ -123,7 +123,7 @@ class Scores:
             row["correct_norm"] = bool(self.correct([unit], position, True)[0])
             length = [row.characters for row in sample.rows]
             for column, values in (("gold_margin", scores), ("gold_margin_norm", scores / length)):
-                lead = values[sample.gold] - np.delete(values, sample.gold).max()
+                lead = values[sample.right].max() - np.delete(values, sample.right).max()
                 row[column] = float(lead) if np.isfinite(gold) else -np.inf
         row["correct"] = bool(self.correct([unit], position, False)[0])
         count = self.output_count[unit, position]
@@ -155,9 +155,10 @@ class Scores:
         if sample.kind == "text":
             return valid & self.last_hit[numbers, start]
         if sample.kind != "choices":
-            return valid & (self.hits[numbers, start] == len(sample.rows[0].continuation))
+            lengths = [len(row.continuation) for row in sample.rows]
+            return valid & (self.hits[numbers, start : self.offsets[position + 1]] == lengths).any(axis=1)
         length = np.array([float(row.characters) for row in sample.rows]) if normalised else 1.0
-        return valid & ((scores / length).argmax(axis=1) == sample.gold)
+        return valid & np.isin((scores / length).argmax(axis=1), sample.right)
 
 
 def or_null(value: float) -> float | None:

@@ -157,12 +157,14 @@ def _weights(model: PreTrainedModel, unit: str) -> list[nn.Parameter]:
 
 def _losses(model: PreTrainedModel, samples: Sequence[Sample]) -> torch.Tensor:
     """Mean negative log-likelihood of each sample's gold continuation, (samples,)."""
-    tokens, real = padded([sample.sequence() for sample in samples], model.device)
-    contexts = torch.tensor([len(sample.rows[sample.gold].context) for sample in samples], device=model.device)
+    rows = [sample.rows[sample.gold] for sample in samples]
+    tokens, real = padded([row.context + row.continuation for row in rows], model.device)
+    contexts = torch.tensor([len(row.context) for row in rows], device=model.device)
+    fed = max(len(sample.sequence()) for sample in samples)
     scored = real & (torch.arange(tokens.shape[1], device=model.device) >= contexts[:, None])
     labels = tokens.masked_fill(~scored, -100)[:, 1:]
     # Padding stands on the right, where a causal model does not look, and it has no label.
-    logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+    logits = model(input_ids=tokens[:, :fed], use_cache=False).logits[:, : labels.shape[1]].float()
     per_token = cross_entropy(logits.transpose(1, 2), labels, reduction="none")
     losses: torch.Tensor = per_token.sum(dim=1) / (labels != -100).sum(dim=1)
     assert_finite(losses, model.config.model_type, "the gradient pass over the calibration")

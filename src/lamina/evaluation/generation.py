@@ -20,6 +20,7 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Generate
+from lamina.data.prompts import PLAIN, Style
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark, TaskScores, VariantLM
 from lamina.evaluation.together import Together
@@ -202,7 +203,7 @@ class GenerationBenchmark(TaskBenchmark):
         tokenizer: PreTrainedTokenizerBase,
         options: Generate,
         limit: int | None = None,
-        chat_template: bool = False,
+        style: Style = PLAIN,
     ) -> None:
         kind, name = task.config.output_type, task.config.task
         if kind not in ("multiple_choice", "generate_until"):
@@ -229,7 +230,7 @@ class GenerationBenchmark(TaskBenchmark):
             "generation_kwargs", {**settings, "max_gen_toks": longest, "do_sample": False, "temperature": 0.0}
         )
         task.set_config("repeats", 1)
-        super().__init__(task, model, tokenizer, limit, chat_template)
+        super().__init__(task, model, tokenizer, limit, style)
         self.lm = self.writer
         self.prompts = {instance.doc_id: self.writer.prompt(instance) for instance in task.instances}
 
@@ -247,7 +248,7 @@ class GenerationBenchmark(TaskBenchmark):
         """
         self.writer.draw = None
         choices = super().score(model, name, together)
-        row = {key: choices.metrics[0][key] for key in ("task", "n_samples", "n_shot", "task_version")}
+        row = {key: choices.metrics[0][key] for key in ("task", "n_samples", "n_cut", "n_shot", "task_version")}
         values = self._wear() | self._sampled(model, name)
         metrics = [row | _mean(metric, list(each.values())) for metric, each in values.items()]
         samples = [

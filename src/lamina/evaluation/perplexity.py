@@ -10,12 +10,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Perplexity
-from lamina.data.text import encode
+from lamina.data.calibrations import encode
 from lamina.engine.batches import by_length, logit_positions, padded
 from lamina.engine.halving import halved, in_two
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
+from lamina.models.context import check_fits, context
 from lamina.models.structure import text_config
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
@@ -109,9 +110,7 @@ def document_nll(
         If a window is longer than the model's context, or the model gives NaN.
     """
     longest = max(len(window.tokens) for window in cut) - 1
-    limit = getattr(text_config(model), "max_position_embeddings", None)
-    if limit is not None and longest > limit:
-        raise LaminaError(f"window: {longest} is longer than the model's context of {limit} tokens.")
+    check_fits("window", longest, context(model.config.to_dict()), name)
     rows = [(window.tokens[: window.first], window.tokens[window.first :]) for window in cut]
     shared = together and together.likelihoods(name, rows, _STAGE)
     sums = [-each.nats for each in shared] if shared else _losses(model, cut, name)
@@ -171,6 +170,7 @@ def metric_rows(scores: DocumentScores, vocabulary: int) -> list[dict[str, Any]]
             "value": value,
             "stderr": None if stderr is None else stderr * factor,
             "n_samples": clusters,
+            "n_cut": 0,
             "n_shot": 0,
             "higher_is_better": False,
         }

@@ -16,9 +16,12 @@ from lm_eval.api.group import Group
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
+from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.lm_tasks import FEWSHOT_SEED, EncodingLM
+from lamina.data import prompts
+from lamina.data.encoding import EncodingLM, cut
+from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
 from lamina.engine.batches import logit_positions
 from lamina.engine.halving import fitting
@@ -61,6 +64,7 @@ class VariantLM(EncodingLM):
         self._base, self._may_write = model, True
         self._encoded: dict[int, list[_Encoded]] = {}
         self._recorded: list[_Encoded] | None = None
+        self.cut = set[tuple[str, int]]()  # documents, by task and number, whose prompt is longer than the context
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
         """Evaluate `model`, called `name` in messages, from now on; in one pass with others if `together` can."""
@@ -75,8 +79,9 @@ class VariantLM(EncodingLM):
             self._recorded = []
             super().loglikelihood(requests, disable_tqdm=True)
             self._encoded[key], self._recorded = self._recorded, None
-            longest = max(len(context) + len(continuation) for _, context, continuation in self._encoded[key])
-            self.batch_size_per_gpu = lines(longest, self.config.get_text_config(decoder=True).vocab_size)
+            sizes = [len(context) + len(continuation) for _, context, continuation in self._encoded[key]]
+            self._count(requests, [size - self.max_length - 1 for size in sizes])
+            self.batch_size_per_gpu = lines(max(sizes), self.config.get_text_config(decoder=True).vocab_size)
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
 
     def _loglikelihood_tokens(self, requests: list[_Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
@@ -86,7 +91,7 @@ class VariantLM(EncodingLM):
             return []
         for texts, before, after in requests:
             self.check(texts or ("", ""), before, after, self.max_length)
-        rows = [(tuple(before), tuple(after)) for _, before, after in requests]
+        rows = [cut(before, after, self.max_length) for _, before, after in requests]
         likelihoods = self._together.likelihoods(self.name, rows, _STAGE)
         if likelihoods is not None:
             return [(each.nats, each.likeliest) for each in likelihoods]
@@ -94,7 +99,19 @@ class VariantLM(EncodingLM):
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """Does the same as HFLM, without the progress bar."""
+        key = hash(tuple(id(request) for request in requests))
+        if key not in self._encoded:
+            self._encoded[key], most = [], self.max_gen_toks
+            asked: Any = [request.args for request in requests]
+            answers = [normalize_gen_kwargs(settings, most)["max_gen_toks"] for _, settings in asked]
+            prompts = [len(self.tok_encode(question)) for question, _ in asked]
+            self._count(requests, [n + m - self.max_length for n, m in zip(prompts, answers, strict=True)])
         return self._in_batches(lambda: super(VariantLM, self).generate_until(requests, disable_tqdm=True))
+
+    def _count(self, requests: list[Instance], beyond: list[int]) -> None:
+        """Note the documents of requests that have tokens beyond the model's context."""
+        long = [request for request, tokens in zip(requests, beyond, strict=True) if tokens > 0]
+        self.cut |= {(str(request.task_name), int(request.doc_id or 0)) for request in long}
 
     def _in_batches(self, answers: Callable[[], list[_T]]) -> list[_T]:
         """HFLM's answers, begun anew in batches of half the size where a GPU has no memory for one.
@@ -142,7 +159,7 @@ class TaskBenchmark:
     ----------
     task : an lm-eval task or group with the few-shot number set.
     limit : score the first documents of each task only; None scores all.
-    chat_template : put prompts through the tokenizer's chat template.
+    style : how prompts are written.
 
     Raises
     ------
@@ -156,13 +173,12 @@ class TaskBenchmark:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase,
         limit: int | None = None,
-        chat_template: bool = False,
+        style: Style = PLAIN,
     ) -> None:
         self.task, self.tasks, self.limit = task, {str(each.config.task): each for each in leaves(task)}, limit
         self.lm = VariantLM(model, tokenizer, "the base model")
         if isinstance(task, Group) and not task.has_aggregation:
             raise LaminaError(f"the tasks of '{task.name}' have no metric in common. {one_by_one(task)}.")
-        template = {"apply_chat_template": True, "chat_template": self.lm.apply_chat_template} if chat_template else {}
         for name, each in self.tasks.items():
             if not (each.has_test_docs() or each.has_validation_docs()):
                 raise LaminaError(f"task '{name}' has no test split to benchmark on. Name another task.")
@@ -170,9 +186,7 @@ class TaskBenchmark:
                 raise LaminaError(
                     f"task '{name}' runs code that the model writes, which lamina does not. Name another task."
                 )
-            each.set_fewshot_seed(FEWSHOT_SEED)
-            known = self.lm.tokenizer_name if chat_template else ""
-            each.build_all_requests(limit=limit, tokenizer_name=known, **template)
+            prompts.build(each, self.lm, style, limit=limit)
             # The evaluator builds the requests of a task each time it is called; these are the same for every variant.
             each.build_all_requests = partial(_reset, each)
 
@@ -205,6 +219,7 @@ class TaskBenchmark:
                 "value": float(value),
                 "stderr": _number(results["results"][task].get(_stderr_key(key))),
                 "n_samples": _documents(results, task, key),
+                "n_cut": sum(named in names for named, _ in self.lm.cut),
                 "n_shot": _agreed(results["n-shot"].get(each) for each in names),
                 "higher_is_better": _agreed(
                     results["higher_is_better"][each].get(key.partition(",")[0]) for each in names

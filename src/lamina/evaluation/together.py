@@ -22,7 +22,9 @@ from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
+from lamina.models.context import context
 from lamina.models.export.modeling_lamina import patch_dtype
+from lamina.models.materialise import keeps_weights
 from lamina.store.unfinished import Progress
 
 Scored = tuple[tuple[int, ...], tuple[int, ...]]
@@ -44,7 +46,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     """A variant of `model` as a candidate of a pass; None if its weights or layers are not those of the model."""
     if parts.plan is None:
         return Candidate()
-    if parts.adapter is not None or parts.plan.get("replacements"):
+    if parts.adapter is not None or not keeps_weights(parts.plan):
         return None
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
@@ -100,7 +102,7 @@ class Together:
 
     def _measured(self, rows: Sequence[Scored]) -> dict[str, list[Likelihood]]:
         """The likelihoods of the rows on every candidate, by name."""
-        samples = shared(rows)
+        samples = shared(rows, context(self.model.config.to_dict()))
         tokens = min(TOKENS, room.tokens("auto", self.model, samples, len(self.candidates)))
         progress = self._progress(hashlib.sha256(repr((rows, list(self.candidates))).encode()).hexdigest())
         with engine.opened(self.model, samples, tokens, outputs=False) as session:
@@ -114,10 +116,11 @@ class Together:
         return by_candidate
 
 
-def shared(rows: Sequence[Scored]) -> list[Sample]:
+def shared(rows: Sequence[Scored], limit: int | None = None) -> list[Sample]:
     """Rows in order, as samples. Rows that follow each other are one sample if they share enough of their contexts.
 
-    Two contexts may also differ near their end if their continuation is the same, as in WinoGrande.
+    Two contexts may also differ near their end if their continuation is the same, as in WinoGrande. `limit` is the
+    number of tokens that the model reads at once.
     """
     groups: list[list[Scored]] = []
     length = 0  # of the last group as one line
@@ -132,7 +135,7 @@ def shared(rows: Sequence[Scored]) -> list[Sample]:
             groups.append([row])
             length = own
     return [
-        Sample(number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "")
+        Sample(number, "choices", 0, tuple(Row(*row, len(row[1])) for row in group), "", limit=limit)
         for number, group in enumerate(groups)
     ]
 

@@ -77,7 +77,7 @@ class Objective:
         """The number of tokens by which each of the `sums` is divided: scored tokens, and for streams all tokens."""
         lengths = [(len(ids), first) for ids, first in map(tokens, samples)]
         scored = sum(length - first for length, first in lengths)
-        return [scored, *([sum(length for length, _ in lengths)] if self.places else [])]
+        return [scored, *([sum(len(sample.sequence()) for sample in samples)] if self.places else [])]
 
     def sums(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """The loss, summed over the tokens of a batch, and the distance of streams if they are compared."""
@@ -85,21 +85,24 @@ class Objective:
         inputs, real = padded([ids for ids, _ in encoded], self.variant.device)
         first = torch.tensor([[start] for _, start in encoded], device=inputs.device)
         scored = (real & (torch.arange(real.shape[1], device=inputs.device) >= first))[:, 1:]
-        feed: dict[str, Any] = {"input_ids": inputs, "attention_mask": real.long(), "use_cache": False}
+        # The last token of a row that is one longer than the model's context is predicted, and not read.
+        read = real[:, : max(len(sample.sequence()) for sample in samples)]
+        feed: dict[str, Any] = {"input_ids": inputs[:, : read.shape[1]], "attention_mask": read.long()}
+        feed["use_cache"] = False
         with ExitStack() as stack:
             mine, _ = stack.enter_context(tapped(self.variant, list(self.places.values())))
             theirs, _ = stack.enter_context(tapped(self.base, list(self.places)))
-            logits = self.variant(**feed).logits[:, :-1][scored]
+            logits = self.variant(**feed).logits[:, : scored.shape[1]][scored]
             with torch.no_grad():
                 if self.name == "distill":
-                    wanted = self.base(**feed).logits[:, :-1][scored]
+                    wanted = self.base(**feed).logits[:, : scored.shape[1]][scored]
                 elif self.places:
                     body: Any = self.base.base_model
                     body(**feed)
             if self.name == "distill":
                 return [Divergence.apply(logits, wanted, self.temperature)]
             loss = functional.cross_entropy(logits.float(), inputs[:, 1:][scored], reduction="sum")
-            return [loss, *([self._distance(mine, theirs, real)] if self.places else [])]
+            return [loss, *([self._distance(mine, theirs, read)] if self.places else [])]
 
     def _distance(
         self, mine: Mapping[int, torch.Tensor], theirs: Mapping[int, torch.Tensor], real: torch.Tensor

@@ -85,7 +85,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
         its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size C, vocabulary,
         family (the config's `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on
-        disk), dtype, trust_remote_code, chat_template; for a checkpoint of a training also series and step.
+        disk), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series and step.
 
     Raises
     ------
@@ -142,6 +142,9 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "dtype": entry.dtype,
         "trust_remote_code": entry.trust_remote_code,
         "chat_template": entry.chat_template,
+        "fewshot_as_turns": entry.fewshot_as_turns,
+        "system_prompt": entry.system_prompt,
+        "template_arguments": entry.template_arguments,
         **({} if entry.series is None else {"series": entry.series, "step": entry.step}),
     }
 

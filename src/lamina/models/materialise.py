@@ -74,6 +74,11 @@ def materialise(
     return variant.eval()
 
 
+def keeps_weights(plan: Mapping[str, Any]) -> bool:
+    """Whether the layers that are left under a plan are the base model's own."""
+    return not plan.get("donors")
+
+
 class _Special:
     """Mixed into the class of a variant that a stock checkpoint cannot hold."""
 

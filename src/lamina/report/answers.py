@@ -9,6 +9,9 @@ import pyarrow as pa
 
 from lamina.report.queries import query_text
 
+# What a variant keeps, whether that is enough and certain, and its place among all that answer: view macro `answered`.
+RECOMMENDED = "which_model_to_take"
+
 
 def answer(connection: duckdb.DuckDBPyConnection, question: str, **variables: Any) -> list[dict[str, Any]]:
     """Answer to a question of `sql/queries`. The question declares its variables and their defaults."""
@@ -20,6 +23,21 @@ def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variabl
     """The same answer as a table, for long answers."""
     with _given(connection, variables):
         return connection.sql(query_text(question)).to_arrow_table()
+
+
+def recommendations(
+    connection: duckdb.DuckDBPyConnection, keep: float, general_text: float | None, counted_from: str = "zero"
+) -> list[dict[str, Any]]:
+    """One row per question, for each task and over all of them: the smallest variant that keeps enough, or the nearest
+    one if none does (`kept_enough` false).
+
+    Parameters
+    ----------
+    keep: share of the base model's number that must be left, above 0 to 1
+    general_text: most that the perplexity of general text may be, times the base model's; None allows anything
+    counted_from: `zero`, or `chance`: what the share is counted from
+    """
+    return answer(connection, RECOMMENDED, keep=keep, general_text=general_text, counted_from=counted_from)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:

@@ -228,8 +228,8 @@ def describe(connection: duckdb.DuckDBPyConnection) -> None:
             "SELECT column_name, comment FROM duckdb_columns() WHERE table_name = ? AND NOT internal", [name]
         ).fetchall()
         if name in store.TABLES:
-            connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].GRAIN)}")
-            given = {column: text for column, (_, text) in store.TABLES[name].COLUMNS.items()}
+            connection.execute(f"COMMENT ON VIEW {name} IS {_quoted(store.TABLES[name].grain)}")
+            given = {column: text for column, (_, text) in store.TABLES[name].columns.items()}
         else:
             read = [known.get(source, {}) for source in re.findall(r'\b(?:FROM|JOIN) [("]*(\w+)', statement)]
             given = {column: text for source in reversed(read) for column, text in source.items()}

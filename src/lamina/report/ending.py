@@ -11,9 +11,8 @@ import duckdb
 from lamina.errors import explained
 from lamina.models.units import replacement
 from lamina.report import database, shell
-from lamina.report.answers import answer
+from lamina.report.answers import answer, recommendations
 from lamina.report.page import glance
-from lamina.report.recommendation import recommendations
 from lamina.study import paths
 
 KEEP = 0.95

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.relevance.statistics import Z95
-from lamina.report import explorer, recommendation, summary
+from lamina.report import answers, explorer, summary
 from lamina.report.answers import answer, rows
 from lamina.report.paired_tests import ratio_interval
 
@@ -39,7 +39,7 @@ ASKED = {
 }
 QUESTIONS = {
     **ASKED,
-    "take": (recommendation.QUESTION,),
+    "take": (answers.RECOMMENDED,),
     "explore": (explorer.QUESTION,),
     "summary": summary.QUESTIONS,
 }
@@ -62,7 +62,7 @@ def render(
     connection: views of the run's tables (`lamina.report.database.connect`)
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested
-    keep, general_text: what a model must keep to be recommended (`lamina.report.recommendation`)
+    keep, general_text: what a model must keep to be recommended (`lamina.report.answers.recommendations`)
     names: the meanings of names of the configuration, by section (`lamina.report.glossary`)
     counted_from: where the share `keep` starts, at zero or at chance
     """
@@ -81,7 +81,7 @@ def render(
     variants = explorer.variants(connection)
     drawn = explorer.points(variants)
     specifications = explorer.specifications(drawn, keep)
-    take = recommendation.recommendations(connection, keep, general_text, counted_from)
+    take = answers.recommendations(connection, keep, general_text, counted_from)
     drawn_figures, looks = drawings(figures)
     scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
     return page.render(
@@ -112,7 +112,7 @@ def render(
         },
         explorer=Markup(as_json({"variants": drawn, "figures": specifications})),
         scripts=Markup(explorer.scripts()) if specifications else "",
-        diagnoses=asked["diagnoses"][0],
+        diagnoses=[row for row in asked["diagnoses"][0] if row["layer"] is None],
         times=asked["times"][0],
         facts=flatten(facts),
     )
@@ -187,10 +187,12 @@ def metrics(measured: Container[str]) -> dict[str, str]:
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """For each calibration: layers that can go one at a time, least relevant first, and the three that matter most."""
+    layers = [row for row in layers if row["component"] == "layer" and row["n_draws"] is None]
+    layers = [row for row in layers if row["accuracy"] is not None or row["accuracy_reason"]]
     table = []
     for model, calibration in dict.fromkeys((row["model"], row["calibration"]) for row in layers):
         mine = [row for row in layers if (row["model"], row["calibration"]) == (model, calibration)]
-        known = [row for row in mine if row["relevance"] is not None]
+        known = [row for row in mine if row["accuracy"] is not None]
         table.append(
             {
                 "model": model,
@@ -199,8 +201,8 @@ def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "better_without": [row["layer"] for row in known if row["verdict"] == "better without"],
                 "top": [row for row in known if row["verdict"] == "matters"][:3],
                 "n_layers": len(mine),
-                "n_samples": max((row["n_samples"] or 0 for row in mine), default=0),
-                "reason": next((row["reason"] for row in mine if row["relevance"] is None), None),
+                "n_samples": max((row["accuracy_samples"] or 0 for row in mine), default=0),
+                "reason": next((row["accuracy_reason"] for row in mine if row["accuracy"] is None), None),
             }
         )
     return table

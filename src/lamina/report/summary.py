@@ -1,6 +1,6 @@
 """The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from statistics import fmean, median
 from typing import Any
@@ -15,10 +15,9 @@ QUESTIONS = (
     "which_layers_matter",
     "how_metrics_agree",
     "how_sure_rankings_are",
-    "how_often_each_selector_wins",
+    "which_selector_wins",
     "what_repair_gave_back",
     "what_is_left_of_choosing_and_writing",
-    "what_each_layer_is_worth",
     "how_far_variants_vary_between_draws",
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
@@ -49,14 +48,14 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many layers each model can lose one at a time without a measurable cost; the range over calibrations."""
-    known = [row for row in answer(connection, "which_layers_matter") if row["relevance"] is not None]
+    known = [row for row in _layers(connection) if row["n_draws"] is None and row["accuracy"] is not None]
     counts = [
         {
             "model": model,
             "calibration": calibration,
             "n_layers": len(layers),
-            "free": sum(row["ci_low"] is not None and row["ci_low"] <= 0 for row in layers),
-            "n_samples": max(row["n_samples"] for row in layers),
+            "free": sum(row["accuracy_low"] is not None and row["accuracy_low"] <= 0 for row in layers),
+            "n_samples": max(row["accuracy_samples"] for row in layers),
         }
         for (model, calibration), layers in _grouped(known, "model", "calibration").items()
     ]
@@ -73,6 +72,10 @@ def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
             f"{model}: taken out one at a time, {spread} cost no accuracy that {most['n_samples']} samples can show."
         )
     return sentences
+
+
+def _layers(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    return [row for row in answer(connection, "which_layers_matter") if row["component"] == "layer"]
 
 
 def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -116,9 +119,28 @@ def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, 
     one) against the others without repair; over own tasks and sizes."""
     recipes = [row for row in take if row["question"] == "recipe"] or [row for row in take if row["kept_enough"]][:1]
     asked = dict.fromkeys((row["selector"], row["repair"], row["healing"]) for row in recipes)
-    contests = answer(connection, "how_often_each_selector_wins")
+    contests = list(_contests(answer(connection, "which_selector_wins")))
     asked |= dict.fromkeys((row["selector"], "none", "none") for row in contests[:1])
     return [sentence for champion in asked for sentence in contest(contests, *champion)]
+
+
+def _contests(pairs: Rows) -> Iterator[dict[str, Any]]:
+    """Each selector against each other one with the same repair, over all sizes; each of the two as the first once."""
+    sides = [(row["selector"], row["rival"], 1, row) for row in pairs]
+    sides += [(row["rival"], row["selector"], -1, row) for row in pairs]
+    met: dict[tuple[str, ...], list[tuple[int, Mapping[str, Any]]]] = {}
+    for one, other, sign, row in sides:
+        met.setdefault((one, row["repair"], row["healing"], other), []).append((sign, row))
+    for (one, repair, healing, other), rows in sorted(
+        met.items(), key=lambda pair: (pair[0][0] != "accuracy", pair[0])
+    ):
+        won, lost = (sum(row["better" if sign == way else "worse"] for sign, row in rows) for way in (1, -1))
+        count = sum(row["better"] + row["worse"] + row["undecided"] for _, row in rows)
+        measured = [(sign, row) for sign, row in rows if row["n_accuracies"]]
+        tasks = sum(row["n_accuracies"] for _, row in measured)
+        points = sum(100 * sign * row["mean_accuracy"] * row["n_accuracies"] for sign, row in measured) / (tasks or 1)
+        key = {"selector": one, "repair": repair, "healing": healing, "other": other}
+        yield key | {"n": count, "won": won, "lost": lost, "points": points if tasks else None}
 
 
 def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, healing: str) -> list[str]:
@@ -212,8 +234,7 @@ def replicates(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How much the relevance of layers and the scores of variants depend on the samples, or the seed, that were
     drawn.
     """
-    worth = answer(connection, "what_each_layer_is_worth")
-    drawn = [row for row in worth if row["component"] == "layer" and row["accuracy_spread"] is not None]
+    drawn = [row for row in _layers(connection) if row["accuracy_spread"] is not None]
     kept = answer(connection, "how_far_variants_vary_between_draws")
     sentences = []
     for (model, calibration), layers in sorted(_grouped(drawn, "model", "calibration").items()):

@@ -1,12 +1,20 @@
-"""Hashes of the user's data files. They are params (`content`) of the rules that read them: another content makes a
-job stale, another time does not. A job refuses a file whose hash is another one, before and after it has read it."""
+"""Hashes of the user's data files, which are params (`content`) of the rules that read them.
+
+Another content makes a job stale, another time does not. A job refuses a file whose hash is another one, whenever it
+opens it and at the end.
+"""
 
 import hashlib
+import os
+import sys
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 from lamina.errors import LaminaError, at_end
+
+_read: dict[str, tuple[int, ...]] = {}  # stamps of the files that the job of this process was given, by their names
 
 
 def digests(files: Iterable[str]) -> dict[str, str]:
@@ -15,18 +23,40 @@ def digests(files: Iterable[str]) -> dict[str, str]:
 
 
 def check(expected: Mapping[str, str]) -> None:
-    """Refuse files that have other hashes than these by their names, now and when the job's work is done."""
+    """Refuse files that have other hashes than these by their names: now, whenever this process opens one, at its end.
+
+    A file that is another one by the time that it is opened has another inode, size or time than the one that was
+    hashed. That holds too if it, a link or a folder above it is put back later. Python sees what Python opens: not what
+    a library opens that is written in another language.
+    """
+    _read.clear()
     for name, digest in expected.items():
+        _read[str(Path(name).absolute())] = _stamp(name) if Path(name).is_file() else ()
         if digests([name]).get(name) != digest:
             raise _changed(name, "is not what it was when the run began: it was changed meanwhile")
-    before = {name: _stamp(name) for name in expected}
+    if expected:
+        _watch()
+        at_end(lambda: _same(_read))
 
-    def after() -> None:
-        for name, stamp in before.items():
-            if not Path(name).is_file() or _stamp(name) != stamp:
-                raise _changed(name, "was changed while it was being read")
 
-    at_end(after)
+@cache
+def _watch() -> None:
+    """Look at the files whenever this process opens one with such a name, by whatever path."""
+
+    def opened(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str) and _read:
+            name = Path(arguments[0]).name
+            _same([file for file in _read if Path(file).name == name])
+
+    sys.addaudithook(opened)
+
+
+def _same(files: Iterable[str]) -> None:
+    for name in files:
+        if not Path(name).is_file() or _stamp(name) != _read[name]:
+            # Where a library makes another error of this one, the end of the job finds the file changed all the same.
+            _read[name] = ()
+            raise _changed(os.path.relpath(name), "was changed while it was being read")
 
 
 def _changed(name: str, reason: str) -> LaminaError:

@@ -30,45 +30,54 @@ class Measuring(OnModel):
         return minutes(model, attempt, len(self.variants))
 
 
-class BenchmarkTask(Measuring):
-    """One task by its name, on the variants of one block."""
+class Block(Measuring):
+    """One task or text by its name, on the variants of one block."""
 
     name: str
-    task: Options[Task]
     output: Annotated[str, WRITTEN] = ""
     samples: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(task=config.benchmarks.tasks[w.task], **_block(config, w))
+        variants = studies.block_variants(config, w.model, w.calibration, w.task, int(w.block))
+        return cls(name=w.task, **cls._entry(config, w.task), **_measured(config, w.model, variants))
+
+    @classmethod
+    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
+        """What the configuration says of the benchmark."""
+        raise NotImplementedError
 
 
-class BenchmarkGeneration(Measuring):
-    """One task by its name, and how answers to it are written, on the variants of one block."""
+class BenchmarkTask(Block):
+    """One task, on the variants of one block."""
 
-    name: str
+    task: Options[Task]
+
+    @classmethod
+    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"task": config.benchmarks.tasks[name]}
+
+
+class BenchmarkGeneration(Block):
+    """One task and how answers to it are written, on the variants of one block."""
+
     task: Options[Task]
     generate: Options[Generate]
-    output: Annotated[str, WRITTEN] = ""
-    samples: Annotated[str, WRITTEN] = ""
 
     @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        task = config.benchmarks.tasks[w.task]
-        return cls(task=task, generate=task.generate or Generate(), **_block(config, w))
+    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
+        task = config.benchmarks.tasks[name]
+        return {"task": task, "generate": task.generate or Generate()}
 
 
-class BenchmarkPerplexity(Measuring):
-    """One text by its name, on the variants of one block."""
+class BenchmarkPerplexity(Block):
+    """One text, on the variants of one block."""
 
-    name: str
     text: Options[Perplexity]
-    output: Annotated[str, WRITTEN] = ""
-    samples: Annotated[str, WRITTEN] = ""
 
     @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(text=config.benchmarks.perplexity[w.task], **_block(config, w))
+    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
+        return {"text": config.benchmarks.perplexity[name]}
 
 
 class BenchmarkEfficiency(Measuring):
@@ -92,11 +101,6 @@ class BenchmarkEfficiency(Measuring):
     def minutes(self, model: Mapping[str, Any], attempt: int) -> int:
         """Time limit of a job that measures fewer variants than it reads the files of."""
         return minutes(model, attempt, self.structures)
-
-
-def _block(config: Configuration, w: Any) -> dict[str, Any]:
-    variants = studies.block_variants(config, w.model, w.calibration, w.task, int(w.block))
-    return {"name": w.task, **_measured(config, w.model, variants)}
 
 
 def _measured(config: Configuration, model: str, variants: Sequence[Variant]) -> dict[str, Any]:

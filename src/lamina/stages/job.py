@@ -25,6 +25,7 @@ from lamina.config.entry import Entry
 from lamina.models.manifest import weights_gb
 from lamina.runtime.fingerprint import code_digest, entry_digest, family_digest, package_digest
 from lamina.store import checksum
+from lamina.tables import table_digest
 
 READ: Any = object()  # in the annotation of a field: files that the job reads, the rule's input of that name
 WRITTEN: Any = object()  # the file that it writes, the rule's output of that name
@@ -83,7 +84,12 @@ class Job(Part):
 
     @property
     def schemas(self) -> tuple[str, ...]:
-        """Modules that other jobs do not follow, such as those of tables, and that are part of this job's code."""
+        """Modules that other jobs do not follow, and that are part of this job's code."""
+        return ()
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The tables whose schemas are part of this job's code."""
         return ()
 
     def options(self) -> dict[str, Any]:
@@ -92,9 +98,11 @@ class Job(Part):
 
     def code(self) -> str:
         """The fingerprint of the code that the job can reach, and of the packages that this code imports."""
-        named = (self.rule(), *self.modules, *self.schemas)
+        writer = ("lamina.store.parquet",) if self.writes else ()
+        named = (self.rule(), *self.modules, *self.schemas, *writer)
         packages = package_digest(*named) if self.PACKAGES else ""
-        return hashlib.sha256((code_digest(*named) + packages).encode()).hexdigest()
+        tables = table_digest(*self.writes) if self.writes else ""
+        return hashlib.sha256((code_digest(*named) + packages + tables).encode()).hexdigest()
 
     @classmethod
     def read(cls, snakemake: Any) -> Self:

@@ -1,7 +1,6 @@
 """Jobs of rules/report.smk: tables of a run, what they say of metrics, tasks and selectors, the database, the page."""
 
-from collections.abc import Iterable
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from lamina.config.configuration import Configuration
 from lamina.config.jobs import Report
@@ -9,9 +8,29 @@ from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
 from lamina.stages.job import READ, WRITTEN, Job, Options
+from lamina.tables import TABLES
 
 
-class GatherTable(Job):
+class Reporting(Job):
+    """A job that reads what is measured; `WRITES` names those that it writes or describes."""
+
+    WRITES: ClassVar[tuple[str, ...]] = ()
+
+    output: Annotated[str, WRITTEN] = ""
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        return self.WRITES
+
+
+class FromTables(Reporting):
+    """A job on tables of a run, through views of them."""
+
+    views: Annotated[list[str], READ] = []
+    tables: Annotated[list[str], READ] = []
+
+
+class GatherTable(Reporting):
     """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
     calibrations that do not compare choices by acc_norm.
     """
@@ -20,7 +39,6 @@ class GatherTable(Job):
     groups: dict[str, str] = {}
     scores: dict[str, str] = {}
     parts: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -31,91 +49,62 @@ class GatherTable(Job):
         return cls(table=w.table, groups=groups, scores=scores)
 
     @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules([self.table])
+    def writes(self) -> tuple[str, ...]:
+        return (self.table,)
 
 
-class GatherJobs(Job):
+class GatherJobs(Reporting):
     """The table of jobs, from Snakemake's records in `folder`."""
 
-    folder: str
-    output: Annotated[str, WRITTEN] = ""
+    WRITES = ("jobs",)
 
-    @classmethod
-    def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(folder="results/jobs")
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules(["jobs"])
+    folder: str = "results/jobs"
 
 
-class CompareMetrics(Job):
-    """Table agreements, for every metric that has scores."""
+class CompareTasks(Reporting):
+    """How tasks differ in the units that they need, from sweeps of unpruned models."""
 
-    relevance: Annotated[str, READ] = ""
+    WRITES = ("dissociations",)
+
     sweeps: Annotated[str, READ] = ""
     calibrations: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
+
+
+class CompareMetrics(CompareTasks):
+    """How metrics agree, for every metric that has scores."""
+
+    WRITES = ("agreements",)
+
+    relevance: Annotated[str, READ] = ""
 
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(sorted({metric.module for metric in METRICS.values()}))
 
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules(["agreements"])
+
+class CompareSelectors(FromTables):
+    """Which selector is better, document by document."""
+
+    WRITES = ("comparisons",)
 
 
-class CompareTasks(Job):
-    """Table dissociations."""
-
-    sweeps: Annotated[str, READ] = ""
-    calibrations: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules(["dissociations"])
-
-
-class CompareSelectors(Job):
-    """Table comparisons."""
-
-    views: Annotated[list[str], READ] = []
-    tables: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules(["comparisons"])
-
-
-class BuildDatabase(Job):
+class BuildDatabase(FromTables):
     """All tables, kept under the name of the `study`."""
 
+    WRITES = tuple(TABLES)
+
     study: str
-    views: Annotated[list[str], READ] = []
-    tables: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(study=w.study)
 
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return schema_modules(declared("lamina.tables", "GRAIN"))
 
-
-class PlotFigure(Job):
+class PlotFigure(FromTables):
     """One figure from the tables that it declares. It opens no other: another job may be writing that one anew."""
 
     figure: str
-    views: Annotated[list[str], READ] = []
     queries: Annotated[list[str], READ] = []
-    tables: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
     data: Annotated[str, WRITTEN] = ""
 
     @classmethod
@@ -129,13 +118,12 @@ class PlotFigure(Job):
         return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
 
 
-class CollectFacts(Job):
+class CollectFacts(Reporting):
     """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
 
     seed: int
     files: str
     started: str
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -146,34 +134,25 @@ class CollectFacts(Job):
         return ("lamina.version",)
 
 
-class RenderReport(Job):
+class RenderReport(FromTables):
     """The whole run. `report` says what a variant must keep to be recommended; `names` explains the names in it."""
 
     report: Options[Report]
     names: dict[str, Any]
     template: Annotated[str, READ] = ""
     included: Annotated[list[str], READ] = []
-    views: Annotated[list[str], READ] = []
     queries: Annotated[list[str], READ] = []
     facts: Annotated[str, READ] = ""
     database: Annotated[str, READ] = ""
-    tables: Annotated[list[str], READ] = []
     figures: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(report=config.report, names=glossary(config))
 
 
-class CheckRefusals(Job):
+class CheckRefusals(Reporting):
     """The last job of a run: all else is done by then."""
 
     plans: Annotated[str, READ] = ""
     patches: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
-
-
-def schema_modules(names: Iterable[str]) -> tuple[str, ...]:
-    """The modules that describe and write tables. Other fingerprints leave them aside."""
-    return ("lamina.tables.columns", "lamina.store.parquet", *(f"lamina.tables.{name}" for name in sorted(names)))

@@ -1,37 +1,29 @@
 """The only code that writes and reads the Parquet files of lamina; and the schemas of the tables.
 
 A table's grain and columns are the contract between the stages that measure and all readers: SQL views, figures, the
-report. Each table is a module in this folder; a new module is found without a list of names.
+report; `lamina.tables` holds them.
 """
 
 import hashlib
-import importlib
 import json
 import os
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors import SafetensorError
 
-from lamina import tables
 from lamina.errors import LaminaError
 from lamina.store import checksum as seal
+from lamina.tables import TABLES
 from lamina.version import VERSION
 
 SCHEMA_VERSION = "2"
 
-# The schema modules by the name of their table.
-TABLES: dict[str, ModuleType] = {
-    name: importlib.import_module(f"lamina.tables.{name}")
-    for _, name, _ in pkgutil.iter_modules(tables.__path__)
-    if name not in ("answers", "columns", "store")
-}
+_LISTS = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.float32())}
 
 
 def schema(table: str) -> pa.Schema:
@@ -42,7 +34,8 @@ def schema(table: str) -> pa.Schema:
     KeyError
         If there is no such table.
     """
-    return pa.schema([pa.field(name, kind) for name, (kind, _) in TABLES[table].COLUMNS.items()])
+    kinds = {name: kind for name, (kind, _) in TABLES[table].columns.items()}
+    return pa.schema([(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()])
 
 
 def from_rows(table: str, rows: Iterable[Mapping[str, Any]], **keys: Any) -> pa.Table:

@@ -1,16 +1,31 @@
-"""The common part of the schemas of tables: Arrow types, and the key columns with their descriptions.
+"""What a table is, the types of its columns, and the key columns that tables share.
 
-A schema module holds `GRAIN`, what one row is, and `COLUMNS`, name -> (Arrow type, description). A description says
-what the column means, its unit or range, and when it is null; it is written nowhere else. The comments of the database
-and docs/tables.md are made from it.
+A description says what the column means, its unit or range, and when it is null; it is written nowhere else. The
+comments of the database and docs/tables.md are made from it. Rules read the tables too, so types are names, of which
+`lamina.store.parquet` makes Arrow types.
 """
 
-import pyarrow as pa
+Columns = dict[str, tuple[str, str]]
+"""By name: type and description."""
 
-Columns = dict[str, tuple[pa.DataType, str]]
+STRING, INT, FLOAT, BOOL = "string", "int64", "double", "bool"
+STRINGS = "list<string>"
+CHANNELS = "list<float>"  # one number per channel of the stream, C of them, in single precision
 
-STRING, INT, FLOAT, BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
-CHANNELS = pa.list_(pa.float32())  # one number per channel of the stream, C of them
+
+class Table:
+    """The schema of a table.
+
+    Attributes
+    ----------
+    grain : what one row is.
+    columns : the columns by name, keys first.
+    """
+
+    def __init__(self, grain: str, keys: Columns | None = None, **columns: tuple[str, str]) -> None:
+        self.grain = grain
+        self.columns: Columns = (keys or {}) | columns
+
 
 MODEL: Columns = {"model": (STRING, "Name of the model in the configuration.")}
 CALIBRATION: Columns = MODEL | {"calibration": (STRING, "Name of the calibration in the configuration.")}

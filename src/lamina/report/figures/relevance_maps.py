@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import duckdb
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -12,6 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import LogLocator, NullLocator
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
 
 TITLE = "Which layers matter"
@@ -29,7 +31,7 @@ ACCURACY = LinearSegmentedColormap.from_list(
 )
 ACCURACY_SCALE = Normalize(-0.5, 1)
 COSINE = LinearSegmentedColormap.from_list("cosine", ["#ffffff", "#a6cfc4", "#3f8f8a", "#0b3c49"])
-QUERIES = ("what_each_layer_is_worth",)
+QUERIES = ("which_layers_matter",)
 # Of a cell, which lies within its panel: neither to be cut off nor to be made room for.
 CELL: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.5, "clip_on": False, "in_layout": False}
 
@@ -156,6 +158,12 @@ def colour_bar(figure: Figure, axes: Axes, scale: Normalize, colours: Colormap, 
         bar.ax.xaxis.set_major_formatter("{x:g}")
         bar.ax.xaxis.set_minor_locator(NullLocator())
     bar.outline.set_linewidth(0.4)
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """Every unit and calibration; replicated calibrations as their mean."""
+    rows = [row | {"n_draws": row["n_draws"] or 1} for row in answer(connection, QUERIES[0]) if row["draw_of"] is None]
+    return sorted(rows, key=lambda row: (row["model"], row["component"], row["calibration"], row["layer"]))
 
 
 def caption(data: style.Rows) -> str:

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import duckdb
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lamina.report.answers import answer
 from lamina.report.figures import style
 
 TITLE = "What layers do"
@@ -34,7 +36,7 @@ KINDS: dict[str, tuple[dict[str, str], str, str]] = {
     ),
 }
 
-QUERIES = ("what_layers_do",)
+QUERIES = ("what_diagnoses_found",)
 
 
 def draw(data: style.Rows, theme: style.Theme) -> Figure:
@@ -67,6 +69,13 @@ def _panel(axes: Axes, kind: str, data: list[dict[str, Any]]) -> None:
     axes.set(xlabel=place, ylabel=label, ylim=(1.05 * lowest, 1.32), yticks=[0, 0.25, 0.5, 0.75, 1])
     style.whole_numbers(axes)
     axes.legend(loc="upper center", ncols=2, fontsize=7, handlelength=2)
+
+
+def data(connection: duckdb.DuckDBPyConnection) -> style.Rows:
+    """What is measured layer by layer, kinds in the order of `KINDS`."""
+    rows = [row for row in answer(connection, QUERIES[0]) if row["kind"] in KINDS and row["layer"] is not None]
+    order = list(KINDS)
+    return sorted(rows, key=lambda row: (row["model"], order.index(row["kind"]), row["diagnosis"], row["calibration"]))
 
 
 def caption(data: style.Rows) -> str:

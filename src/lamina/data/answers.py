@@ -1,0 +1,161 @@
+"""The right answers of lm-eval's documents, and the documents that are refused because they have none.
+
+lm-eval counts a document without a possible answer as wrong and goes on, or takes the last choice for number -1.
+"""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from lm_eval.api.task import ConfigurableTask
+
+from lamina.data.files import choices_fault, shown
+from lamina.errors import LaminaError
+
+_logger = logging.getLogger(__name__)
+
+
+class NoAnswer(Exception):
+    """A document has no answer that could be right; the text is a sentence that says why."""
+
+
+def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, list[str]]:
+    """Question and choices of one document, without few-shot examples; what is to be written is a single choice."""
+    if task.config.output_type != "multiple_choice":
+        return str(task.doc_to_text(doc)), [str(task.doc_to_target(doc))]
+    text = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
+    return str(text), [str(choice) for choice in task.doc_to_choice(doc)]
+
+
+def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
+    """The numbers of the right choices of a document, the first of them first.
+
+    Raises
+    ------
+    NoAnswer
+        If there is none, or it is no number of a choice.
+    """
+    choices = task.doc_to_choice(doc)
+    if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
+        raise NoAnswer(f"its choices are {shown(choices)}, not a list of texts.")
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    return [_number(each, choices) for each in _several(gold)]
+
+
+def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
+    """The texts that are right answers of a document whose answer is written, the first of them first.
+
+    Raises
+    ------
+    NoAnswer
+        If there is none, or it is no text.
+    """
+    gold = task.doc_to_target(doc)
+    if task.config.doc_to_choice is not None:
+        if isinstance(gold, list):
+            raise NoAnswer("it has several right choices, of which one is to be written.")
+        choices = task.doc_to_choice(doc)
+        gold = choices[_number(gold, choices)]
+    texts = []
+    for answer in _several(gold):
+        if isinstance(gold, list) and not isinstance(answer, str):
+            raise NoAnswer(f"its right answers are {shown(gold)}, which are not texts.")
+        if answer is None or not str(answer).strip():
+            raise NoAnswer(f"its right answer is {shown(answer)}, which is no text.")
+        texts.append(str(answer))
+    return list(dict.fromkeys(texts))
+
+
+def check(task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int], scored: bool) -> None:
+    """Refuse documents (by their numbers in the task) whose right answer lm-eval or lamina cannot count.
+
+    Parameters
+    ----------
+    split
+        What messages call the documents.
+    own
+        Whether the task file is the user's: choices that no score tells apart are then refused as in a file of
+        questions, and only counted in the log otherwise, since published tasks have some.
+    scored
+        Whether lm-eval itself compares the answers. It takes all documents to have as many right answers as the first.
+
+    Raises
+    ------
+    LaminaError
+        The message names the task, the document and what is wrong.
+    """
+    doubtful, docs = [], task.eval_docs
+    for number in numbers:
+        doc = docs[number]
+        fault, mild = _fault(task, doc, scored)
+        at = f"task '{task.config.task}', document {number} of {split}"
+        if fault and (own or not mild):
+            raise LaminaError(
+                f"{at} ('{document_start(task, doc)}'): {fault} Correct the document, or what the task file says of "
+                "its answer (doc_to_target, doc_to_choice), or leave the document out (process_docs)."
+            )
+        if fault:
+            doubtful.append(f"{at}: {fault}")
+    if doubtful:
+        _logger.warning("%d documents have choices that no score tells apart. %s", len(doubtful), doubtful[0])
+
+
+def document_start(task: ConfigurableTask, doc: dict[str, Any]) -> str:
+    """The first words of a question, for messages."""
+    try:
+        text = str(task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)).strip()
+    except (IndexError, KeyError, TypeError):
+        text = str(doc)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def _fault(task: ConfigurableTask, doc: dict[str, Any], scored: bool) -> tuple[str | None, bool]:
+    """What is wrong with a document, and whether it has a right answer all the same."""
+    kind = task.config.output_type
+    if kind == "loglikelihood_rolling" or (scored and task.config.process_results is not None):
+        return None, False
+    try:
+        if kind != "multiple_choice":
+            several = isinstance(task.doc_to_target(doc), list)
+            if kind == "loglikelihood" and several:
+                return "it has several right answers, and the likelihood is that of one.", False
+            right_texts(task, doc)
+        else:
+            right = right_choices(task, doc)
+            gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+            several = isinstance(gold, list)
+            choices = task.doc_to_choice(doc)
+            if len(right) == len(choices):
+                return f"all of its {len(choices)} choices are right, so there is nothing to choose.", False
+            if scored and several != bool(task.multiple_target):
+                return _mixed(several), False
+            return choices_fault(choices), True
+        if scored and several and not task.multiple_target:
+            return _mixed(several), False
+    except NoAnswer as error:
+        return str(error), False
+    return None, False
+
+
+def _mixed(several: bool) -> str:
+    one, other = ("a list of right answers", "a single one") if several else ("a single right answer", "a list")
+    return f"it has {one}, and the first document of the task has {other}: lm-eval would count it as wrong."
+
+
+def _several(gold: Any) -> list[Any]:
+    if isinstance(gold, list) and not gold:
+        raise NoAnswer("it has an empty list of right answers.")
+    return gold if isinstance(gold, list) else [gold]
+
+
+def _number(gold: Any, choices: list[str]) -> int:
+    """The number of the choice that `gold` means: a number from 0, or the text of a choice."""
+    if isinstance(gold, str):
+        if gold in choices:
+            return choices.index(gold)
+        raise NoAnswer(f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices.")
+    if not isinstance(gold, int | float) or not float(gold).is_integer():
+        raise NoAnswer(f"its right answer is {shown(gold)}, which is no number of a choice.")
+    if not 0 <= gold < len(choices):
+        raise NoAnswer(f"its right answer is {shown(gold)}, but its choices are numbered 0 to {len(choices) - 1}.")
+    return int(gold)

@@ -1,0 +1,104 @@
+"""lm-eval's encodings: how a context and what follows it become the tokens of a row."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import normalize_gen_kwargs
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from lamina.data.calibrations import Row
+from lamina.errors import LaminaError
+
+
+class EncodingLM(HFLM):
+    """lm-eval's HFLM with messages for what it cannot encode, and for tokenizers that have neither BOS nor EOS.
+
+    lm-eval asks for such a token before every question, though it needs one only where the question is empty.
+    """
+
+    @property
+    def prefix_token_id(self) -> int:
+        """BOS, else EOS: the token that stands for an empty question."""
+        return self._required(super().prefix_token_id, "neither BOS nor EOS, which an empty question is put after")
+
+    @property
+    def eot_token_id(self) -> int:
+        """EOS, which ends a generated answer."""
+        return self._required(super().eot_token_id, "no EOS, by which a generated answer ends")
+
+    def _required(self, token: int | None, missing: str) -> int:
+        if token is None:
+            raise LaminaError(
+                f"the tokenizer of {self.tokenizer.name_or_path} has {missing}. Name one in tokenizer_config.json "
+                '(`"eos_token": "…"`, a token of its vocabulary), or leave this task out.'
+            )
+        return token
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, *args: Any, **kwargs: Any) -> list[int]:
+        """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
+        if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
+            add_special_tokens = True
+        return super().tok_encode(string, add_special_tokens, *args, **kwargs)
+
+    def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        for texts, before, after in requests:
+            self.check(texts or ("", ""), before, after, self.max_length)
+        return super()._loglikelihood_tokens(requests, *args, **kwargs)
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """As HFLM, with a message where answers as long as the task allows leave no room for questions."""
+        longest = max(normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"] for request in requests)
+        if longest >= self.max_length:
+            raise LaminaError(
+                f"task '{requests[0].task_name}' generates up to {longest} tokens, which leaves no room for its "
+                f"questions in the model's context of {self.max_length}. Write a smaller `max_gen_toks` under "
+                "generation_kwargs in its task file, or leave the task out."
+            )
+        return super().generate_until(requests, disable_tqdm)
+
+    def check(self, texts: tuple[str, str], before: Sequence[int], after: Sequence[int], room: int) -> None:
+        """Refuse a question or an answer (its texts and tokens) that has none, and an answer longer than `room`."""
+        for name, text, tokens in zip(("question", "answer"), texts, (before, after), strict=True):
+            if not tokens or (name == "answer" and len(tokens) > room):
+                fault = f"{len(tokens)} tokens, of which {room} fit into the model's context" if tokens else "no token"
+                raise LaminaError(
+                    f"the {name} '{text.strip()[:60]}' has {fault}, so it cannot be scored. Leave it out, or use "
+                    "another task."
+                )
+
+
+def recorder(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> EncodingLM:
+    """An lm-eval model used for its encodings only; `model` may be a skeleton without weights."""
+    return EncodingLM(pretrained=model, tokenizer=tokenizer, batch_size=1)
+
+
+def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int) -> Row:
+    """The tokens of a context and of the continuation after it, whose length for `acc_norm` is `characters`."""
+    return row(lm, (context, continuation), *encode(lm, context, continuation), characters)
+
+
+def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
+    """Token ids before and after, as `HFLM.loglikelihood` makes them."""
+    if context:
+        return lm._encode_pair(context, continuation)
+    tokens = lm.tok_encode(continuation, add_special_tokens=False)
+    prefix = lm.prefix_token_id
+    return ([prefix], tokens) if tokens[:1] != [prefix] else (tokens[:1], tokens[1:])
+
+
+def row(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:
+    """A row of a context and a continuation (their texts and tokens) that fits into the model's context."""
+    lm.check(texts, before, after, lm.max_length)
+    context, continuation = cut(before, after, lm.max_length)
+    return Row(context, continuation, characters, len(before) - len(context))
+
+
+def cut(before: Sequence[int], after: Sequence[int], limit: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Context and continuation for a model that reads `limit` tokens at once, as lm-eval's HFLM cuts them.
+
+    The oldest tokens go (the first few-shot examples). One token more than the limit is left, since the last one is
+    predicted and never read.
+    """
+    kept = (*before, *after)[-(limit + 1) :]
+    return kept[: -len(after)], tuple(after)

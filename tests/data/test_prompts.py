@@ -1,0 +1,194 @@
+"""Prompts are those of lm-eval's command line, but for examples that hold the question itself."""
+
+import inspect
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset, DatasetDict
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from lamina.data import lm_tasks, prompts
+from lamina.data.encoding import recorder
+from lamina.data.prompts import Style
+from lamina.errors import LaminaError
+from lamina.evaluation.tasks import TaskBenchmark
+from tests.given import tiny
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }} w0 {{ m['content'] }} w50 {% endfor %}"
+    "{% if thinking is defined %}{{ thinking }} {% endif %}{% if add_generation_prompt %}assistant w0 {% endif %}"
+)
+
+
+class Made(ConfigurableTask):
+    """A task on documents that are made here, whatever the splits."""
+
+    def download(self, dataset_kwargs: dict[str, Any] | None = None, **_: Any) -> None:
+        assert dataset_kwargs is not None
+        self.dataset = DatasetDict({k: Dataset.from_list(v) for k, v in dataset_kwargs["splits"].items()})
+
+
+def documents(count: int, seed: int) -> list[dict[str, Any]]:
+    draw = random.Random(seed)
+    return [
+        {
+            "q": f"q{seed} {number} " + " ".join(draw.choices(tiny.WORDS, k=3)),
+            "c": [f"{a} {b}" for a, b in zip(draw.sample(tiny.WORDS, 3), draw.sample(tiny.WORDS, 3), strict=True)],
+            "g": draw.randrange(3),
+        }
+        for number in range(count)
+    ]
+
+
+def made(splits: dict[str, list[dict[str, Any]]], kind: str = "multiple_choice", **keys: Any) -> Made:
+    answer = (
+        {"doc_to_choice": "c", "doc_to_target": "g"} if kind == "multiple_choice" else {"doc_to_target": "{{c[g]}}"}
+    )
+    config = {"task": "made", "output_type": kind, "doc_to_text": "{{q}}", **answer, "num_fewshot": 5}
+    if kind == "generate_until":
+        config["generation_kwargs"] = {"until": ["w59"], "max_gen_toks": 4}
+    return Made(config=config | {"dataset_kwargs": {"splits": splits}} | keys)
+
+
+def requests(task: ConfigurableTask) -> list[tuple[Any, ...]]:
+    return [(instance.doc_id, *instance.args) for instance in task.instances]
+
+
+@pytest.mark.parametrize("kind", ["multiple_choice", "generate_until"])
+@pytest.mark.parametrize(
+    "style",
+    [
+        Style(),
+        Style(chat_template=True, system="w9 w8 w7"),
+        Style(chat_template=True, turns=False),
+        Style(chat_template=True, arguments={"thinking": "w33"}),
+        Style(system="w9 w8"),
+    ],
+    ids=["plain", "chat and system", "one turn", "argument", "system without a template"],
+)
+def test_requests_and_numbers_are_those_of_simple_evaluate(style: Style, kind: str) -> None:
+    splits = {"train": documents(30, 1), "test": documents(12, 2)}
+    keys = {"training_split": "train", "test_split": "test", "description": "w5 w5"}
+    model, tokenizer = tiny.model(), tiny.tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    stock = HFLM(pretrained=model, tokenizer=tokenizer, chat_template_args=dict(style.arguments))
+    theirs = made(splits, kind, **keys)
+    options: dict[str, Any] = {"apply_chat_template": True} if style.chat_template else {}
+    options |= {} if style.turns else {"fewshot_as_multiturn": False}
+    found = simple_evaluate(
+        model=stock,
+        tasks=[theirs],
+        num_fewshot=5,
+        system_instruction=style.system,
+        task_manager=TaskManager(include_defaults=False),
+        **options,
+    )
+    benchmark = TaskBenchmark(made(splits, kind, **keys), model, tokenizer, style=style)
+    ours = benchmark.score(model, "base")
+    assert requests(benchmark.task) == requests(theirs) and len(requests(theirs)) == 12 * (3 if "choice" in kind else 1)
+    assert found is not None
+    for row in ours.metrics:
+        assert row["value"] == pytest.approx(found["results"]["made"][f"{row['metric']},none"])
+    lm, calibrated = recorder(model, tokenizer), made(splits, kind, **keys)
+    lm_tasks.task_samples(calibrated, lm, None, 0, style)
+    assert requests(calibrated) == requests(theirs)
+
+
+def split_keys() -> list[dict[str, str | None]]:
+    """The splits that lm-eval's own tasks name, each combination once, by role."""
+    found = set()
+    for entry in TaskManager().task_index.values():
+        keys = entry.cfg or {}
+        shots = keys.get("fewshot_config")
+        sampler = shots.get("sampler") if isinstance(shots, dict) else None
+        named = [keys.get(f"{role}_split") for role in ("training", "validation", "test", "fewshot")]
+        if any(named[:3]) and all(name is None or isinstance(name, str) for name in named):
+            # The names of splits matter only where they are equal.
+            places = [None if name is None else f"s{named.index(name)}" for name in named]
+            found.add((*places, sampler if isinstance(sampler, str) else None))
+    return [
+        dict(zip(("training_split", "validation_split", "test_split", "fewshot_split", "sampler"), each, strict=True))
+        for each in sorted(found, key=str)
+    ]
+
+
+def test_no_question_is_among_its_own_examples_in_any_task_of_lm_eval() -> None:
+    """On every combination of splits that its ten thousand tasks have, on every split that can be asked for."""
+    combinations, tried, leaks = split_keys(), 0, 0
+    assert len(combinations) >= 10
+    lm = recorder(tiny.model(depth=1), tiny.tokenizer())
+    for keys in combinations:
+        sampler = keys.pop("sampler")
+        names = sorted({name for name in keys.values() if name})
+        splits = {name: documents(8, seed) for seed, name in enumerate(names)}
+        # Splits of published data share documents, sometimes under another number.
+        for documents_of in splits.values():
+            documents_of[3] = splits[names[0]][0] | {"g": 2 - splits[names[0]][0]["g"]}
+        shots = {"fewshot_config": {"sampler": sampler}} if sampler else {}
+        for split in [None, *names]:
+            roles = keys | ({"test_split": split} if split else {})
+            if not (roles["test_split"] or roles["validation_split"]):
+                continue
+            task = made(splits, num_fewshot=4, **roles, **shots)
+            prompts.build(task, lm, Style())
+            tried += 1
+            for instance in task.instances[::3]:
+                assert instance.args[0].count(instance.doc["q"]) == 1, roles
+                assert instance.args[0].count("\n\n") == 4
+            stock = made(splits, num_fewshot=4, **roles, **shots)
+            stock.set_fewshot_seed(prompts.FEWSHOT_SEED)
+            stock.build_all_requests()
+            for one, other in zip(requests(task), requests(stock), strict=True):
+                own = other[1].count(task.eval_docs[other[0]]["q"]) > 1
+                leaks += own
+                assert own or one == other  # what lm-eval draws stays as it is
+    assert tried > 20 and leaks > 0
+
+
+def test_a_split_that_is_calibrated_on_gives_no_question_to_itself(tmp_path: Path) -> None:
+    """With its training split asked for, and no split named for examples."""
+    task = made({"train": documents(12, 1), "test": documents(3, 2)}, training_split="train", test_split="train")
+    samples = lm_tasks.task_samples(task, recorder(tiny.model(depth=1), tiny.tokenizer()), None, 0)
+    assert len(samples) == 12
+    assert all(instance.args[0].count(instance.doc["q"]) == 1 for instance in task.instances)
+
+
+def test_too_few_examples_are_refused() -> None:
+    task = made({"train": documents(5, 1)}, training_split="train", test_split="train")
+    with pytest.raises(LaminaError, match="too few documents for 5 examples.*smaller num_fewshot"):
+        prompts.build(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+
+
+@pytest.mark.parametrize("gold", [-1, 3])
+def test_an_example_with_an_impossible_answer_is_refused(gold: int) -> None:
+    train = [document | {"g": gold} for document in documents(8, 1)]
+    task = made({"train": train, "test": documents(3, 2)}, training_split="train", test_split="test")
+    with pytest.raises(LaminaError, match=f"few-shot example .* has the answer {gold}, which is none of its choices"):
+        prompts.build(task, recorder(tiny.model(depth=1), tiny.tokenizer()), Style())
+
+
+def test_every_default_of_lm_eval_that_decides_a_prompt_is_known() -> None:
+    """A new one, or another value, has to be decided on here and in the list of `lamina.data.prompts`."""
+    defaults = {name: each.default for name, each in inspect.signature(simple_evaluate).parameters.items()}
+    decided = ("num_fewshot", "system_instruction", "apply_chat_template", "fewshot_as_multiturn", "gen_kwargs")
+    assert [defaults[name] for name in decided] == [None, None, False, True, None]
+    assert defaults["fewshot_random_seed"] == prompts.FEWSHOT_SEED
+    of_model = inspect.signature(HFLM.__init__).parameters
+    ours = {"chat_template_args": None, "enable_thinking": None, "add_bos_token": None, "prefix_token_id": None}
+    assert {name: of_model[name].default for name in ours} == ours
+    assert of_model["truncation"].default is False and of_model["max_length"].default is None
+    assert sorted(defaults) == sorted(KNOWN)
+
+
+# What `simple_evaluate` takes: everything that is not in the list of `lamina.data.prompts` decides no prompt.
+KNOWN = (
+    "model model_args tasks num_fewshot batch_size max_batch_size device use_cache cache_requests "
+    "rewrite_requests_cache delete_requests_cache limit samples bootstrap_iters check_integrity write_out log_samples "
+    "evaluation_tracker system_instruction apply_chat_template fewshot_as_multiturn gen_kwargs task_manager verbosity "
+    "predict_only random_seed numpy_random_seed torch_random_seed fewshot_random_seed confirm_run_unsafe_code metadata"
+).split()
