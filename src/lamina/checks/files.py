@@ -148,9 +148,10 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
     else:
         _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
     if path.stat().st_size <= LARGEST:
-        if ("text", path) not in counts:
-            counts["text", path] = len(read_documents(path, None, where))
-        check_range(entry.documents, counts["text", path], path, where)
+        blank = isinstance(entry, Perplexity) and entry.joined is not None
+        if (key := (f"text, blank: {blank}", path)) not in counts:
+            counts[key] = len(read_documents(path, None, where, blank))
+        check_range(entry.documents, counts[key], path, where)
 
 
 def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:

@@ -169,22 +169,28 @@ def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
         for calibration in selector.also:
             _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
-        if not selector.repair:
-            continue
-        _defined(f"selectors.{name}.repair", selector.repair, "repairs", config.repairs)
-        repair = config.repairs[selector.repair]
-        if not repair.LINEAR:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
-                "linear map of the stream and cannot be in place while units are scored. Name a repair of method "
-                f"{Repair.of_stream()}, or leave `repair` out."
-            )
-        if selector.repair and repair.chain:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' has `refit: true`, whose patches depend on the "
-                "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
-                f"'{selector.repair}' under the study's repairs."
-            )
+        if selector.judge:
+            _defined(f"selectors.{name}.judge", selector.judge, "calibrations", config.calibrations)
+        key = "repairs" if selector.repairs else "repair"
+        for repair in filter(None, [selector.repair, *selector.repairs]):
+            _check_loop(config, f"selectors.{name}.{key}", repair)
+
+
+def _check_loop(config: Configuration, where: str, name: str) -> None:
+    """Refuse a repair that cannot be in place while candidates are compared."""
+    _defined(where, name, "repairs", config.repairs)
+    repair = config.repairs[name]
+    if not repair.LINEAR:
+        raise LaminaError(
+            f"{where}: '{name}' is of method '{repair.method}', which is no linear map of the stream and cannot be in "
+            f"place while units are scored. Name a repair of method {Repair.of_stream()}, or leave "
+            f"`{where.rpartition('.')[2]}` out."
+        )
+    if repair.chain:
+        raise LaminaError(
+            f"{where}: '{name}' has `refit: true`, whose patches depend on the plan, and patches in the loop serve all "
+            f"candidates of a step. Name one without `refit` here, and list '{name}' under the study's repairs."
+        )
 
 
 def _check_data(config: Configuration) -> None:

@@ -20,6 +20,9 @@ _LACKING: Mapping[str, Any] = {
     "seed": 0,
     "repair": None,
     "also": {},
+    "repairs": (),
+    "judge": None,
+    "members": (),
     "combine": "mean",
     "donors": (),
 }
@@ -121,6 +124,7 @@ class Selector(Choice):
     LIMIT: ClassVar[str] = ""
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
+    SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
     # Whether it reads a sweep; whether it goes on from the plan with one unit less; whether it reads the activations.
     SWEEPS: ClassVar[bool] = False
     STEPS: ClassVar[bool] = False
@@ -148,6 +152,12 @@ class Selector(Choice):
         def seed(self) -> int: ...
         @property
         def repair(self) -> str | None: ...
+        @property
+        def repairs(self) -> Sequence[str]: ...
+        @property
+        def members(self) -> Sequence[str]: ...
+        @property
+        def judge(self) -> str | None: ...
         @property
         def also(self) -> Mapping[str, float]: ...
         @property
@@ -237,6 +247,12 @@ class Selector(Choice):
             if refused:
                 raise wrong(message, key)
         return self
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a choice of what is removed loads by name."""
+        metric = [METRICS[self.metric].module] if self.metric else []
+        return (f"{self.PACKAGE}.{self.strategy}", *metric)
 
     @property
     def replaces(self) -> bool:
