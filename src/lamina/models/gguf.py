@@ -43,8 +43,9 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
     except LaminaError as error:
         raise LaminaError(f"{where}: {error}") from error
     except (ValueError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
+        why = "it ends before its tensors do" if "reshape" in str(error) else error
         raise LaminaError(
-            f"{where}: {path} is not a complete GGUF file ({error}). Download or convert it again."
+            f"{where}: {path} is not a complete GGUF file ({why}). Download or convert it again."
         ) from error
 
 
