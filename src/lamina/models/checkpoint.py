@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -71,11 +71,9 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     except ValueError as error:
         raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
     decoder = decoder_settings(settings)
-    try:
+    with at(where):
         for key in LAYER_KEYS:
             check_depth(file, key, decoder.get(key))
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     return settings
 
 
@@ -234,7 +232,7 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
         a wrapper of training has left its name before all of them.
     """
     tensors: dict[str, dict[str, Any]] = {}
-    try:
+    with at(where):
         places = _index(folder)
         for shard in weight_files(folder):
             header = _read_header(shard)
@@ -245,8 +243,6 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
                 raise LaminaError(f"{folder / INDEX} looks for {lacking[0]} in {shard.name}, which has no such tensor.")
         if len(tensors) > _MOST_TENSORS:
             raise implausible(folder, f"{len(tensors)} tensors")
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     for prefix in _WRAPPERS:
         if tensors and all(name.startswith(prefix) for name in tensors):
             raise LaminaError(
