@@ -188,7 +188,7 @@ REFUSED_BEFORE_A_JOB = [
     (told(is_encoder_decoder=True, model_type="t5"), "is of an encoder-decoder (t5)"),
     (told(architectures=["BertForMaskedLM"]), "is of a BertForMaskedLM, which does not predict the next token"),
     (told(architectures=["LlamaForSequenceClassification"]), "does not predict the next token"),
-    *(quantised(method) for method in ("gptq", "awq", "compressed-tensors", "bitsandbytes")),
+    *(quantised(method) for method in ("gptq", "awq", "compressed-tensors", "hqq")),
     (told(_attn_implementation="flash_attention_2"), "asks for `flash_attention_2`, and the package flash_attn is not"),
     (told(layer_types=["full_attention"] * 10), "says 8 layers and gives 10 `layer_types`"),
 ]
