@@ -100,6 +100,7 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
     assert options["selector"] == raw["selectors"]["evolved"]
     assert options["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
+        "lamina.selection.sets",
         "lamina.selection.strategies.evolutionary",
         "lamina.relevance.metrics.answers",
         "lamina.selection.looped",

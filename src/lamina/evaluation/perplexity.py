@@ -10,13 +10,13 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Perplexity
-from lamina.data.calibrations import encode
+from lamina.data.calibrations import check_ids, encode
 from lamina.engine.batches import by_length, logit_positions, padded
 from lamina.engine.halving import halved, in_two
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
-from lamina.models.context import check_fits, context
+from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
@@ -118,8 +118,12 @@ def benchmark(
     def score(
         model: PreTrainedModel, title: str, together: Together
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        vocabulary = text_config(model).vocab_size
+        for each in cut:
+            where = f"benchmarks.perplexity.{name}: document {each.document}"
+            check_ids(tokenizer, each.tokens, vocabulary, where)
         scores = document_nll(model, cut, parts, title, together)
-        rows = metric_rows(scores, text_config(model).vocab_size)
+        rows = metric_rows(scores, vocabulary)
         return [row | {"task": name, "task_version": version} for row in rows], [
             row | {"task": name} for row in sample_rows(scores)
         ]

@@ -75,8 +75,8 @@ def ask() -> None:
 def serve(listener: socket.socket) -> None:
     """Fork for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for
-    while sys.stdin.fileno() not in (ready := select.select([listener, sys.stdin], [], [])[0]):
-        for name in LIBRARIES if ready else ():
+    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
+        for name in LIBRARIES:
             import_module(name)
         connection, _ = listener.accept()
         if os.fork() == 0:
