@@ -274,8 +274,8 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
 def cut_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many questions are longer than the context of their model."""
     return [
-        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of {row['model']}: "
-        "their oldest tokens are left out, as lm-eval does."
+        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of "
+        f"{row['model']}: their oldest tokens are left out, as lm-eval does."
         for row in answer(connection, "which_questions_were_cut")
     ]
 
