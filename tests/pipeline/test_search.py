@@ -23,8 +23,7 @@ def test_every_plan_is_what_its_search_ended_with_and_is_benchmarked(searched: P
         "SELECT selector, removed, list(unit ORDER BY unit), any_value(score) FROM plans GROUP BY ALL"
     )
     ends = searched.query(
-        "SELECT selector, removed, list_sort(units), loss FROM searches "
-        "WHERE stage = 'winner' AND removed > 0"
+        "SELECT selector, removed, list_sort(units), loss FROM searches WHERE stage = 'winner' AND removed > 0"
     )
     # A plan scores as a bare set, and the portfolio may have found its winner better repaired.
     assert sorted(plan[:3] for plan in plans) == sorted(end[:3] for end in ends) and len(plans) == 6
