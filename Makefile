@@ -115,7 +115,7 @@ compare: .venv/installed
 
 explain: .venv/installed
 	$(if $(FILE),,$(error say which: make explain FILE=results/…))
-	@PYTHONPATH=src $(BIN)/python -m lamina.runtime.explain "$$FILE"
+	@PYTHONPATH=src $(BIN)/python -m lamina.store.checksum "$$FILE"
 
 sql: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell

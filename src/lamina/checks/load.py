@@ -5,7 +5,6 @@ An entry that is known to fail later is refused here, with the key, its value an
 
 import math
 from collections.abc import Collection, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,6 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
             _check_healings(config, f"studies.{name}", study)
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
-            _check_donors(config, f"studies.{name}", study)
     files.check(config, root)
     return config
 
@@ -279,22 +277,6 @@ def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
                 continue
             for selector in study.selectors:
                 _check_size(config, where, model, n_layers, selector, entry)
-
-
-def _check_donors(config: Configuration, where: str, study: Prune) -> None:
-    """Checks of shapes that the entries alone allow; the jobs check the weights, the positions and the tokenizer."""
-    for model, selector in product(study.models, study.selectors):
-        for name in config.selectors[selector].donors:
-            for sibling in getattr(config.donors[name], "of", [name]):
-                mine, theirs = config.models[model], config.models[sibling]
-                for key in ("layers", "family"):
-                    here, there = getattr(mine, key), getattr(theirs, key)
-                    if here and there and here != there:
-                        raise LaminaError(
-                            f"{where}.selectors: '{selector}' takes layers from '{sibling}' ({key}: {there}), and "
-                            f"those of '{model}' are others ({key}: {here}). Name fine-tunes of the same base model in "
-                            f"selectors.{selector}.donors."
-                        )
 
 
 def _check_size(config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str) -> None:

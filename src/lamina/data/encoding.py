@@ -7,7 +7,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.calibrations import Row
+from lamina.data.calibrations import Row, check_ids
 from lamina.errors import LaminaError
 
 
@@ -39,7 +39,19 @@ class EncodingLM(HFLM):
         """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
         if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
             add_special_tokens = True
-        return super().tok_encode(string, add_special_tokens, *args, **kwargs)
+        ids: list[int] = super().tok_encode(string, add_special_tokens, *args, **kwargs)
+        self._check_ids(ids, string)
+        return ids
+
+    def tok_batch_encode(self, strings: list[str], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """As HFLM, with a message where a token is none of the model's."""
+        ids, mask = super().tok_batch_encode(strings, *args, **kwargs)
+        self._check_ids(ids.flatten().tolist(), strings[0])
+        return ids, mask
+
+    def _check_ids(self, ids: Sequence[int], text: str) -> None:
+        vocabulary = self.config.get_text_config(decoder=True).vocab_size
+        check_ids(self.tokenizer, ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
 
     def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         for texts, before, after in requests:

@@ -101,13 +101,19 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
         least = mine[0]
         sure = sum(row["value"] >= ENOUGH for row in mine)
         sentence = (
-            f"{model}: a ranking of layers by accuracy is sure (it would agree by {ENOUGH:.2f} or more with one from "
-            f"other samples) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
+            f"{model}: a ranking of layers by accuracy is sure (Spearman's correlation with one from other samples is "
+            f"{ENOUGH:.2f} or more) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
             f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
         )
         if least["value"] < ENOUGH:
-            needed = samples_for(ENOUGH, least["value"], least["n_samples"])
-            sentence += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
+            fewest, most = (samples_for(ENOUGH, least[end], least["n_samples"]) for end in ("ci_high", "ci_low"))
+            fewest = max(fewest, least["n_samples"])
+            if not isfinite(fewest):
+                sentence += "; nothing says how many would do"
+            elif isfinite(most):
+                sentence += f"; some {fewest:,.0f} to {most:,.0f} would do"
+            else:
+                sentence += f"; {fewest:,.0f} or more would do"
         if least["other"] and least["other"][1] > least["value"]:
             sentence += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
         sentences.append(f"{sentence}.")
