@@ -126,7 +126,10 @@ def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calib
     else:
         seen, held = split(calibration.sequences(), options.held_back, options.seed)
         choosing, judging = [samples[number] for number in seen], {own: [samples[number] for number in held]}
-    judging |= {name: list(calibrations[name].samples) for name in options.also if name not in judging}
+    for name in (name for name in options.also if name not in judging):
+        # Repairs may be fitted on the rest of it.
+        _, held = split(calibrations[name].sequences(), options.held_back, options.seed)
+        judging[name] = [calibrations[name].samples[number] for number in held]
     numbered = documents([[each.sequence() for each in part] for part in (choosing, *judging.values())])
     chose = set(numbered[0])
     judging = {
