@@ -15,7 +15,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
 from lamina.config.benchmarks import Efficiency, Perplexity
-from lamina.data.documents import tested
+from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly, efficiency, perplexity
@@ -285,7 +285,7 @@ def test_joined_perplexity_is_that_of_the_papers_script(tmp_path: Path, between:
     texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(0, 40))) for _ in range(60)]
     (tmp_path / "a.json").write_text(json.dumps(texts))
     options = Perplexity(text=str(tmp_path / "a.json"), window=window, joined=between)
-    read = tested(options, tmp_path)
+    read = perplexity_texts(options, tmp_path)
     assert read == texts and "" in texts
     models = some_variants()[:2]
     score, tokenizer = perplexity.benchmark("joined", read, tiny.tokenizer(), options), tiny.tokenizer()

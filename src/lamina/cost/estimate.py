@@ -91,7 +91,7 @@ def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -
 def _of_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = AutoTokenizer.from_pretrained(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
-    lengths = [len(encode(tokenizer, text)) for text in documents.tested(entry, Path.cwd())]
+    lengths = [len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())]
     read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
     longest = entry.window if entry.joined is not None else min(max(lengths), entry.window)
     return Tokens(len(lengths), read, read, read, longest, read)

@@ -28,7 +28,7 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
     return root / calibrations.corpus_file(name, split)
 
 
-def tested(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
+def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
     """The documents of a perplexity; those that are joined keep documents of white space, as published numbers do."""
     path = corpus_file(entry.text, entry.split, root)
     return read_documents(path, entry.documents, where, blank=entry.joined is not None)
