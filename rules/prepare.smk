@@ -19,6 +19,12 @@ def checkpoint_of_quantised(w):
     return f"results/models/{w.model}/checkpoint" if is_quantised(CONFIG.models[w.model].source) else []
 
 
+def quantised_file(w):
+    """The GGUF file, or the config.json that says how the weights beside it are quantised."""
+    source = CONFIG.models[w.model].source
+    return source if source.endswith(".gguf") else f"{source}/config.json"
+
+
 def calibration_files(w):
     """The user's files that {calibration} is drawn from."""
     return prepare.calibration_files(CONFIG, w.calibration)
@@ -31,7 +37,7 @@ def task_files(w):
 
 rule dequantise_model:
     input:
-        file=lambda w: CONFIG.models[w.model].source,
+        file=quantised_file,
         files=lambda w: prepare.model_files(CONFIG, w.model),
     output:
         output=directory("results/models/{model}/checkpoint"),

@@ -96,7 +96,7 @@ def test_the_weights_are_those_that_quantising_left(tmp_path: Path, make: Callab
     assert is_quantised(source) and {torch.uint8, torch.float8_e4m3fn} & {weight.dtype for weight in stored}
     with pytest.raises(LaminaError, match="is quantised .* write the folder, which is then dequantised once"):
         describe("mine", Model(source="org/quantised"), source)
-    dequantise(source, folder, "float32")
+    dequantise(source / "config.json", folder, "float32")
     assert not is_quantised(folder) and (folder / "tokenizer.json").is_file()
     found = load_folder(folder, "auto", False)
     for name, weight in found.state_dict().items():

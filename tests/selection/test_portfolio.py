@@ -126,6 +126,9 @@ def given(count: int = 24, seed: int = 0) -> Calibration:
 
 def test_documents_that_choose_and_that_judge_are_different() -> None:
     calibration = given()
+    # A repair may be fitted on text that judges too.
+    _, judges = judging.parted({"own": calibration, "text": given(20, 9)}, chosen(also={"text": 1.0}))
+    assert len(judges["text"]) == 10
     twice = Calibration((*calibration.samples, *calibration.samples[:6]), calibration.facts)
     beside = Calibration((*given(6, 5).samples, *calibration.samples), calibration.facts)
     for options in (chosen(held_back=0.5), chosen(held_back=0.3, also={"text": 0.5}), chosen(judge="text")):
@@ -157,12 +160,13 @@ def test_whole_sets_are_measured_as_models_really_cut_and_repaired(tmp_path: Pat
     model, own, text = tiny.model(depth=6), given(40), given(12, 7)
     calibrations = {"c": own, "text": text}
     options = chosen(held_back=0.5, also={"text": 0.5}, repairs=["ghost"], protect=[0])
-    loops = {"ghost": Loop(repair=ghost_options(), weights=[("c", 1.0)], protect=[0], seed=0)}
+    loops = {"ghost": Loop(repair=ghost_options(), weights=[("c", 1.0), ("text", 0.1)], protect=[0], seed=0)}
     plans, rows = judging.searched(
         model, calibrations, options, [1, 2], KEYS, "acc", 4000, loops=loops, log=tmp_path / "l"
     )
     choosing, judges = judging.parted(calibrations, options)
-    form = judging.Forms(model, calibrations, [each.sequence() for each in choosing.samples], [], loops)
+    held = [sample.sequence() for part in judges.values() for sample in part]
+    form = judging.Forms(model, calibrations, [each.sequence() for each in choosing.samples], held, loops)
     last = [row for row in rows if row["stage"] == "3"]
     assert {row["repair"] for row in last} == {"none", "ghost"} and len({tuple(row["units"]) for row in last}) > 3
     for row in last:

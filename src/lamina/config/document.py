@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 README = REPOSITORY / "config/README.md"
 SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 
-_MARK = "<!-- From here on written by `python -m lamina.config.document`. -->\n"
+_FIRST = "\n## Sections\n"  # what stands above it is written by hand
 _METRICS = """\
 Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
 passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
@@ -52,9 +52,9 @@ def leaves(model: type[Entry]) -> list[type[Entry]]:
 
 
 def readme() -> str:
-    """The text of config/README.md: what stands there by hand above the mark, and a section for each class."""
-    by_hand, mark, _ = README.read_text(encoding="utf-8").partition(_MARK)
-    return by_hand + mark + "".join(_section(part) for part in parts())
+    """The text of config/README.md: what stands there by hand above the sections, and a section for each class."""
+    by_hand = README.read_text(encoding="utf-8").partition(_FIRST)[0]
+    return by_hand + "".join(_section(part) for part in parts())
 
 
 def schema() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
@@ -60,10 +60,8 @@ def prepare(
             path = documents.corpus_file(entry.text, entry.split, root)
             texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
             facts["source"] = entry.text
-        try:
+        with at(f"calibrations.{name}"):
             samples = text_samples(texts, tokenizer, entry.length, int(manifest["vocabulary"]))
-        except LaminaError as error:
-            raise LaminaError(f"calibrations.{name}: {error}") from error
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)

@@ -4,18 +4,17 @@ The configuration uses this module too, so it does not import torch. A folder ma
 hang a job, or make it fail later, is refused here by its name.
 """
 
-import hashlib
 import json
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from lamina.errors import LaminaError, at_end
+from lamina.errors import LaminaError, at
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +31,6 @@ _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model
 _OTHER_HEAD = re.compile(r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$")
 _TOKENIZER = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
-_SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 
 
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
@@ -73,11 +71,9 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     except ValueError as error:
         raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
     decoder = decoder_settings(settings)
-    try:
+    with at(where):
         for key in LAYER_KEYS:
             check_depth(file, key, decoder.get(key))
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     return settings
 
 
@@ -236,7 +232,7 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
         a wrapper of training has left its name before all of them.
     """
     tensors: dict[str, dict[str, Any]] = {}
-    try:
+    with at(where):
         places = _index(folder)
         for shard in weight_files(folder):
             header = _read_header(shard)
@@ -247,8 +243,6 @@ def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
                 raise LaminaError(f"{folder / INDEX} looks for {lacking[0]} in {shard.name}, which has no such tensor.")
         if len(tensors) > _MOST_TENSORS:
             raise implausible(folder, f"{len(tensors)} tensors")
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     for prefix in _WRAPPERS:
         if tensors and all(name.startswith(prefix) for name in tensors):
             raise LaminaError(
@@ -305,51 +299,3 @@ def check_generation(prompt: int, generate: int, limit: int | None, model: str) 
             f"benchmarks.efficiency: a prompt of {prompt} and {generate} generated tokens are more than the context of "
             f"model '{model}', {limit}. Write `efficiency: {{prompt: {limit - room}, generate: {room}}}`."
         )
-
-
-def facts(folder: Path) -> dict[str, Any]:
-    """SHA-256 of the weights in a model's folder and of its configuration, tokenizer and code; sizes and times."""
-    before, (weights, others) = _stamps(folder), files(folder)
-    hashes = {"weights_sha256": _sha256(weights), "settings_sha256": _sha256(others)}
-    if _stamps(folder) != before:
-        raise LaminaError(f"the files in {folder} changed while they were read. Start again once they are complete.")
-    return hashes | {"files": before}
-
-
-def check(manifest: Mapping[str, Any]) -> None:
-    """Refuse a model, by a LaminaError, whose files are not those of its manifest, now and when the work is done."""
-    folder, of = Path(manifest["path"]), f"the model '{manifest['source']}'"
-    if not folder.is_dir():
-        raise LaminaError(f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`.")
-
-    def same(what: str, before: Any, now: Any) -> None:
-        if before != now:
-            raise LaminaError(
-                f"the {what} of {of} in {folder} are not what they were when it was prepared. Put them back, or delete "
-                "its manifest.json under results/models and run again, which measures all of it anew."
-            )
-
-    if (stamps := _stamps(folder)) != manifest.get("files"):
-        found = facts(folder)
-        for key, what in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
-            same(what, manifest.get(key, found[key]), found[key])
-    at_end(lambda: same("files", stamps, _stamps(folder)))
-
-
-def files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """The weights in a model's folder, and its configuration, tokenizer and code."""
-    others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
-    return weight_files(folder), others
-
-
-def _stamps(folder: Path) -> dict[str, list[int]]:
-    stats = {path.name: path.stat() for paths in files(folder) for path in paths}
-    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
-
-
-def _sha256(paths: Iterable[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            hashlib.file_digest(file, lambda: digest)
-    return digest.hexdigest()

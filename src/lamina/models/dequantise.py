@@ -41,9 +41,9 @@ _TEXTS = ("a", " A b", "The 12th naïve answer,\n\n\tit's 3.5", "中文 ✓", "a
 
 
 def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
-    """Write the model in a GGUF file or a folder to `folder`, in `dtype`, with its tokenizer; nothing stays quantised.
+    """Write the model in a GGUF file, or beside a config.json, to `folder` in `dtype`; nothing stays quantised.
 
-    `auto` is float32 for a file, and the type that config.json says for a folder. A tokenizer.json beside a file
+    `auto` is float32 for a GGUF file, and else the type that config.json says. A tokenizer.json beside a GGUF file
     replaces the tokenizer that the file describes.
 
     Raises
@@ -51,8 +51,8 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     LaminaError
         If the file is damaged, or holds something that would be lost. Then no folder is left behind.
     """
-    if path.is_dir():
-        _dequantise_folder(path, folder, dtype, where)
+    if path.name == "config.json":
+        _dequantise_folder(path.parent, folder, dtype, where)
         return
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
@@ -194,7 +194,7 @@ def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path, help="a .gguf file, or a folder")
+    parser.add_argument("file", type=Path, help="a .gguf file, or the config.json of a folder")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--where", default="source", help="the entry that messages name")

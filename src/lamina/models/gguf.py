@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_depth, implausible
 
 SUFFIX = ".gguf"
@@ -32,7 +32,8 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
     from gguf import GGUFReader, GGUFValueType
 
     try:
-        _check_lengths(path)
+        with at(where):
+            _check_lengths(path)
         reader = GGUFReader(path)
         settings = {
             name: len(field.data) if field.types[0] == GGUFValueType.ARRAY else field.contents()
@@ -40,11 +41,10 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
             if not name.startswith("GGUF.")  # the reader's own, of the file's head
         }
         return settings, {tensor.name: int(tensor.n_elements) for tensor in reader.tensors}
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     except (ValueError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
+        why = "it ends before its tensors do" if "reshape" in str(error) else error
         raise LaminaError(
-            f"{where}: {path} is not a complete GGUF file ({error}). Download or convert it again."
+            f"{where}: {path} is not a complete GGUF file ({why}). Download or convert it again."
         ) from error
 
 
@@ -104,10 +104,8 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
     layers, context, key = _shape(path, where, path.stat().st_mtime_ns)
     if not isinstance(layers, int):
         raise LaminaError(f"{where}: {path} does not say how many layers its model has ({key}).")
-    try:
+    with at(where):
         check_depth(path, key, layers)
-    except LaminaError as error:
-        raise LaminaError(f"{where}: {error}") from error
     return layers, context
 
 

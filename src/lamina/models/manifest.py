@@ -5,14 +5,13 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.errors import LaminaError
-from lamina.models import checkpoint
+from lamina.errors import LaminaError, at_end
 from lamina.models.checkpoint import (
     BYTES,
     LAYER_KEYS,
@@ -21,6 +20,7 @@ from lamina.models.checkpoint import (
     quantisation,
     read_settings,
     read_weights,
+    weight_files,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 # into an export.
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
+_SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
 _WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 
@@ -143,7 +144,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
         "source": entry.source,
         "revision": entry.revision,
-        **checkpoint.facts(folder),
+        **facts(folder),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
@@ -225,6 +226,54 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
 
 
+def facts(folder: Path) -> dict[str, Any]:
+    """SHA-256 of the weights in a model's folder and of its configuration, tokenizer and code; sizes and times."""
+    before, (weights, others) = _stamps(folder), files(folder)
+    hashes = {"weights_sha256": _sha256(weights), "settings_sha256": _sha256(others)}
+    if _stamps(folder) != before:
+        raise LaminaError(f"the files in {folder} changed while they were read. Start again once they are complete.")
+    return hashes | {"files": before}
+
+
+def check_files(manifest: Mapping[str, Any]) -> None:
+    """Refuse a model, by a LaminaError, whose files are not those of its manifest, now and when the work is done."""
+    folder, of = Path(manifest["path"]), f"the model '{manifest['source']}'"
+    if not folder.is_dir():
+        raise LaminaError(f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`.")
+
+    def same(what: str, before: Any, now: Any) -> None:
+        if before != now:
+            raise LaminaError(
+                f"the {what} of {of} in {folder} are not what they were when it was prepared. Put them back, or delete "
+                "its manifest.json under results/models and run again, which measures all of it anew."
+            )
+
+    if (stamps := _stamps(folder)) != manifest.get("files"):
+        found = facts(folder)
+        for key, what in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
+            same(what, manifest.get(key, found[key]), found[key])
+    at_end(lambda: same("files", stamps, _stamps(folder)))
+
+
+def files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The weights in a model's folder, and its configuration, tokenizer and code."""
+    others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
+    return weight_files(folder), others
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    stats = {path.name: path.stat() for paths in files(folder) for path in paths}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
+
+
 def fingerprint(folder: Path) -> str | None:
     """A hash that changes when a local model changes, but not when it is only touched; None if there is no folder.
 
@@ -235,7 +284,7 @@ def fingerprint(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", ".json", ".model", ".py", ".jinja", ".txt"} or not path.is_file():
+        if path.suffix not in {".safetensors", *_SETTINGS} or not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}:".encode())

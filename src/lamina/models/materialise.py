@@ -79,7 +79,7 @@ def materialise(
 
 def keeps_weights(plan: Mapping[str, Any]) -> bool:
     """Whether the layers that are left under a plan are the base model's own."""
-    return not plan.get("donors")
+    return not plan.get("replacements")
 
 
 class _Special:

@@ -27,8 +27,7 @@ from lamina.modules import load
 from lamina.relevance import protocol
 from lamina.relevance.columns import Context, from_table
 from lamina.relevance.score import ranking
-from lamina.repair import protocol as repairs
-from lamina.selection import removals
+from lamina.selection import looped, removals
 from lamina.selection.evaluator import Evaluator, Loss, loss_of
 from lamina.selection.looped import boundaries
 from lamina.selection.options import Loop
@@ -127,7 +126,10 @@ def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calib
     else:
         seen, held = split(calibration.sequences(), options.held_back, options.seed)
         choosing, judging = [samples[number] for number in seen], {own: [samples[number] for number in held]}
-    judging |= {name: list(calibrations[name].samples) for name in options.also if name not in judging}
+    for name in (name for name in options.also if name not in judging):
+        # Repairs may be fitted on the rest of it.
+        _, held = split(calibrations[name].sequences(), options.held_back, options.seed)
+        judging[name] = [calibrations[name].samples[number] for number in held]
     numbered = documents([[each.sequence() for each in part] for part in (choosing, *judging.values())])
     chose = set(numbered[0])
     judging = {
@@ -237,9 +239,12 @@ class Forms:
 
     def __call__(self, sets: Iterable[frozenset[str]]) -> dict[frozenset[str], dict[str, Candidate]]:
         bare = {units: Candidate(units) for units in sets}
-        wanted = boundaries(bare.values(), self._depth) if self._loops else []
+        wanted = boundaries(bare.values(), self._depth)
         for name, loop in self._loops.items():
-            self._fit(name, loop, [run for run in wanted if run not in self._patches[name]])
+            known = self._patches[name]
+            if new := [run for run in wanted if run not in known]:
+                cpu = torch.device("cpu")
+                known |= looped.patches(self._model, self._sources[name], new, loop.repair, loop.seed, cpu)
         return {
             units: {NONE: candidate}
             | {
@@ -248,13 +253,3 @@ class Forms:
             }
             for units, candidate in bare.items()
         }
-
-    def _fit(self, name: str, loop: Loop, runs: Sequence[Boundary]) -> None:
-        method = repairs.method(loop.repair.method)
-        for run, statistics in (
-            method.collect(self._model, self._sources[name], runs, loop.repair, loop.seed) if runs else ()
-        ):
-            patch = method.as_patch(method.fit(statistics, loop.repair).tensors)
-            assert patch is not None  # the configuration refuses others
-            bias = None if patch.bias is None else patch.bias.to("cpu", torch.float32)
-            self._patches[name][run] = Patch(patch.operator.to("cpu", torch.float32), bias)

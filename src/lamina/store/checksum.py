@@ -17,7 +17,7 @@ from urllib.parse import quote
 from lamina.errors import LaminaError, explained
 
 KEY, PATH, JOB = "lamina.sha256", "lamina.path", "lamina.job"
-PORTABLE = "exports"  # what users take elsewhere
+PORTABLE = ("exports", "tables")  # what users take elsewhere, and what the database links
 PARQUET = b"PAR1"
 _BLANK = 64 * "0"
 _MARK = re.compile(re.escape(KEY.encode()) + rb".{2,6}?([0-9a-f]{64})", re.DOTALL)
@@ -36,7 +36,7 @@ def origin(path: str | Path) -> dict[str, str]:
     """What this process writes into the file of a path."""
     below = Path(path).absolute().parts
     below = below[len(below) - below[::-1].index("results") :] if "results" in below else ()
-    place = quote("/".join(below), safe="/=+,") if below and below[0] != PORTABLE else ""
+    place = quote("/".join(below), safe="/=+,") if below and below[0] not in PORTABLE else ""
     return ({PATH: place} if place else {}) | _now
 
 

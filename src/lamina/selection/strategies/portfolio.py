@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from lamina.config.entry import Filled, Weights, option, seed_option
 from lamina.config.explain import listed, wrong
 from lamina.config.metrics import METRICS, MetricName
-from lamina.config.selectors import Selector, held_back_option
+from lamina.config.selectors import Selector
 from lamina.models.units import parse
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Portfolio(Selector):
     judge: Filled | None = option(
         "Calibration whose documents judge; `null` takes the part `held_back` of the variant's own.", None
     )
-    held_back: float = held_back_option()
+    held_back: float = option("Share of the calibration that the members never see, and that judges.", 0.5, gt=0, lt=1)
     also: Weights = option(
         "General text that judges beside the task: calibrations, and what the loss of their tokens counts (nats per "
         "token) beside the mean loss of the task's documents.",
