@@ -351,7 +351,8 @@ def test_plans_are_gathered_with_refusals(tmp_path):
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     path = tmp_path / "calibrations" / "reference" / "recall.parquet"
     path.parent.mkdir(parents=True)
-    described = dict(kind="choices", n_samples=5, n_tokens=80, chance_accuracy=0.25, source="t", split="train", seed=0)
+    described = dict(kind="choices", n_samples=5, n_tokens=80, n_cut=1, chance_accuracy=0.25, source="t")
+    described |= dict(split="train", seed=0)
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", path)

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -154,7 +155,7 @@ def _runner(base: PreTrainedModel, options: Efficiency) -> Callable[[PreTrainedM
 
     @torch.inference_mode()
     def timed(model: Any) -> Timing:
-        last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        last_only = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
         held = torch.cuda.memory_allocated() if on_gpu else 0
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()
