@@ -111,7 +111,7 @@
   // A picture of the page has its looks from the style of the page.
   function picture(name) {
     const svg = document.querySelector(`#${name} figure svg`).cloneNode(true), box = svg.viewBox.baseVal;
-    const style = document.createElementNS("http://www.w3.org/2000/svg", "style");
+    const style = document.createElementNS(svg.namespaceURI, "style");
     style.textContent = document.getElementById("looks").textContent;
     svg.prepend(style);
     svg.setAttribute("width", `${box.width}pt`);
