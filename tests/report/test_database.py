@@ -87,9 +87,11 @@ NOT_THERE = {
     "what_calibrations_share_with_tests",
     "what_diagnoses_found",
     "where_outputs_were_not_finite",
+    "which_questions_were_cut",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
 LISTS = {
+    "which_questions_were_cut",
     "which_plans_were_refused",
 }
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.

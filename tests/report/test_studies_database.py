@@ -1,11 +1,14 @@
 """The database keeps the tables of every study apart, and serves readers while a run makes tables anew."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import duckdb
 import pytest
 
+from lamina.errors import LaminaError
 from lamina.report import database
 from lamina.store import parquet as store
 from tests.given.configurations import REPOSITORY
@@ -103,3 +106,29 @@ def test_who_reads_while_a_run_writes_sees_a_whole_study_at_all_times(
         writer.join()
     assert answers > 0
     assert sorted(part.name for part in Path("results/studies/mine").iterdir()) == ["3", "4"]
+
+
+def test_names_of_studies_are_neither_patterns_nor_partitions(
+    tables: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = {"mine[1]": "first", "mine1": "second", "lr=0.1": "studies", "a*{b,c}?": "first"}
+    for name, study in names.items():
+        database.build(VIEWS, tables[study], "results/lamina.duckdb", name)
+    with database.opened("results/lamina.duckdb") as connection:
+        found = connection.execute(
+            "SELECT study, list(DISTINCT removed ORDER BY removed) FROM studies.plans GROUP BY ALL"
+        )
+        assert dict(found.fetchall()) == {name: list(SIZES[study]) for name, study in names.items()}
+
+
+def test_a_database_that_another_program_writes_to_is_not_called_damaged(tmp_path: Path) -> None:
+    file = tmp_path / "lamina.duckdb"
+    hold = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(file)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout and holder.stdout.readline() == "open\n"
+        with pytest.raises(LaminaError, match=r"lamina.duckdb is held open for writing by another program"):
+            database.opened(file)
+        holder.communicate("")

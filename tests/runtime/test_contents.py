@@ -17,7 +17,7 @@ from lamina.checks.load import load
 from lamina.data import lm_tasks, task_files
 from lamina.data.files import read_questions
 from lamina.errors import LaminaError, explained
-from lamina.runtime import contents, explain
+from lamina.runtime import contents
 from lamina.stages import prepare
 from lamina.stages.job import Place
 from lamina.stages.prepare import PrepareCalibration
@@ -199,11 +199,11 @@ def test_where_a_file_comes_from_stands_in_it(
     store.write_tensors(tmp_path / "patch", {"a": torch.ones(2)}, {"method": "ghost"})
     for name in ("table", "plan", "patch"):
         seal.check(tmp_path / name)
-        assert explain.job(tmp_path / name) == told
+        assert seal.job(tmp_path / name) == told
         monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path / name)])
-        runpy.run_path(explain.__file__, run_name="__main__")
+        runpy.run_path(seal.__file__, run_name="__main__")
         assert json.loads(capsys.readouterr().out) == {"file": str(tmp_path / name), **told}
     assert seal.read_json(tmp_path / "plan") == {"a": 1}
     (tmp_path / "text").write_text("no file of lamina")
     with pytest.raises(LaminaError, match="does not say which job wrote it"):
-        explain.job(tmp_path / "text")
+        seal.job(tmp_path / "text")

@@ -1,10 +1,13 @@
 """The last lines of a run say what went wrong first, and what to do."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from lamina.runtime.failures import first_failure
+from lamina.runtime.failures import first_failure, hold
+from tests.given.scripts import ENVIRONMENT
 
 ERROR = """[Sat Nov 21 21:40:18 2026]
 Error in rule {rule}:
@@ -64,9 +67,50 @@ def test_a_job_of_a_cluster_is_told_by_its_own_log_or_else_the_clusters(run: Pat
 
 
 @pytest.mark.parametrize("log", ["three.log", "never_written.log"])
-def test_a_job_that_says_nothing_is_called_killed(run: Path, log: str) -> None:
-    run.write_text(error("sweep_units", 7, log))
-    assert "killed" in str(first_failure(run)) and log in str(first_failure(run))
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (
+            "returned non-zero exit status 137.",
+            "Signal SIGKILL ended the job. The system sends it where memory",
+        ),
+        ("died with <Signals.SIGSEGV: 11>.", "Signal SIGSEGV ended the job."),
+        ("returned non-zero exit status 3.", "The job wrote nothing and ended with exit status 3."),
+        ("", "The job wrote nothing and ended with an unknown status."),
+    ],
+)
+def test_of_a_job_that_says_nothing_it_is_told_how_it_ended(run: Path, log: str, ended: str, said: str) -> None:
+    other = "RuleException:\nCommand 'python /x/tmp1.fit_patch.py' returned non-zero exit status 9.\n"
+    how = f"RuleException:\nCommand 'set -e; python /x/tmp2.sweep_units.py' {ended}\n" if ended else ""
+    run.write_text(other + how + error("sweep_units", 7, log))
+    found = str(first_failure(run))
+    assert said in found and log in found and "lamina: memory ran out" not in found
+
+
+def test_a_job_that_a_signal_ended_is_not_told_by_its_last_line_alone(run: Path) -> None:
+    how = "RuleException:\nCommand 'python /x/tmp2.sweep_units.py' returned non-zero exit status 137.\n"
+    Path("three.log").write_text("host=node1\n 92% done\n")
+    run.write_text(how + error("sweep_units", 7, "three.log"))
+    assert "92% done\nSignal SIGKILL ended the job." in str(first_failure(run))
+
+
+def test_a_run_that_was_stopped_has_no_failure(run: Path) -> None:
+    words = "Terminating processes on user request, this might take some time.\n"
+    run.write_text(words + error("fit_patch", 4, "two.log"))
+    assert first_failure(run) == "\nStopped. The same command goes on."
+
+
+def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
+    """Also if another clone reaches it by a link."""
+    (tmp_path / "clone").mkdir()
+    (tmp_path / "clone/results").symlink_to(tmp_path / "results")
+    held = hold(tmp_path / "results")
+    code = "import sys; from pathlib import Path; from lamina.runtime.failures import hold; hold(Path(sys.argv[1]))"
+    command = [sys.executable, "-c", code, str(tmp_path / "clone/results")]
+    other = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert other.returncode == 1 and "is being written by another run" in other.stderr
+    held.release()
+    assert subprocess.run(command, env=ENVIRONMENT, check=False).returncode == 0
 
 
 def test_a_run_without_a_failed_job_has_nothing_to_say(run: Path) -> None:

@@ -51,7 +51,9 @@ def feed(made: LogHandler, jobs: int = 20, failing: int | None = None) -> None:
         tell("Execute 1 jobs...", 10 * job, event=LogEvent.JOB_STARTED, jobs=[job])
         tell(" Rule: x", 10 * job, event=LogEvent.JOB_INFO, jobid=job, rule_name=rule)
         if job == failing:
-            nothing: dict[str, Any] = dict(input=[], output=[], log=[], conda_env=None, shellcmd="false", aux={})
+            nothing: dict[str, Any] = dict(
+                input=[], output=["results/x.parquet"], log=[], conda_env=None, shellcmd="false", aux={}
+            )
             tell(
                 None,
                 10 * job + 5,
@@ -141,13 +143,27 @@ def test_a_terminal_has_one_line_that_is_written_over() -> None:
 
 
 @pytest.mark.parametrize("stream", [io.StringIO(), Terminal()])
-def test_failures_and_warnings_are_shown_as_snakemake_words_them(stream: io.StringIO) -> None:
+def test_a_failed_job_is_named_once_and_warnings_are_shown(stream: io.StringIO) -> None:
     made = handler(stream)
     feed(made, failing=3)
+    made.handle(
+        record("RuleException:\nCalledProcessError in file x, line 3:\nCommand 'set -e; …' …", 60, logging.ERROR)
+    )
+    made.handle(record("WorkflowError:\nAt least one job did not complete successfully.", 60, logging.ERROR))
     made.handle(record("Trying to restart job 3.", 60))
     made.handle(record("something is odd", 60, logging.WARNING))
-    assert "Error in rule sweep_units:" in stream.getvalue() and "jobid: 3" in stream.getvalue()
-    assert "Trying to restart job 3." in stream.getvalue() and "something is odd" in stream.getvalue()
+    said = stream.getvalue()
+    assert said.count("sweep_units failed: results/x.parquet") == 1
+    assert "Error in rule" not in said and "Command" not in said and "WorkflowError" not in said
+    assert "Trying to restart job 3." in said and "something is odd" in said
+
+
+def test_a_run_that_is_stopped_names_no_job_as_failed() -> None:
+    stream = io.StringIO()
+    made = handler(stream)
+    made.handle(record("Terminating processes on user request, this might take some time.", 1, logging.WARNING))
+    feed(made, failing=3)
+    assert "failed" not in stream.getvalue() and "Stopping" in stream.getvalue()
 
 
 def test_times_are_spoken_in_the_unit_of_a_person() -> None:

@@ -56,7 +56,7 @@ def table(stages: Mapping[str, Stage], rate: float) -> str:
         f"{size(stage.memory):>9}{size(stage.disk):>9}"
         for name, stage in {**stages, "all": total}.items()
     ]
-    return "\n".join([f"{heads}{'memory':>9}{'disk':>9}", *lines])
+    return "\n".join([heads, *lines])
 
 
 def duration(seconds: float) -> str:

@@ -31,8 +31,8 @@ class Start(NamedTuple):
 
 def start() -> Start:
     """Measure both, in processes that import what such jobs do."""
-    took = []
-    for modules in ("lamina.engine.sweep, lamina.models.load, transformers.modeling_utils", "lamina.store.parquet"):
+    took, scripts = [], "snakemake.script, lamina.stages.job, lamina.store.parquet"
+    for modules in (f"{scripts}, lamina.engine.sweep, lamina.models.load, transformers.modeling_utils", scripts):
         began = time.perf_counter()
         subprocess.run([sys.executable, "-c", f"import {modules}"], check=True)
         took.append(time.perf_counter() - began)

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.errors import LaminaError
-from lamina.models.context import check_generation, context
+from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
 from lamina.study.variant import Variant

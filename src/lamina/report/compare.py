@@ -25,6 +25,7 @@ from scipy.stats import t as student
 
 from lamina.errors import LaminaError, explained
 from lamina.report.answers import rows
+from lamina.report.database import relation
 from lamina.report.figures import style
 from lamina.report.paired_tests import holm, tested, timing_degrees
 from lamina.store import parquet as store
@@ -61,7 +62,7 @@ NUMBERS = {
 }
 PAIRS = """
     SELECT {keys}, list(b.value - a.value) AS differences, avg(a.value) AS a, avg(b.value) AS b
-    FROM '{a}' AS a JOIN '{b}' AS b USING ({keys}, sample)
+    FROM {a} AS a JOIN {b} AS b USING ({keys}, sample)
     WHERE isfinite(a.value) AND isfinite(b.value) GROUP BY ALL"""
 
 
@@ -110,7 +111,7 @@ def _numbers(tables: Path, table: str) -> list[dict[str, Any]]:
         return []
     store.metadata(file)  # that it is whole, which DuckDB does not see
     with duckdb.connect() as connection:
-        connection.execute(f"CREATE VIEW {table} AS FROM {_quoted(file)}")
+        connection.execute(f"CREATE VIEW {table} AS FROM {relation(file)}")
         return rows(connection, NUMBERS[table])
 
 
@@ -123,7 +124,7 @@ def _pairs(one: Path, other: Path) -> dict[tuple[str, str], dict[str, Any]]:
         store.metadata(file)
     keys = ", ".join([*VARIANT, "task", "metric"])
     with duckdb.connect() as connection:
-        query = PAIRS.format(keys=keys, a=str(files[0]).replace("'", "''"), b=str(files[1]).replace("'", "''"))
+        query = PAIRS.format(keys=keys, a=relation(files[0]), b=relation(files[1]))
         pairs = rows(connection, query)
     same = {task: _same_documents(one, other, task) for task in {row["task"] for row in pairs}}
     return {
@@ -214,10 +215,6 @@ def _reach(reaches: tuple[float, float], degrees: Sequence[int]) -> tuple[float,
         return 0.0, 1e-300, 1.0
     freedom = square**2 / sum(error**4 / n for error, n in zip(errors, degrees, strict=True))
     return float(student.ppf(0.975, freedom)) * square**0.5, square**0.5, freedom
-
-
-def _quoted(file: Path) -> str:
-    return "'" + str(file).replace("'", "''") + "'"
 
 
 def headline(differences: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ file are relative to the folder in which DuckDB is opened. Schema `main` holds t
 has a schema of its own name, and schema `studies` holds the rows of all studies with a column `study`.
 """
 
+import glob
 import os
 import re
 import shutil
@@ -42,7 +43,7 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
         If a file is not named like a table, or if it is damaged, which DuckDB does not check.
     """
     paths = [Path(path) for path in tables]
-    files = {path.stem: _quoted(path.as_posix()) for path in paths}
+    files = {path.stem: relation(path) for path in paths}
     for path in paths:
         if path.stem not in store.TABLES:
             raise LaminaError(f"{path}: there is no table '{path.stem}'. The tables are: {', '.join(store.TABLES)}.")
@@ -53,6 +54,11 @@ def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]
             yield statement.query
         elif table[1] in files:
             yield statement.query.replace(table[0], files[table[1]])
+
+
+def relation(file: Path) -> str:
+    """A Parquet file in SQL: exactly this file, whatever its path would mean as a pattern or as a partition."""
+    return f"read_parquet({_quoted(glob.escape(file.as_posix()))}, hive_partitioning = false)"
 
 
 def connect(
@@ -81,13 +87,19 @@ def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
     Raises
     ------
     LaminaError
-        If there is no database, or if it is damaged.
+        If there is no database, if another program writes to it, or if it is damaged.
     """
     if not Path(file).is_file():
         raise LaminaError(f"there is no {file} here. Run the study first: make run")
     try:
         connection = duckdb.connect(str(file), read_only=True)
         connection.execute("SELECT count(*) FROM models")
+    except duckdb.IOException as error:
+        if "lock" not in str(error):
+            raise checksum.damaged(file, str(error).splitlines()[0]) from error
+        raise LaminaError(
+            f"{file} is held open for writing by another program. Close it there and try again."
+        ) from error
     except duckdb.Error as error:
         raise checksum.damaged(file, str(error).splitlines()[0]) from error
     return connection
@@ -148,7 +160,7 @@ def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, s
 
 def _forget(output: Path) -> None:
     """Remove the temporary files of this build and of killed builds."""
-    for left in output.parent.glob(f".{output.name}.*.tmp*"):
+    for left in output.parent.glob(f".{glob.escape(output.name)}.*.tmp*"):
         left.unlink(missing_ok=True)
 
 

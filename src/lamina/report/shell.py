@@ -101,8 +101,11 @@ def converse(connection: duckdb.DuckDBPyConnection) -> None:
         except EOFError:
             line = ";" if begun else ".quit"  # a script may leave out its last semicolon
         begun = f"{begun}\n{line}".strip()
-        if begun == ".quit":
+        word = begun.rstrip("; ").lower()
+        if word in (".quit", "quit", ".exit", "exit"):
             return
+        if word in ("help", "?"):
+            begun = ".help"
         if begun and (begun.startswith(".") or begun.endswith(";")):
             try:
                 print(_reply(connection, begun))

@@ -23,6 +23,7 @@ QUESTIONS = (
     "how_far_variants_vary_between_draws",
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
+    "which_questions_were_cut",
 )
 Rows = Sequence[Mapping[str, Any]]
 
@@ -43,6 +44,7 @@ def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, A
             *replicates(connection),
             *filter(None, [not_finite(connection)]),
             *shared_documents(connection),
+            *cut_questions(connection),
         ],
     }
     return {topic: sentences for topic, sentences in topics.items() if sentences}
@@ -302,6 +304,15 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     named = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5])
     more = f" and {len(units) - 5} more" if len(units) > 5 else ""
     return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
+
+
+def cut_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many questions are longer than the context of their model."""
+    return [
+        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of "
+        f"{row['model']}: their oldest tokens are left out, as lm-eval does."
+        for row in answer(connection, "which_questions_were_cut")
+    ]
 
 
 def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -2,16 +2,21 @@
 
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from lamina.config import text
 from lamina.errors import LaminaError, cause
 
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
+_ENDED = r"{rule}\.py' (?:returned non-zero exit status (\d+)|died with <Signals\.(\w+))"
+_KILLED = "The system sends it where memory runs out, a scheduler at its limits, and a person by `kill -9`."
 _ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
 _LONGEST = 20  # lines of a message; a longer text is a log
 
@@ -26,24 +31,64 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
         sys.exit(f"lamina: {at}: {error}" if at else f"lamina: {error}")
 
 
+def hold(folder: Path) -> FileLock:
+    """Hold a results folder for the run of this process, until it ends or the lock is released.
+
+    The lock is the file system's: it holds for another clone, container or node too. Where the file system has none,
+    nothing is held. The program ends if another run holds the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    with refused([]):
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise LaminaError(
+                f"{folder} is being written by another run: of another clone, in a container or on another node. Wait "
+                "until it has ended."
+            ) from None
+        except (NotImplementedError, OSError):
+            pass
+    return lock
+
+
 def first_failure(run_log: str | Path) -> str | None:
     """From Snakemake's log: the rule that failed first, the message of its job and where to read on.
 
-    None if no job failed for good. The message begins with `lamina:` in the job's log, or is the end of a traceback.
+    None if no job failed for good. The message begins with `lamina:` in the job's log, or is the end of a traceback; of
+    a job that wrote none it is how its process ended.
     """
     log_text = Path(run_log).read_text(encoding="utf-8", errors="replace")
+    if "Terminating processes on user request" in log_text:
+        return "\nStopped. The same command goes on."
     for failed in _FAILED.finditer(log_text):
         facts = dict(re.findall(r"^    (\w+): (.*)$", failed[2], re.MULTILINE))
         if re.search(rf"^Finished jobid: {facts.get('jobid')}\b", log_text[failed.end() :], re.MULTILINE):
             continue
         named = facts.get("log", "").removesuffix(" (check log file(s) for error details)")
         logs = [Path(name) for name in named.split(", ")]
-        reason = next((message for message in map(_message, logs) if message), None)
-        why = reason or "its job ended without a word, as one does that is killed or runs out of memory."
-        for meaning in (cause(why), full()):
+        reason = next((message for message in map(_message, logs) if message), "")
+        # Snakemake writes how the process ended before it writes the error.
+        ended = list(re.finditer(_ENDED.format(rule=failed[1]), log_text[: failed.start()]))
+        why = _ending(ended[-1] if ended else None, bool(reason))
+        why = "\n".join(filter(None, [reason, why]))
+        for meaning in (cause(reason), full()):
             why += f"\nlamina: {meaning}" if meaning and meaning not in why else ""
         return f"\nThe first failure, in rule {failed[1]}:\n{why}\nMore in {', '.join(map(str, logs))}"
     return None
+
+
+def _ending(ended: re.Match[str] | None, explained: bool) -> str:
+    """How a process ended, if a signal ended it or nothing else is known."""
+    status = int(ended[1] or 0) if ended else 0
+    name = ended[2] if ended else None
+    if status > 128 and status - 128 in set(signal.Signals):
+        name = signal.Signals(status - 128).name
+    if name:
+        return f"Signal {name} ended the job. {_KILLED if name == 'SIGKILL' else ''}".rstrip()
+    if explained:
+        return ""
+    return f"The job wrote nothing and ended with {f'exit status {status}' if status else 'an unknown status'}."
 
 
 def _message(log: Path) -> str | None:

@@ -29,6 +29,8 @@ _TALK = re.compile(
     "Building DAG|Select jobs|Using shell: |Conda environments: ignored|host: |Config file |Singularity containers: |"
     "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
 )
+# What the first failure says at the end, in the words of the job itself.
+_REPEATED = re.compile("(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete")
 _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads a file
 _START = 2e10  # operations in the time that a job takes beside its counted arithmetic: a second of a small model
@@ -88,7 +90,10 @@ class Progress:
 
 
 class LogHandler(LogHandlerBase):
-    """Writes progress to standard error, and every warning and failure in Snakemake's own words."""
+    """Writes progress to standard error, and every warning and error in Snakemake's own words.
+
+    Of a failed job it says which one: `lamina.runtime.failures` ends the run with what the first one says itself.
+    """
 
     writes_to_stream = has_filter = has_formatter = True
     writes_to_file = needs_rulegraph = False
@@ -98,6 +103,7 @@ class LogHandler(LogHandlerBase):
         self.stream: TextIO = sys.stdout if asked.stdout else sys.stderr
         self.progress = Progress()
         self.drawn = ""  # the line that stands on the terminal
+        self.stopped = False  # by Ctrl-C
         self.last = (-1, 0.0)  # tenth of the run and time of the last line
         self._over = threading.Event()
         self.addFilter(DefaultFilter(asked.quiet, asked.debug_dag, asked.verbose, asked.dryrun, asked.printshellcmds))
@@ -107,6 +113,15 @@ class LogHandler(LogHandlerBase):
         """Count a record, or show it."""
         try:
             event, text = record.__dict__.get("event"), str(record.msg or "")
+            if text.startswith("Terminating processes"):
+                self.stopped = True
+                self._say("Stopping: jobs that are under way are ended.")
+                return
+            if not self.common_settings.verbose and (_REPEATED.match(text) or event == LogEvent.JOB_ERROR):
+                if event == LogEvent.JOB_ERROR and not self.stopped:
+                    failed = record.__dict__
+                    self._say(f"{failed['rule_name']} failed: {', '.join(map(str, failed['output']))}")
+                return
             shown = record.levelno >= logging.WARNING or self.common_settings.dryrun or self.common_settings.verbose
             if shown or (event not in _COUNTED and event not in _QUIET and text.strip() and not _TALK.match(text)):
                 self._say(self.format(record))
