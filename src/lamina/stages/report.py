@@ -144,6 +144,7 @@ class RenderReport(FromTables):
     facts: Annotated[str, READ] = ""
     database: Annotated[str, READ] = ""
     figures: Annotated[list[str], READ] = []
+    numbers: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
