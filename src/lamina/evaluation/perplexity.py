@@ -11,8 +11,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Perplexity
 from lamina.data.calibrations import check_ids, encode
-from lamina.engine.batches import by_length, logit_positions, padded
-from lamina.engine.halving import halved, in_two
+from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite

@@ -23,8 +23,7 @@ from lamina.data import prompts
 from lamina.data.encoding import Encoded, EncodingLM, cut
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
-from lamina.engine.batches import logit_positions
-from lamina.engine.halving import fitting
+from lamina.engine.batches import fitting, logit_positions
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
