@@ -162,9 +162,7 @@ def sharded(folder: Path, **places: str) -> None:
     for shard in set(shards.values()):
         save_file({name: value for name, value in state.items() if shards[name] == shard}, folder / shard)
     shards |= {name.replace("__", "."): shard for name, shard in places.items()}
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": shards} | ({} if "metadata" in shards else {"metadata": {}}))
-    )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,6 @@ def sharded(folder: Path, **places: str) -> None:
         ({"lm_head__weight": "../other.safetensors"}, "names ../other.safetensors, which is not in its folder"),
         ({"lm_head__weight": "/tmp/other.safetensors"}, "which is not in its folder"),
         ({"model__norm__weight": "model-2.safetensors"}, "looks for model.norm.weight in model-2.safetensors"),
-        ({"metadata": ""}, "has no `metadata`"),
         ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
     ],
 )
@@ -184,6 +181,18 @@ def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(folder: Pat
     tiny.model().save_pretrained(folder)
     sharded(folder, **places)
     with pytest.raises(LaminaError, match=f"models.mine.source: .*{said}"):
+        described(folder)
+
+
+def test_an_index_without_metadata_is_refused_where_it_is_read(folder: Path) -> None:
+    alone = folder / "model.safetensors"
+    index = {"weight_map": dict.fromkeys(load_file(alone), "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert described(folder)["n_layers"] == 5  # the whole file is read, and not the index
+    alone.rename(folder / "model-1.safetensors")
+    index = {"weight_map": dict.fromkeys(index["weight_map"], "model-1.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(LaminaError, match="index.json has no `metadata`.*Write"):
         described(folder)
 
 
