@@ -361,6 +361,45 @@ def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(tmp_path: Path, flags: di
     assert found.unk_token_id == flags.get("unknown_token_id", 0)
 
 
+def renamed_tensor(data: bytes) -> bytes:
+    return data.replace(b"ffn_gate", b"ffn_gatx")
+
+
+def another_number(key: bytes, number: int) -> Callable[[bytes], bytes]:
+    """A change of the 4 bytes that stand behind a key and its kind."""
+
+    def change(data: bytes) -> bytes:
+        place = data.index(key) + len(key) + 4
+        return data[:place] + struct.pack("<I", number) + data[place + 4 :]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (renamed_tensor, r"source: .*has no weights for model.layers.0.mlp.gate_proj.weight.* random"),
+        (another_number(b"llama.block_count", 2), r"source: .*stores 3 layers, the last one 2, and says `.*count: 2`"),
+        (another_number(b"llama.attention.head_count", 0), r"source: .*does not load: ZeroDivisionError.*Convert it"),
+        (
+            another_number(b"llama.feed_forward_length", 80),
+            r"source: .*has weights of another shape|numbers and its mod",
+        ),
+        (another_number(b"ggml.bos_token_id", 9999), r"source: .*a tokenizer that does not load .*tokenizer.json"),
+    ],
+)
+def test_a_gguf_file_whose_parts_do_not_fit_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], said: str
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    gguf_files.write(file)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(LaminaError, match=said):
+        gguf.shape(file, "source")
+        dequantise(file, tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
+
+
 def entry(name: str, kind: int, value: bytes) -> bytes:
     return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
 
