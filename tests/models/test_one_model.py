@@ -340,6 +340,20 @@ def test_a_tokenizer_that_ends_every_text_is_refused(folder: Path) -> None:
             assert load_tokenizer(manifest)("w1")["input_ids"][0] == 1
 
 
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "LlamaTokenizerFast", "Qwen2Tokenizer", "PreTrainedTokenizerFast"])
+def test_text_is_cut_as_tokenizer_json_says_whatever_its_class_is_called(tmp_path: Path, name: str) -> None:
+    """Without this, GPT2Tokenizer, as SmolLM2 has it, cuts no digits."""
+    true = gguf_files.true_tokenizer()
+    PreTrainedTokenizerFast(tokenizer_object=true, bos_token="<|im_start|>").save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tokenizer_class": name}))
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    found = load_tokenizer({"path": str(tmp_path), "source": "mine", "trust_remote_code": False})
+    for text in ("The 12th the 12,\n\n 1", "  in\n\n12", "<|im_start|> 12"):
+        assert found(text, add_special_tokens=False)["input_ids"] == true.encode(text).ids
+    assert found.bos_token_id == 1
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.configuration import Configuration
@@ -25,6 +25,7 @@ from lamina.data.calibrations import Sample, encode
 from lamina.engine import footprint, packing
 from lamina.engine.batches import TOKENS, logit_positions
 from lamina.engine.footprint import HOST, Shape
+from lamina.models.tokenizer import read_tokenizer
 from lamina.store import checksum, parquet
 from lamina.study import paths, sweeps
 from lamina.study import requests as studies
@@ -90,7 +91,7 @@ def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -
 
 def _of_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
-    tokenizer = AutoTokenizer.from_pretrained(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
+    tokenizer = read_tokenizer(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
     lengths = [len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())]
     read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
     longest = entry.window if entry.joined is not None else min(max(lengths), entry.window)

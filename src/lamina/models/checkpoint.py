@@ -10,14 +10,11 @@ import stat
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from lamina.errors import LaminaError, at
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -184,13 +181,6 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
             f"{entry}.chat_template: the tokenizer in {folder} has no chat template. Write chat_template: false, or "
             "put chat_template.jinja beside its weights."
         )
-
-
-def special_behind(tokenizer: "PreTrainedTokenizerBase") -> str:
-    """The special tokens that a tokenizer puts behind a text; empty if it puts none there."""
-    whole, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
-    starts = [at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare] if bare else []
-    return " ".join(tokenizer.convert_ids_to_tokens(whole[starts[0] + len(bare) :])) if starts else ""
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -22,10 +22,11 @@ from transformers.quantizers import AutoQuantizationConfig
 
 from lamina.errors import LaminaError, at, explained
 from lamina.models import gguf
-from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings, special_behind
+from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings
 from lamina.models.load import check_whole, load_folder
 from lamina.models.manifest import unloaded
 from lamina.models.structure import text_config
+from lamina.models.tokenizer import read_tokenizer, special_behind
 from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
@@ -57,8 +58,9 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
         return
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
+    kind: Any = AutoModelForCausalLM
     try:
-        model, loading_info = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = kind.from_pretrained(
             path.parent,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # which `check_whole` names
@@ -90,7 +92,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
-        again = AutoTokenizer.from_pretrained(temporary, local_files_only=True)
+        again = read_tokenizer(temporary, local_files_only=True)
         if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
             raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
@@ -166,8 +168,7 @@ def _check_tensors(model: PreTrainedModel, sizes: dict[str, int], path: Path, wh
 
 def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTokenizerBase:
     if (path.parent / "tokenizer.json").is_file():
-        saved: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(path.parent, local_files_only=True)
-        return saved
+        return read_tokenizer(path.parent, local_files_only=True)
     kind, cut = settings.get("tokenizer.ggml.model"), settings.get("tokenizer.ggml.pre")
     known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
     if kind not in _SENTENCES and cut not in known:

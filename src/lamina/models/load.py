@@ -13,7 +13,6 @@ import torch
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -23,8 +22,8 @@ from transformers.utils import logging as transformers_logging
 from lamina.errors import LaminaError
 from lamina.models import devices
 from lamina.models.check import use_findings
-from lamina.models.checkpoint import special_behind
 from lamina.models.manifest import auto_class, check_files, skeleton, unloaded
+from lamina.models.tokenizer import read_tokenizer, special_behind, try_template
 from lamina.store import checksum as seal
 
 transformers_logging.disable_progress_bar()
@@ -272,10 +271,10 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
         except Exception as error:
             raise unloaded(source, manifest["path"], error) from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(manifest["path"], config=config, **local)
+        tokenizer = read_tokenizer(manifest["path"], config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
             with within(_TEMPLATE_SECONDS, f"the chat template of the model '{source}'"):
-                _try_template(tokenizer, manifest)
+                try_template(tokenizer, manifest)
         behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise
@@ -292,23 +291,6 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
             "post_processor in tokenizer.json."
         )
     return tokenizer
-
-
-def _try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
-    """Refuse, by a LaminaError, a chat template that cannot write one question, with the system prompt if there is."""
-    system = manifest.get("system_prompt")
-    turns = [{"role": "system", "content": str(system)}] if system else []
-    turns.append({"role": "user", "content": "?"})
-    try:
-        tokenizer.apply_chat_template(turns, tokenize=False, **(manifest.get("template_arguments") or {}))
-    except (LaminaError, MemoryError):
-        raise
-    except Exception as error:  # a template can raise anything
-        raise LaminaError(
-            f"the chat template of the model '{manifest.get('source', manifest['path'])}' does not take a question: "
-            f"{type(error).__name__}: {error} Correct it (chat_template.jinja, or tokenizer_config.json), or write "
-            "`chat_template: false` for the model."
-        ) from error
 
 
 def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
