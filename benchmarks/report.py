@@ -26,7 +26,7 @@ from pathlib import Path
 
 import duckdb
 
-from lamina.config.jobs import Report
+from lamina.config.configuration import Report
 from lamina.registry import declared
 from lamina.report import database, queries
 from lamina.stages.job import Job

@@ -1,7 +1,7 @@
 # Needs: the configuration, model folders or files or the hub, task files. Gives, under results/: the manifest and the check
 # of each model, the checkpoint of a GGUF file, tokenised calibrations, hashes of benchmarks' documents, the checks that no
 # calibration holds one of them, and cost.json (what the study will take). Only these rules may use the network.
-from lamina.models.gguf import is_gguf
+from lamina.models.checkpoint import is_quantised
 from lamina.stages import prepare
 
 
@@ -14,9 +14,15 @@ localrules:
     estimate_cost,
 
 
-def checkpoint_of_gguf(w):
-    """The dequantised checkpoint, if the model is a GGUF file."""
-    return f"results/models/{w.model}/checkpoint" if is_gguf(CONFIG.models[w.model].source) else []
+def checkpoint_of_quantised(w):
+    """The dequantised checkpoint, if the model is a GGUF file or a folder of quantised weights."""
+    return f"results/models/{w.model}/checkpoint" if is_quantised(CONFIG.models[w.model].source) else []
+
+
+def quantised_file(w):
+    """The GGUF file, or the config.json that says how the weights beside it are quantised."""
+    source = CONFIG.models[w.model].source
+    return source if source.endswith(".gguf") else f"{source}/config.json"
 
 
 def calibration_files(w):
@@ -31,7 +37,8 @@ def task_files(w):
 
 rule dequantise_model:
     input:
-        file=lambda w: CONFIG.models[w.model].source,
+        file=quantised_file,
+        files=lambda w: prepare.model_files(CONFIG, w.model),
     output:
         output=directory("results/models/{model}/checkpoint"),
     log:
@@ -45,14 +52,14 @@ rule dequantise_model:
         options=options(prepare.DequantiseModel),
         code=code(prepare.DequantiseModel),
     message:
-        "models.{wildcards.model}: dequantising {input} into {output}, once."
+        "models.{wildcards.model}: dequantising {input.file} into {output}, once."
     script:
         "../workflow/scripts/dequantise_model.py"
 
 
 rule prepare_model:
     input:
-        checkpoint=checkpoint_of_gguf,
+        checkpoint=checkpoint_of_quantised,
         files=lambda w: prepare.model_files(CONFIG, w.model),
     output:
         output="results/models/{model}/manifest.json",

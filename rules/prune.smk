@@ -36,6 +36,14 @@ def activations_of(w):
     return f"results/activations/{w.model}/{w.calibration}.parquet" if reads else []
 
 
+def calibrations_of_search(w):
+    """Calibrations beside its own that a search reads: they judge, or what is in place is fitted on them."""
+    return [
+        f"results/calibrations/{w.model}/{name}.parquet"
+        for name in sorted(studies.chosen_on(CONFIG, w.calibration, w.selector))
+    ]
+
+
 def calibrations_beside(w):
     """Other calibrations that a selector scores removals on."""
     reads = sweeps.step_pass(CONFIG, w.selector)
@@ -73,7 +81,7 @@ rule search_plans:
         manifest="results/models/{model}/manifest.json",
         check=ancient("results/models/{model}/check.json"),
         calibration="results/calibrations/{model}/{calibration}.parquet",
-        data=calibrations_in_loop,
+        data=calibrations_of_search,
         manifests=manifests_of_replacements,
     output:
         plans="results/searches/{model}/{calibration}/{selector}.json",

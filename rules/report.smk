@@ -193,6 +193,7 @@ rule render_report:
         database="results/lamina.duckdb",
         tables=expand("results/tables/{table}.parquet", table=TABLES),
         figures=expand("results/figures/{figure}.svg", figure=FIGURES),
+        numbers=expand("results/figures/{figure}.csv", figure=FIGURES),
     output:
         output=report(
             "results/report.html",

@@ -95,6 +95,25 @@ COMMENT ON COLUMN removals.before_stderr IS 'Binomial standard error of accuracy
 COMMENT ON COLUMN removals.n_after IS 'Calibration samples behind accuracy_after.';
 COMMENT ON COLUMN removals.after_stderr IS 'Binomial standard error of accuracy_after.';
 
+CREATE OR REPLACE VIEW task_agreements AS
+WITH placed AS (  -- equals share the mean of their places
+    SELECT a.model, a.component, m.metric, a.calibration, a.unit,
+        rank() OVER (PARTITION BY a.model, a.calibration, a.component, m.metric ORDER BY a.score)
+            + (count(*) OVER (PARTITION BY a.model, a.calibration, a.component, m.metric, a.score) - 1) / 2 AS accuracy_rank,
+        rank() OVER (PARTITION BY a.model, a.calibration, a.component, m.metric ORDER BY m.score)
+            + (count(*) OVER (PARTITION BY a.model, a.calibration, a.component, m.metric, m.score) - 1) / 2 AS metric_rank
+    FROM relevance AS a
+    JOIN relevance AS m USING (model, calibration, selector, removed, unit)
+    WHERE a.selector = 'base' AND a.removed = 0 AND a.metric = 'accuracy' AND m.metric <> 'accuracy'
+        AND isfinite(a.score) AND isfinite(m.score)
+)
+SELECT model, component, metric, calibration, corr(accuracy_rank, metric_rank) AS spearman, count(*) AS n_units
+FROM placed GROUP BY ALL HAVING count(*) > 2 AND isfinite(corr(accuracy_rank, metric_rank));
+COMMENT ON VIEW task_agreements IS 'One row per kind of unit, metric and calibration of the base model: how the metric agrees with accuracy within the task, which is what a selector goes by.';
+COMMENT ON COLUMN task_agreements.metric IS 'The metric that is compared with accuracy.';
+COMMENT ON COLUMN task_agreements.spearman IS 'Rank correlation over all units, as measured: the noise of the samples makes it smaller. Null where a metric gives all units the same score.';
+COMMENT ON COLUMN task_agreements.n_units IS 'Units that both metrics scored.';
+
 CREATE OR REPLACE VIEW disagreements AS
 SELECT model, calibration, component, layer, unit,
     accuracy, accuracy_low, accuracy_high, accuracy_samples, accuracy_rank,

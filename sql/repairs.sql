@@ -25,7 +25,7 @@ WITH told AS MATERIALIZED (FROM scores),
 paired AS (  -- perplexity = exp(nll): its documents are paired by their nll
     SELECT v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task,
         if(v.metric = 'nll', 'perplexity', v.metric) AS metric,
-        stddev_samp(v.value - p.value) / sqrt(count(*)) AS stderr
+        paired_stderr(v.value, p.value, v.metric) AS stderr
     FROM benchmark_samples AS v
     JOIN benchmark_samples AS p USING (model, calibration, selector, removed, task, metric, sample)
     WHERE v.removed > 0 AND p.repair = 'none' AND p.healing = 'none' AND v.metric <> 'perplexity'

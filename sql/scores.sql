@@ -29,9 +29,11 @@ CREATE OR REPLACE VIEW paired_differences AS
 SELECT
     v.model, v.calibration, v.selector, v.removed, v.repair, v.healing, v.task, v.metric,
     avg(v.value - b.value) AS difference,
-    stddev_samp(v.value - b.value) / sqrt(count(*)) AS stderr,
+    paired_stderr(v.value, b.value, v.metric) AS stderr,
     count(*) FILTER (v.value > b.value) AS higher,
     count(*) FILTER (v.value < b.value) AS lower,
+    count(*) FILTER (v.value = 1 AND b.value = 1) AS both_right,
+    bool_and(v.value IN (0, 1) AND b.value IN (0, 1)) AS is_right_or_wrong,
     count(*) AS n_samples
 FROM benchmark_samples AS v
 JOIN benchmark_samples AS b USING (model, task, metric, sample)
@@ -39,9 +41,11 @@ WHERE v.removed > 0 AND b.removed = 0 AND v.metric <> 'perplexity'
 GROUP BY ALL;
 COMMENT ON VIEW paired_differences IS 'One row per variant and task: difference to the base model over the same test documents.';
 COMMENT ON COLUMN paired_differences.difference IS 'Mean of variant minus base: -1 to 1 for accuracies, nats per token for nll.';
-COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference: standard deviation of the differences / sqrt(n_samples).';
+COMMENT ON COLUMN paired_differences.stderr IS 'Standard error of difference; of answers that are right or wrong with one document more that differs in each direction [Bonett and Price 2012].';
 COMMENT ON COLUMN paired_differences.higher IS 'Documents on which the variant has the higher value.';
 COMMENT ON COLUMN paired_differences.lower IS 'Documents on which the variant has the lower value.';
+COMMENT ON COLUMN paired_differences.both_right IS 'Documents that both answer rightly.';
+COMMENT ON COLUMN paired_differences.is_right_or_wrong IS 'Whether the value of every document is 1 or 0.';
 COMMENT ON COLUMN paired_differences.n_samples IS 'Number of documents both were tested on.';
 
 CREATE OR REPLACE VIEW against_base AS
@@ -60,7 +64,8 @@ joined AS (
                 perplexity_covariance(m.value, m.stderr, base_value, base_stderr, p.stderr)
             ELSE (m.stderr ** 2 + base_stderr ** 2 - p.stderr ** 2) / 2
         END AS covariance,
-        p.stderr IS NOT NULL AS paired,
+        p.stderr IS NOT NULL AS paired, p.stderr AS paired_stderr, is_right_or_wrong AND higher_is_better AS is_answers,
+        both_right, higher, lower, p.n_samples AS n_paired,
         o.task IS NOT NULL AS own,
         -- a choice can be guessed, what is written cannot
         (SELECT max(chance) FROM own_tasks AS c WHERE c.model = m.model AND c.task = m.task
@@ -76,7 +81,7 @@ joined AS (
 ),
 told AS (
     SELECT *,
-        root(stderr ** 2 + base_stderr ** 2 - 2 * covariance) AS change_stderr,
+        if(is_answers, paired_stderr, root(stderr ** 2 + base_stderr ** 2 - 2 * covariance)) AS change_stderr,
         metric = 'perplexity' AND NOT own AS general_text,
         CASE WHEN higher_is_better THEN base_value <= chance OR base_value - 1.959964 * base_stderr <= chance END
             AS at_chance
@@ -100,11 +105,13 @@ SELECT
     model, calibration, selector, removed, repair, healing, task, part_of, metric, value, stderr, n_samples,
     higher_is_better, own, general_text, chance, at_chance, base_value, base_stderr, change, change_stderr, paired,
     kept,
-    if(higher_is_better, ratio_stderr(kept, stderr, base_value, base_stderr, covariance),
-        ratio_stderr(kept, base_stderr, value, stderr, covariance)) AS kept_stderr,
+    CASE WHEN is_answers THEN share_stderr(kept, base_value, 0, both_right, higher, lower, n_paired)
+        WHEN higher_is_better THEN ratio_stderr(kept, stderr, base_value, base_stderr, covariance)
+        ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS kept_stderr,
     above AS kept_above_chance,
-    if(higher_is_better, ratio_stderr(above, stderr, base_value - chance, base_stderr, covariance),
-        ratio_stderr(kept, base_stderr, value, stderr, covariance)) AS kept_above_chance_stderr
+    CASE WHEN is_answers THEN share_stderr(above, base_value, chance, both_right, higher, lower, n_paired)
+        WHEN higher_is_better THEN ratio_stderr(above, stderr, base_value - chance, base_stderr, covariance)
+        ELSE ratio_stderr(kept, base_stderr, value, stderr, covariance) END AS kept_above_chance_stderr
 FROM shares;
 COMMENT ON VIEW against_base IS 'One row per variant, task and metric, against the base model.';
 COMMENT ON COLUMN against_base.own IS 'Whether the task is the calibration''s own (see own_tasks).';
@@ -112,12 +119,12 @@ COMMENT ON COLUMN against_base.chance IS 'Accuracy of guessing on the task, wher
 COMMENT ON COLUMN against_base.base_value IS 'The base model''s number on the task.';
 COMMENT ON COLUMN against_base.base_stderr IS 'Standard error of base_value.';
 COMMENT ON COLUMN against_base.change IS 'value - base_value, in the unit of the metric.';
-COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known.';
+COMMENT ON COLUMN against_base.change_stderr IS 'Standard error of change, paired over documents (of equal weight for perplexity) where they are known; see paired_differences.';
 COMMENT ON COLUMN against_base.paired IS 'Whether change_stderr is paired; otherwise the two errors are added as if independent.';
 COMMENT ON COLUMN against_base.general_text IS 'Whether the number tells what happens to general text: every perplexity does that is not the calibration''s own; a calibration of text has none.';
 COMMENT ON COLUMN against_base.at_chance IS 'Whether the base model''s 95 % interval reaches chance, so that there is nothing to keep; null where chance or the error is unknown, and for what has no chance.';
 COMMENT ON COLUMN against_base.kept IS 'Share of the base model''s number that is left: value / base (base / value for perplexity, 0 if it is infinite); 1 = all. Null where the base model is at chance.';
-COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; null where an error is unknown or a perplexity infinite.';
+COMMENT ON COLUMN against_base.kept_stderr IS 'Standard error of kept, by the delta method, with the covariance where change_stderr is paired; of answers that are right or wrong with one document more that differs in each direction; null where an error is unknown or a perplexity infinite.';
 COMMENT ON COLUMN against_base.kept_above_chance IS 'The same counted from chance: (value - chance) / (base - chance); null where chance is unknown or the base model at it; kept itself for perplexity.';
 COMMENT ON COLUMN against_base.kept_above_chance_stderr IS 'Standard error of kept_above_chance, chance taken as known.';
 
@@ -201,7 +208,13 @@ documents AS (  -- what each adds to value and to both shares, as far as they di
 ),
 known AS (
     SELECT x.model, x.selector, x.removed, x.repair, x.healing, x.task, x.calibration, y.calibration AS other,
-        covar_samp(x.v, y.v) / count(*) AS v, covar_samp(x.k, y.k) / count(*) AS k, covar_samp(x.a, y.a) / count(*) AS a
+        covar_samp(x.v, y.v) / count(*) AS v,
+        covar_samp(x.k, y.k) / count(*)
+            + if(any_value(x.higher_is_better),
+                share_covariance(any_value(x.kept), any_value(y.kept), any_value(x.base_value), 0, count(*)), 0) AS k,
+        covar_samp(x.a, y.a) / count(*)
+            + if(any_value(x.higher_is_better), share_covariance(any_value(x.kept_above_chance),
+                any_value(y.kept_above_chance), any_value(x.base_value), any_value(x.chance), count(*)), 0) AS a
     FROM documents AS x JOIN documents AS y USING (model, selector, removed, repair, healing, task, sample)
     WHERE x.calibration < y.calibration GROUP BY ALL
 )

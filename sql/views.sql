@@ -42,6 +42,29 @@ CREATE OR REPLACE MACRO mean_stderr(value, stderr) AS
     CASE WHEN count(stderr) = count(value) THEN sqrt(sum(stderr ** 2)) / count(value) END;
 CREATE OR REPLACE MACRO joint_stderr(value, stderr) AS CASE WHEN count(stderr) = count(value) THEN avg(stderr) END;
 
+-- Standard error of the mean difference of two numbers of the same documents. Where all differences have one size or are
+-- zero, as for answers that are right or wrong, one document more that differs in each direction is counted, so that few or
+-- none that differ do not make it certain: an interval of 1.96 of it about the difference covers as Tango's score interval
+-- does [Bonett and Price 2012, J. Educ. Behav. Stat. 37(4); reports/coverage.md]. Nats per token have no such size.
+CREATE OR REPLACE MACRO paired_stderr(one, other, metric) AS
+    if(any_value(metric) = 'nll' OR coalesce(min(nullif(abs(one - other), 0)) < 0.999999 * max(abs(one - other)), false),
+        stddev_samp(one - other) / sqrt(count(*)),
+        coalesce(nullif(max(abs(one - other)), 0), nullif(max(greatest(abs(one), abs(other))), 0), 1)
+            * root((count_if(one <> other) + 2) / (count(*) + 2)
+                - ((count_if(one > other) - count_if(one < other)) / (count(*) + 2)) ** 2) / sqrt(count(*) + 2));
+
+-- The same of a share of the base model's answers, counted from chance: of the residuals of the ratio, document by document.
+-- Of n documents both models answer `both_right`, and one of them `higher` and `lower`.
+CREATE OR REPLACE MACRO share_stderr(share, base, chance, both_right, higher, lower, n) AS
+    root(both_right * ((1 - chance) * (1 - share)) ** 2 + (n - both_right - higher - lower) * (chance * (1 - share)) ** 2
+        + (higher + 1) * (1 - chance + share * chance) ** 2 + (lower + 1) * (chance + share * (1 - chance)) ** 2)
+        / (n + 2) / (base - chance);
+
+-- What these two documents more add to the covariance of two shares of the same documents.
+CREATE OR REPLACE MACRO share_covariance(one, other, base, chance, n) AS
+    ((1 - chance + one * chance) * (1 - chance + other * chance)
+        + (chance + one * (1 - chance)) * (chance + other * (1 - chance))) / ((n + 2) * (base - chance)) ** 2;
+
 -- Covariance of two perplexities over the same documents, from the standard error of the difference of their nll, of which
 -- perplexity is exp: errors relative to the value.
 CREATE OR REPLACE MACRO perplexity_covariance(one, one_stderr, other, other_stderr, nll_stderr) AS
@@ -62,8 +85,8 @@ CREATE OR REPLACE MACRO z_above(p) AS sqrt(-2 * ln(p)) - (2.515517 + 0.802853 * 
 -- What `certain` means everywhere: other test documents would show it too, with 97.5 %, and of the `tried` numbers that
 -- compete for one place all at once (Bonferroni, which holds however alike they are). Without that the best of many would
 -- be certain because it was picked for its luck. `ahead` is the distance from the threshold. `step` is what one wrong
--- document more takes from the number, 0 if that has no bound: a number at the threshold has more wrong documents than were
--- seen, and the error is that of such a number. Null if the error is unknown.
+-- document more takes from the number, of a difference from nothing the difference over n: a number at the threshold has
+-- another error than the one that was seen, and that counts. Null if the error is unknown.
 CREATE OR REPLACE MACRO certain(ahead, stderr, step, tried) AS
     ahead > 0 AND ahead ** 2 > z_above(0.025 / tried) ** 2 * (stderr ** 2 + ahead * step);
 

@@ -20,6 +20,8 @@ METRIC_NAMES: Mapping[str, set[str]] = {
     "tables/": COLUMNS,  # which describe the columns
     "config/selectors.py": {"accuracy", "cosine"},  # examples where the key is missing
     "selection/strategies/evolutionary.py": {"accuracy", "output_kl"},  # the same
+    # its members, and what decides between them, where the keys are missing
+    "selection/strategies/portfolio.py": {"accuracy", "cosine", "output_kl", "perplexity"},
     "report/": {"accuracy", "cosine", "perplexity"},  # what the page compares; measures of benchmarks have such names
     "report/figures/calibration_size.py": {"margin"},  # the four metrics that the figure compares
     "report/figures/relevance_agreement.py": {"agreement"},  # a word of its legend
@@ -33,6 +35,7 @@ METRIC_NAMES: Mapping[str, set[str]] = {
 }
 STRATEGY_NAMES: Mapping[str, set[str]] = {
     "config/selectors.py": {"iterative"},  # the default of the key
+    "selection/strategies/portfolio.py": {"block", "clusters"},  # its members where the key is missing
     "healing/": {"random"},
     "relevance/metrics/weights.py": {"random"},
     "stages/": {"block"},  # a block of a sweep

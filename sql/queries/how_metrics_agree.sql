@@ -2,14 +2,17 @@
 --
 --   duckdb results/lamina.duckdb -f sql/queries/how_metrics_agree.sql
 --
--- One row per model, kind of unit and metric, best rank correlation with accuracy relevance first.
--- spearman, ci_low, ci_high      over all units and calibrations, with its 95 % interval
+-- One row per model, kind of unit and metric, best rank correlation with accuracy relevance within tasks first.
+-- within, within_low, within_high   within single tasks, which is what a selector goes by: mean, least and most of them, as
+--                                measured
+-- spearman, ci_low, ci_high      over the units of all calibrations at once, with its 95 % interval
 -- pearson                        the same of the scores themselves
 -- misranked, surely, badly       share of units in another place than by accuracy, what surely is (95 %), and share of
 --                                those that are more than a quarter of the units away
 -- variance_ratio, wilcoxon_p     variance across calibrations, accuracy's by the metric's, and the test of no difference
 -- Empty where no calibration has both accuracy and another metric defined: list them in a study of maps.
-SELECT model, component, metric,
+SELECT model, component, metric, any_value(within) AS within, any_value(within_low) AS within_low,
+    any_value(within_high) AS within_high,
     any_value(value) FILTER (statistic = 'spearman') AS spearman,
     any_value(ci_low) FILTER (statistic = 'spearman') AS ci_low,
     any_value(ci_high) FILTER (statistic = 'spearman') AS ci_high,
@@ -20,5 +23,10 @@ SELECT model, component, metric,
     any_value(value) FILTER (statistic = 'variance_ratio') AS variance_ratio,
     any_value(p_value) FILTER (statistic = 'variance_ratio') AS wilcoxon_p,
     any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations, any_value(n_samples) AS n_samples
-FROM agreements WHERE statistic <> 'reliability' GROUP BY model, component, metric
-ORDER BY model, component, spearman DESC NULLS LAST, metric;
+FROM agreements
+LEFT JOIN (
+    SELECT model, component, metric, avg(spearman) AS within, min(spearman) AS within_low, max(spearman) AS within_high
+    FROM task_agreements GROUP BY ALL
+) USING (model, component, metric)
+WHERE statistic <> 'reliability' GROUP BY model, component, metric
+ORDER BY model, component, within DESC NULLS LAST, spearman DESC NULLS LAST, metric;

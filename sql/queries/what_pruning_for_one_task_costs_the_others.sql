@@ -12,7 +12,7 @@
 -- Empty where no variant without repair was benchmarked.
 SELECT model, calibration, selector, removed, task, own, metric, higher_is_better, base_value, base_stderr, value, stderr,
     change, change_stderr, paired, kept, kept_stderr, chance,
-    certain(abs(change), change_stderr, 0, count(*) OVER plan) AS certain, n_samples
+    certain(abs(change), change_stderr, abs(change) / n_samples, count(*) OVER plan) AS certain, n_samples
 FROM scores
 WHERE removed > 0 AND repair = 'none' AND healing = 'none'
 WINDOW plan AS (PARTITION BY model, calibration, selector, removed)

@@ -25,7 +25,7 @@ without AS (
 SELECT t.model, t.calibration, t.task, t.own, t.metric, t.selector, t.removed, t.repair, t.healing,
     t.base_value, t.base_stderr, t.chance, r.pruned_value, t.value, t.stderr, gain, gain_stderr, loss, loss_stderr,
     CASE WHEN loss > 2 * loss_stderr THEN gain / loss END AS recovered,
-    certain(abs(gain), gain_stderr, 0, count(gain) OVER plan) AS certain,
+    certain(abs(gain), gain_stderr, abs(gain) / t.n_samples, count(gain) OVER plan) AS certain,
     t.n_samples, w.refused
 FROM tested AS t
 LEFT JOIN repairs AS r USING (model, calibration, selector, removed, repair, healing, task)

@@ -4,14 +4,13 @@
 --
 -- One row per metric and pair of places among the units that table agreements compares, which are those of the middle,
 -- without `edge` ones at either end; `count` says how many tasks have a unit there.
--- spearman, misranked   rank correlation with accuracy, and share of units in another place, with 95 % intervals
+-- within                mean over tasks of the rank correlation with accuracy, over all units; within_low, within_high: the
+--                       least and the most
+-- misranked             share of units in another place, with its 95 % interval
 -- Empty where no calibration has both accuracy and another metric defined.
 WITH told AS (
     SELECT model, component, metric, any_value(n_units) AS n_units, any_value(n_calibrations) AS n_calibrations,
         any_value(n_samples) AS n_samples, any_value(calibrations) AS calibrations,
-        max(value) FILTER (statistic = 'spearman') AS spearman,
-        max(ci_low) FILTER (statistic = 'spearman') AS spearman_low,
-        max(ci_high) FILTER (statistic = 'spearman') AS spearman_high,
         max(value) FILTER (statistic = 'misranked') AS misranked,
         max(ci_low) FILTER (statistic = 'misranked') AS misranked_low,
         max(ci_high) FILTER (statistic = 'misranked') AS misranked_high
@@ -33,8 +32,13 @@ placed AS (
 )
 FROM (
     SELECT a.model, a.component, a.metric, a.place AS place_by_accuracy, b.place AS place_by_metric, count(*) AS count,
-        a.n_units, a.n_calibrations, a.n_samples, a.spearman, a.spearman_low, a.spearman_high, a.misranked,
-        a.misranked_low, a.misranked_high
+        a.n_units, a.n_calibrations, a.n_samples, a.misranked, a.misranked_low, a.misranked_high,
+        (SELECT avg(spearman) FROM task_agreements AS t WHERE (t.model, t.component, t.metric)
+            = (a.model, a.component, a.metric)) AS within,
+        (SELECT min(spearman) FROM task_agreements AS t WHERE (t.model, t.component, t.metric)
+            = (a.model, a.component, a.metric)) AS within_low,
+        (SELECT max(spearman) FROM task_agreements AS t WHERE (t.model, t.component, t.metric)
+            = (a.model, a.component, a.metric)) AS within_high
     FROM placed AS a JOIN placed AS b USING (model, component, metric, calibration, unit)
     WHERE NOT a.by_metric AND b.by_metric GROUP BY ALL
 )

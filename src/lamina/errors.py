@@ -11,6 +11,15 @@ class LaminaError(Exception):
     """Something the user can mend. The message names what is wrong, where, and what to write instead."""
 
 
+@contextmanager
+def at(where: str) -> Iterator[None]:
+    """Name the place `where` before the message of a `LaminaError` that is raised inside."""
+    try:
+        yield
+    except LaminaError as error:
+        raise LaminaError(f"{where}: {error}") from error
+
+
 _MACHINE = {
     (
         *("MemoryError", "OutOfMemoryError", "out of memory", "not enough memory", "llocate memory", "bad_alloc"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lamina.checks import load as config
-from lamina.config import calibrations, diagnoses, healings, models, repairs, selectors
+from lamina.config import calibrations, configuration, healings, models, repairs, selectors
 from lamina.config.entry import Entry
 from lamina.config.studies import Maps
 from tests.given.configurations import REPOSITORY, Raw, minimal, model_folder, put, workplace
@@ -165,7 +165,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
         ("selectors", selectors.Selector.from_options),
         ("repairs", repairs.Repair.from_options),
         ("healings", healings.Healing.from_options),
-        ("diagnoses", diagnoses.Diagnosis.from_options),
+        ("diagnoses", configuration.Diagnosis.from_options),
     ],
 )
 def test_a_job_reads_back_the_entry_from_its_options(root: Path, section: str, read: Callable[[Raw], Entry]) -> None:

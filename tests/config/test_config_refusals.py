@@ -266,7 +266,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         {"strategy": "deepest", "seed": 3},
-        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative or random"],
+        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative, portfolio or random"],
     ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
@@ -300,7 +300,7 @@ SELECTOR_MISMATCHES = [
         {"metric": "accuracy", "budget": "race", "also": {"corpus": 1}},
         ["also: budget 'race'", "Write budget: full"],
     ),
-    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative or one_shot"]),
+    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative, one_shot or portfolio"]),
     (
         {"strategy": "deepest", "repair": "ghost"},
         ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],

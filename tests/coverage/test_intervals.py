@@ -16,11 +16,13 @@ from lamina.relevance.metric_agreement import compare
 from lamina.relevance.metrics.answers import Accuracy
 from lamina.relevance.metrics.outputs import Agreement
 from lamina.relevance.statistics import bootstrap_weights, studentised
-from lamina.relevance.true_scores import true_correlation, true_variance_ratio
+from lamina.relevance.true_scores import reliability, true_correlation, true_variance_ratio
 from lamina.report import paired_tests
 
 pytestmark = pytest.mark.slow
 STUDIES = 1000
+# Skewed true scores look like normal ones with noise, so the share of noise is underestimated.
+LEAST_OF_RELIABILITY = {"normal": 0.9, "exponential": 0.9, "few": 0.9}
 
 
 def share(low: np.ndarray, high: np.ndarray, truth: float | np.ndarray) -> float:
@@ -136,6 +138,39 @@ def test_correlations_of_true_scores(truth: float, n: int, noise: tuple[float, f
         assert np.mean(plain) < 0.5, "percentiles of drawn correlations hold the noise twice"
 
 
+@pytest.mark.parametrize("truth", [0.96, 0.65, 0.0])
+@pytest.mark.parametrize(("n", "noise"), [(100, (0.1, 0.1)), (100, (0.3, 0.3))])
+def test_spearman_of_one_task_of_eight_units(truth: float, n: int, noise: tuple[float, float]) -> None:
+    """Each swap of two of so few units is a step of the correlation: wider."""
+    rng, held = np.random.default_rng(round(100 * truth) + n), []
+    for _ in range(100):
+        x, y, first, second = planted(rng, truth, 1, n, noise)
+        found = true_correlation(first, second, n, ranked=True)
+        assert found is not None
+        true = np.corrcoef(rankdata(x), rankdata(y))[0, 1]
+        held.append(found[1] - 1e-9 <= true <= found[2] + 1e-9)
+    assert enough(float(np.mean(held)), 100, most=1.0)
+
+
+@pytest.mark.parametrize("units", [8, 24])
+@pytest.mark.parametrize("kind", ["normal", "exponential", "few"])
+@pytest.mark.parametrize("noise", [0.3, 1.0])
+def test_reliability_of_a_ranking(units: int, kind: str, noise: float) -> None:
+    """True scores are normal, skewed, or alike but for two. The truth is the mean agreement of rankings from others."""
+    rng, held, n = np.random.default_rng(units), [], 60
+    for study in range(100):
+        draw = {"normal": rng.normal, "exponential": rng.exponential}
+        far = np.where(np.arange(units) < 2, 2.5, 0.0)
+        truth = far + 0.3 * rng.normal(size=units) if kind == "few" else draw[kind](size=units)
+        truth = (truth - truth.mean()) / truth.std(ddof=1)
+        samples = truth[:, None] + noise * n**0.5 * rng.normal(size=(units, n))
+        found = reliability(bootstrap_weights(n, study, 200) @ samples.T, n)
+        one, other = (rankdata(truth + noise * rng.normal(size=(100, units)), axis=1) for _ in range(2))
+        true = np.mean([np.corrcoef(a, b)[0, 1] for a, b in zip(one, other, strict=True)])
+        held.append(found is not None and found[1] <= true <= found[2])
+    assert enough(float(np.mean(held)), 100, LEAST_OF_RELIABILITY[kind], 1.0)
+
+
 def test_variance_ratio() -> None:
     rng, held, n = np.random.default_rng(0), [], 60
     for _ in range(150):
@@ -188,3 +223,39 @@ def test_paired_difference_of_answers(n: int, lost: float, won: float) -> None:
         found = paired_tests.tested([np.where(luck < won, 1.0, np.where(luck > 1 - lost, -1.0, 0.0))])
         held.append(found["ci_low"] <= won - lost <= found["ci_high"])
     assert enough(float(np.mean(held)), 1000, 0.92, 1.0)
+
+
+@pytest.mark.parametrize("n", [20, 50, 300])
+@pytest.mark.parametrize("kind", ["normal", "exponential", "lognormal", "rare"])
+def test_paired_difference_of_losses(n: int, kind: str) -> None:
+    """Skewed nats per token, and such that differ on few documents, which 20 hardly show."""
+    rng = np.random.default_rng(n)
+    values, truth = {
+        "normal": (rng.normal(size=(STUDIES, n)), 0.0),
+        "exponential": (rng.exponential(size=(STUDIES, n)), 1.0),
+        "lognormal": (rng.lognormal(size=(STUDIES, n)), np.exp(0.5)),
+        "rare": (
+            np.where(rng.random((STUDIES, n)) < 0.15, rng.lognormal(size=(STUDIES, n)), 0.05 * rng.normal(size=n)),
+            0.15 * np.exp(0.5),
+        ),
+    }[kind]
+    if kind == "rare":
+        values = np.where(values > 0.2, values, rng.normal(0, 0.05, (STUDIES, n)))
+        truth = float(values.mean())
+    ends = [paired_tests.tested([study]) for study in values]
+    low, high = (np.array([row[end] for row in ends]) for end in ("ci_low", "ci_high"))
+    least = {"lognormal": 0.91, "rare": 0.87}.get(kind, 0.93) if n == 20 else 0.93
+    assert enough(share(low, high, truth), STUDIES, least, 0.98)
+
+
+@pytest.mark.parametrize("repeats", [3, 5, 10])
+@pytest.mark.parametrize("kind", ["normal", "exponential"])
+def test_ratio_of_few_timings(repeats: int, kind: str) -> None:
+    """Normal logarithms: wider, since nobody sees from so few that they are no skewed ones."""
+    rng = np.random.default_rng(repeats)
+    logs = rng.normal(size=(4000, repeats)) if kind == "normal" else rng.exponential(size=(4000, repeats)) - 1
+    logs *= 0.1
+    ratios, errors = np.exp(logs.mean(axis=1)), logs.std(axis=1, ddof=1) / repeats**0.5
+    ends = [paired_tests.ratio_interval(r, r * error, repeats) for r, error in zip(ratios, errors, strict=True)]
+    low, high = np.array(ends).T
+    assert enough(share(low, high, 1.0), 4000, 0.93, 1.0)

@@ -32,14 +32,14 @@ def planted(n: int, truth: float, alike: float, rng: np.random.Generator) -> tup
     return base, np.where(base, norm.cdf(luck) > lost, norm.cdf(luck) < 0.1)
 
 
-def sure(ahead: np.ndarray, error: np.ndarray, step: np.ndarray) -> np.ndarray:
+def sure(ahead: np.ndarray, error: np.ndarray, step: np.ndarray, tried: int = TRIED) -> np.ndarray:
     """What the macro `certain` says of each, one of so many tried."""
     with duckdb.connect() as connection:
         for statement in database.statements(VIEWS, []):
             if "CREATE OR REPLACE MACRO" in statement and "AS TABLE" not in statement:
                 connection.execute(statement)
         connection.register("tried", {"ahead": ahead.ravel(), "error": error.ravel(), "step": step.ravel()})
-        answer = connection.execute(f"SELECT certain(ahead, error, step, {TRIED}) AS sure FROM tried").fetchnumpy()
+        answer = connection.execute(f"SELECT certain(ahead, error, step, {tried}) AS sure FROM tried").fetchnumpy()
     return np.asarray(answer["sure"], dtype=bool).reshape(ahead.shape)
 
 
@@ -146,3 +146,46 @@ def test_means_over_draws_of_selectors_and_calibrations_cover(
     assert len(found) == models and {row["n_draws"] for row in found} == {12}
     inside = np.mean([row["ci_low"] <= 0.5 <= row["ci_high"] for row in found])
     assert 0.925 <= inside <= most
+
+
+@pytest.mark.parametrize("n", [30, 100])
+@pytest.mark.parametrize(("lost", "won"), [(0.01, 0.0), (0.03, 0.0), (0.04, 0.03), (0.15, 0.05)])
+def test_change_and_kept_cover_where_few_documents_differ(tmp_path: Path, n: int, lost: float, won: float) -> None:
+    """Of the right answers so many are lost, of all documents so many won; a study is a model."""
+    rng, models = np.random.default_rng(n), 300
+    benchmarks, samples = [], []
+    for number in range(models):
+        base = rng.random(n) < 0.8
+        luck = rng.random(n)
+        cut = np.where(base, luck >= lost / 0.8, luck < won / 0.2)
+        for key, right in ((BASE, base), (CUT | dict(calibration="c", selector="s"), cut)):
+            key = dict(model=f"m{number}", task="t", metric="acc") | key
+            stderr = float(right.std(ddof=1) / n**0.5)
+            told = dict(value=float(right.mean()), stderr=stderr, n_samples=n, higher_is_better=True)
+            benchmarks.append(key | told)
+            samples += [key | dict(sample=i, value=float(x)) for i, x in enumerate(right)]
+    calibrations = [
+        dict(model=f"m{number}", calibration="c", kind="choices", source="t", chance_accuracy=0.25)
+        for number in range(models)
+    ]
+    write_tables(tmp_path, benchmarks=benchmarks, calibrations=calibrations)
+    store.write(tmp_path / "benchmark_samples.parquet", store.from_rows("benchmark_samples", samples))
+    found = rows(database.connect(VIEWS, sorted(tmp_path.glob("*.parquet"))), "FROM scores WHERE removed > 0")
+    assert len(found) == models
+    truths = {"change": won - lost, "kept": 1 + (won - lost) / 0.8, "kept_above_chance": 1 + (won - lost) / 0.55}
+    for name, truth in truths.items():
+        there = [row for row in found if row[name] is not None]
+        inside = np.mean([abs(row[name] - truth) <= Z95 * row[f"{name}_stderr"] for row in there])
+        assert inside >= 0.95 - 3 * (0.05 * 0.95 / models) ** 0.5, (name, inside)
+
+
+@pytest.mark.parametrize("n", [30, 100, 400])
+@pytest.mark.parametrize("differ", [0.05, 0.2, 0.5])
+def test_a_change_of_nothing_is_hardly_ever_certain_of_one_of_eight(n: int, differ: float) -> None:
+    """As often more as fewer right answers: to call one of eight certain is wrong, and may happen in one of twenty."""
+    rng, tried, studies = np.random.default_rng(n), 8, 2000
+    differences = np.where(rng.random((studies, tried, n)) < differ, rng.choice([-1, 1], (studies, tried, n)), 0)
+    change, count = abs(differences.mean(axis=2)), (differences != 0).sum(axis=2)
+    error = np.sqrt((count + 2) / (n + 2) - (change * n / (n + 2)) ** 2) / (n + 2) ** 0.5
+    certain = sure(change, error, change / n, tried).any(axis=1).mean()
+    assert certain <= 0.05 + 3 * (0.05 * 0.95 / studies) ** 0.5

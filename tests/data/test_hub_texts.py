@@ -3,6 +3,7 @@
 import gzip
 import json
 import re
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ def test_local_folders_are_read_as_the_hubs_data_sets(
     ("changed", "words"),
     [
         ({"name": "de"}, ["calibrations.x.hub", "'c4'", "Available: ['en']"]),
-        ({"split": "dev"}, ["calibrations.x.hub", "split dev", "['train', 'validation']"]),
+        ({"split": "dev"}, ["calibrations.x.hub", "no split 'dev'", "['train', 'validation']"]),
         ({"field": "page"}, ["calibrations.x.field", "no text 'page'", "Its fields are text"]),
         ({"documents": "4:9"}, ["calibrations.x.documents", '"4:9" asks for more than c4 holds, 6']),
         ({"documents": "7:9"}, ["calibrations.x.documents", "asks for more than c4 holds"]),
@@ -106,6 +107,74 @@ def test_what_a_data_set_lacks_is_named(tmp_path: Path, changed: dict[str, Any],
     with pytest.raises(LaminaError) as refused:
         documents.read_hub(entries.Calibration.from_options(c4(tmp_path) | changed), tmp_path, "calibrations.x")  # type: ignore[arg-type]
     assert all(word in str(refused.value) for word in words), refused.value
+
+
+def write(root: Path, **rows: list[Any]) -> Hub:
+    """A folder of .jsonl files by their names, without a card."""
+    for name, listed in rows.items():
+        (root / "own").mkdir(exist_ok=True)
+        (root / f"own/{name}.jsonl").write_text("\n".join(map(json.dumps, listed)))
+    entry = entries.Calibration.from_options({"hub": "own", "documents": None})
+    assert isinstance(entry, Hub)
+    return entry
+
+
+def read(entry: Hub, root: Path) -> list[str]:
+    return documents.read_hub(entry, root, "calibrations.x")
+
+
+def test_file_names_say_splits_only_if_all_of_them_do(tmp_path: Path) -> None:
+    """`steam-train` is a file among others, and `stress_test` is one too."""
+    texts = {name: [{"text": f"{name} {n}"} for n in range(3)] for name in ("ballet", "steam-train", "stress_test")}
+    assert len(read(write(tmp_path, **texts), tmp_path)) == 9
+    shutil.rmtree(tmp_path / "own")
+    named = {"part-train-1": texts["ballet"], "part-test-1": texts["stress_test"], "train-2": texts["steam-train"]}
+    entry = write(tmp_path, **named)
+    assert read(entry, tmp_path) == [row["text"] for row in texts["ballet"] + texts["steam-train"]]
+    with pytest.raises(LaminaError, match="calibrations.x.hub: 'own': its files are named after test, train.*'valid"):
+        read(entry.model_copy(update={"split": "validation"}), tmp_path)
+    shutil.rmtree(tmp_path / "own")
+    with pytest.raises(LaminaError, match="its files are named after test, and none after 'train'. Name them oth"):
+        read(write(tmp_path, stress_test=texts["ballet"]), tmp_path)
+
+
+def test_only_the_field_is_read(tmp_path: Path) -> None:
+    """Other fields may be of several types, in one file and from file to file, or be missing."""
+    entry = write(
+        tmp_path,
+        a=[{"text": "one", "id": 1, "meta": {"x": [1]}}, {"text": "two", "id": "b"}, {"id": [], "text": "three"}],
+        b=[{"text": "four", "meta": "none", "other": {}}],
+    )
+    (tmp_path / "own/c.json").write_text(json.dumps([{"text": "five"}, {"text": "six", "id": 2.5}]))
+    (tmp_path / "own/LICENSE.txt").write_text("free")
+    assert read(entry, tmp_path) == ["one", "two", "three", "four", "five", "six"]
+    tables = [pa.table({"text": ["a", "b"], "id": [1, 2]}), pa.table({"id": ["x"], "text": ["c"]})]
+    (tmp_path / "other").mkdir()
+    for number, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"other/{number}.parquet")
+    assert read(entry.model_copy(update={"hub": "other"}), tmp_path) == ["a", "b", "c"]
+    (tmp_path / "other/more.csv").write_text("id,text\n1,d\n")
+    with pytest.raises(LaminaError, match="several kinds, such as 1.parquet and more.csv|0.parquet and more.csv"):
+        read(entry.model_copy(update={"hub": "other"}), tmp_path)
+    for name in ("0", "1"):
+        (tmp_path / f"other/{name}.parquet").unlink()
+    assert read(entry.model_copy(update={"hub": "other"}), tmp_path) == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "own/a.jsonl, entry 1: not JSON"),
+        ("[1]", "entry 2"),
+        ('{"text": 3}', "no text 'text'. Its fields are text"),
+    ],
+)
+def test_a_row_that_cannot_be_read_is_named(tmp_path: Path, line: str, words: str) -> None:
+    entry = write(tmp_path, a=[{"text": "one"}])
+    with (tmp_path / "own/a.jsonl").open("a") as file:
+        file.write(f"\n{line}")
+    with pytest.raises(LaminaError, match=words):
+        read(entry, tmp_path)
 
 
 def test_without_a_network_the_message_says_where_to_prepare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from lm_eval.models.huggingface import HFLM
 
 from lamina.config.calibrations import Calibration
 from lamina.config.models import Model
@@ -16,12 +17,17 @@ from lamina.data import lm_tasks
 from lamina.data.calibrations import Row
 from lamina.data.encoding import EncodingLM
 from lamina.data.prepare import prepare
+from lamina.engine import weights
 from lamina.engine.capture import capture
 from lamina.engine.sweep import sweep
 from lamina.errors import LaminaError
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.healing import training
+from lamina.healing.objectives import Objective
+from lamina.models.boundary import share
 from lamina.models.load import load_model, load_tokenizer
 from lamina.models.manifest import describe
+from lamina.models.surgery import remove
 from tests.given import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -144,3 +150,28 @@ def test_a_text_longer_than_the_context_is_refused(manifest: dict, tmp_path: Pat
         calibration(manifest, tmp_path, text="a.txt", documents=None, length=65)
     made = calibration(manifest, tmp_path, text="a.txt", documents=None, length=64)
     assert len(capture(load_model(manifest), made.sequences()))
+
+
+def test_a_sweep_scores_cut_questions_as_stock_lm_eval_does(manifest: dict, tmp_path: Path) -> None:
+    """Log-likelihoods of each choice, without a layer and with all; every pass reads what fits into the context."""
+    file = questions(tmp_path, 10, 62, 63, 64, 200)
+    made, model = calibration(manifest, tmp_path, choices=file), load_model(manifest)
+    assert made.facts["n_cut"] == 2  # 63 and an answer of 2 are one more than the context: the last is not read
+    task = lm_tasks.task_object("mine", tmp_path, choices=file)
+    task.build_all_requests()
+    scores = sweep(model, made.samples, ["2"])
+    for unit, cut in (("none", model), ("2", remove(share(model), ["2"]))):
+        stock = HFLM(pretrained=cut, tokenizer=load_tokenizer(manifest), batch_size=1)
+        encoded = [(("", ""), *_split(instance)) for instance in task.instances]
+        expected = [nats for nats, _ in stock._loglikelihood_tokens(encoded, disable_tqdm=True)]
+        assert scores.loglikelihood[scores.index[unit]].tolist() == pytest.approx(expected, abs=1e-4)
+    assert len(weights.rows(model, made.samples, ["2"], [], "gradient", 512)) == 5
+    loss, count = training.backward(Objective("distill", model, model), [made.samples], 512)
+    assert (loss, count) == (0.0, sum(len(sample.rows[sample.gold].continuation) for sample in made.samples))
+
+
+def _split(instance: Any) -> tuple[list[int], list[int]]:
+    """Tokens of a question and of an answer by words, without lm-eval."""
+    context, answer = instance.args
+    ids = [[1 + tiny.WORDS.index(word) for word in text.split()] for text in (context, answer)]
+    return ids[0], ids[1]

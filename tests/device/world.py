@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 
 from lamina.data import calibrations
 from lamina.data.calibrations import Calibration, Row, Sample
-from lamina.models import checksum
 from lamina.models.load import load_model, load_tokenizer
+from lamina.models.manifest import facts
 from tests.given import tiny
 
 DEPTH = 5
@@ -43,7 +43,7 @@ class World:
     def manifest(self, name: str | None = None) -> dict[str, Any]:
         """What a job knows of a model."""
         path = str(self.folder / (name or self.family))
-        known = {"source": path, "revision": "main", "n_layers": DEPTH, **checksum.facts(Path(path))}
+        known = {"source": path, "revision": "main", "n_layers": DEPTH, **facts(Path(path))}
         return {"path": path, "dtype": self.dtype, "trust_remote_code": False, "layer_parameters": 1, **known}
 
     def tokenizer(self) -> Any:

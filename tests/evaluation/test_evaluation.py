@@ -14,11 +14,13 @@ from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 
-from lamina.config.benchmarks import Efficiency
+from lamina.config.benchmarks import Efficiency, Perplexity
+from lamina.data.documents import perplexity_texts
 from lamina.data.lm_tasks import task_object
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly, efficiency, perplexity
 from lamina.evaluation.tasks import TaskBenchmark
+from lamina.evaluation.together import Together
 from lamina.models.boundary import Patch
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
@@ -259,3 +261,45 @@ def test_one_variant_is_timed_per_cost_and_a_ghost_costs_once_per_run(tmp_path: 
         halves: 0,
         replace(halves, repair="ghost"): 0,
     }
+
+
+def published(model: Any, tokenizer: Any, texts: list[str], window: int, between: str) -> float:
+    """The script of the papers on pruning (GPTQ, SparseGPT, SliceGPT, ShortGPT), in this form."""
+    encoded = tokenizer(between.join(texts), return_tensors="pt")["input_ids"]
+    count, nlls = encoded.numel() // window, []
+    for number in range(count):
+        batch = encoded[:, number * window : (number + 1) * window]
+        with torch.no_grad():
+            logits = model(batch).logits
+        loss = torch.nn.CrossEntropyLoss()(
+            logits[:, :-1, :].reshape(-1, logits.size(-1)).float(), batch[:, 1:].reshape(-1)
+        )
+        nlls.append(loss.float() * window)
+    return float(torch.exp(torch.stack(nlls).sum() / (count * window)))
+
+
+@pytest.mark.parametrize(("between", "window"), [("\n\n", 16), (" w1 ", 64)])
+def test_joined_perplexity_is_that_of_the_papers_script(tmp_path: Path, between: str, window: int) -> None:
+    """Documents of white space are part of the stream; the error bar is over blocks of windows."""
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(tiny.WORDS, k=draw.randint(0, 40))) for _ in range(60)]
+    (tmp_path / "a.json").write_text(json.dumps(texts))
+    options = Perplexity(text=str(tmp_path / "a.json"), window=window, joined=between)
+    read = perplexity_texts(options, tmp_path)
+    assert read == texts and "" in texts
+    models = some_variants()[:2]
+    score, tokenizer = perplexity.benchmark("joined", read, tiny.tokenizer(), options), tiny.tokenizer()
+    for model in models:
+        rows, samples = score(model, "x", Together(models[0], {}))
+        (row,) = [row for row in rows if row["metric"] == "perplexity"]
+        assert row["value"] == pytest.approx(published(model, tokenizer, texts, window, between), rel=1e-5)
+        windows = len(tokenizer(between.join(texts))["input_ids"]) // window
+        assert row["n_samples"] == len(samples) == min(30, windows)
+        # Blocks in order, so that the mean over tokens is that of their sums.
+        cut = perplexity.joined_windows(texts, tokenizer, window, between)
+        sizes = [sum(each.document == block for each in cut) for block in range(len(samples))]
+        mean = sum(size * sample["value"] for size, sample in zip(sizes, samples, strict=True)) / windows
+        assert math.log(row["value"]) == pytest.approx(mean, rel=1e-5) and max(sizes) - min(sizes) <= 1
+        assert row["stderr"] > 0 and repr(between) in row["task_version"]
+    with pytest.raises(LaminaError, match="joined documents have 2 tokens. Write a window of at most 2"):
+        perplexity.joined_windows(["w1", "w2"], tokenizer, 8, "\n\n")

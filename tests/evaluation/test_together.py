@@ -124,15 +124,16 @@ def test_rows_share_a_line_where_that_is_worth_it() -> None:
     assert sizes(late) == [2] and sizes([late[0], (late[1][0], (7, 9))]) == [1, 1]
 
 
-def task(kind: str, folder: Path) -> Any:
+def task(kind: str, folder: Path, longest: int = 9) -> Any:
     """A task of one of the kinds whose answers are log-likelihoods, on twelve documents."""
-    draw = random.Random(3)
+    draw = random.Random(longest - 6)
 
     def words(low: int, high: int) -> str:
         return " ".join(draw.choices(tiny.WORDS, k=draw.randint(low, high)))
 
     documents = [
-        {"query": words(2, 9), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)} for _ in range(12)
+        {"query": words(2, longest), "choices": [words(1, 3) for _ in range(3)], "gold": draw.randrange(3)}
+        for _ in range(12)
     ]
     (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, documents)))
     if kind in ("choices", "few_shot"):
@@ -229,3 +230,40 @@ def test_variants_of_a_family_that_the_engine_refuses_are_measured_alone(
     pass_ = in_one_pass(tiny.model(), {"base": Parts(None, None, None)})
     assert pass_.likelihoods("base", rows(), "a test") is None
     assert "Each variant is measured alone. the model family 'odd' cannot be swept" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["choices", "few_shot", "ending", "text"])
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_questions_longer_than_the_context_are_cut_as_stock_lm_eval_cuts_them(
+    family: str, kind: str, tmp_path: Path
+) -> None:
+    """A GPT-2 has no position beyond its context. Half of the documents are longer than this one."""
+    sizes = {"n_positions": 32} if family == "gpt2" else {"max_position_embeddings": 32}
+    model = tiny.model(family, **sizes)
+    parts = variants(model, ("two",))
+    benchmark, pass_ = TaskBenchmark(task(kind, tmp_path, 60), model, tiny.tokenizer()), in_one_pass(model, parts)
+    benchmark.lm._model_call = None  # type: ignore[assignment]  # nothing goes through HFLM
+    for name, each in parts.items():
+        variant = materialise(model, each.plan, each.patches, each.adapter)
+        ours, theirs = (
+            benchmark.score(variant, name, pass_),
+            stock(variant, task(kind, tmp_path, 60))["results"]["mine"],
+        )
+        for row in ours.metrics:
+            assert row["value"] == pytest.approx(theirs[f"{row['metric']},none"], abs=1e-4, rel=1e-4)
+            assert (0 < row["n_cut"] <= 12) if kind != "text" else row["n_cut"] == 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt", "llama"])
+def test_a_window_as_long_as_the_context_is_measured(family: str) -> None:
+    sizes = {"n_positions": 32} if family == "gpt2" else {"max_position_embeddings": 32}
+    model = tiny.model(family, **sizes)
+    parts = variants(model, ("one",))
+    texts = [" ".join(random.Random(length).choices(tiny.WORDS, k=length)) for length in (80, 33, 32)]
+    cut, pass_ = perplexity.windows(texts, tiny.tokenizer(), 32), in_one_pass(model, parts)
+    for name, each in parts.items():
+        variant = materialise(model, each.plan, each.patches, each.adapter)
+        scores = perplexity.document_nll(variant, cut, len(texts), name, pass_)
+        assert list(scores.nll) == pytest.approx([plain_nll(variant, text, 32, 32)[0] for text in texts], rel=1e-4)
+    with pytest.raises(LaminaError, match="window: 33 tokens are more than the context"):
+        perplexity.document_nll(model, perplexity.windows(texts, tiny.tokenizer(), 33), len(texts), "base", pass_)

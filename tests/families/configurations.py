@@ -32,7 +32,9 @@ _LAYERS = r"num_hidden_layers|n_layers?|num_layers|num_blocks|(num_)?(decoder|en
 # The first rule whose pattern is the whole name holds.
 _RULES: list[tuple[str, int]] = [
     (_LAYERS, DEPTH),
-    (r"num_kv_shared_layers|hidden_size_per_layer_input|num_nextn_predict_layers", 0),
+    (r"num_nextn_predict_layers", 0),  # transformers does not load them
+    (r"num_kv_shared_layers", 2),
+    (r"hidden_size_per_layer_input", 8),
     (r"pad_token_id|.*pad_token_id", 3),
     (r"bos_token_id|decoder_start_token_id", 1),
     (r"eos_token_id|(sep|cls|mask|eod|image|audio|video|forced_eos)_token_id", 2),
@@ -71,6 +73,7 @@ _RULES: list[tuple[str, int]] = [
 _WANTED = re.compile(
     r"sliding_window|\w+_token_id|head_dim|n_routed_experts|n_shared_experts|num_experts_per_tok|num_key_value_heads|indexer_\w+"
 )
+_FEATURES = ("num_kv_shared_layers",)
 _KINDS = re.compile(r"layer_types|layers_block_type|.*_layer_types|indexer_types|block_types|attn_layers")
 
 
@@ -91,11 +94,13 @@ def _small(kind: type[PretrainedConfig], changes: dict[str, Any]) -> PretrainedC
             settings[name] = _small(type(nested), {}).to_dict()
         elif isinstance(value, int) or (value is None and _WANTED.fullmatch(name)):
             number = _number(name)
-            # What the default does without stays away.
-            if number is not None and not (value == 0 and number > DEPTH):
+            # What the default does without stays away, and what it has stays there, smaller.
+            if number is not None and not (value == 0 and (number > DEPTH or name in _FEATURES)):
                 settings[name] = 1 if value == 1 and number == 2 else number
         elif _KINDS.fullmatch(name) and (value or _kinds(kind)):
-            settings[name] = _few(value or _kinds(kind))
+            # Layers that share keys and values need one of their kind before them.
+            every = value or _kinds(kind)
+            settings[name] = _few(list(dict.fromkeys(every)) if told.get("num_kv_shared_layers") else every)
         elif name == "attention_types" and value:
             settings[name] = [[[each], 1] for each in _few(value[0][0] * DEPTH)]
     heads = [name for name in ("num_key_value_heads", "num_attention_heads") if name in told]

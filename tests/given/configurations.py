@@ -25,9 +25,11 @@ def workplace(root: Path) -> Path:
 
 
 def model_folder(folder: Path, settings: Raw) -> Path:
-    """A folder that holds a model's config.json."""
+    """A folder that holds a model's config.json, and files without content where weights and tokenizer stand."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(settings))
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "tokenizer.json").write_text("{}")
     return folder
 
 

@@ -56,10 +56,17 @@ def original(seed: int = 0) -> LlamaForCausalLM:
     return model
 
 
-def write(path: Path, seed: int = 0, cut: str = "smollm", more: dict[str, Any] | None = None) -> LlamaForCausalLM:
+def write(
+    path: Path,
+    seed: int = 0,
+    cut: str = "smollm",
+    more: dict[str, Any] | None = None,
+    flags: dict[str, Any] | None = None,
+) -> LlamaForCausalLM:
     """A GGUF file of `original(seed)`, and that model with the weights that quantising left.
 
-    `cut` is the name of how its tokenizer cuts text, `more` are further settings (numbers) and tensors (arrays).
+    `cut` is the name of how its tokenizer cuts text, `more` are further settings (numbers) and tensors (arrays),
+    `flags` those of its tokenizer.
     """
     import torch
 
@@ -95,11 +102,10 @@ def write(path: Path, seed: int = 0, cut: str = "smollm", more: dict[str, Any] |
     writer.add_token_list(TOKENS)
     writer.add_token_types([3] * len(SPECIAL) + [1] * (len(TOKENS) - len(SPECIAL)))
     writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
-    writer.add_pad_token_id(2)
-    writer.add_add_bos_token(False)
+    special = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0, "padding_token_id": 2}
+    for name, value in (special | {"add_bos_token": False} | (flags or {})).items():
+        add = writer.add_bool if isinstance(value, bool) else writer.add_uint32
+        add(f"tokenizer.ggml.{name}", value)
     writer.add_chat_template(TEMPLATE)
     weights = model.state_dict()
     for name, place in places.items():

@@ -16,6 +16,13 @@ Documents = Mapping[
 ]  # by task: 1 right, 0 wrong; of tasks whose name begins with `text`, nats per token
 
 
+def share_stderr(found: np.ndarray, base: np.ndarray) -> float:
+    """Standard error of the share of the base model's right answers, with one document more that differs each way."""
+    share = found.mean() / base.mean()
+    squares = ((found - share * base) ** 2).sum() + 1 + share**2
+    return float(squares**0.5 / (len(base) + 2) / base.mean())
+
+
 def variant(calibration: str, selector: str = "s", removed: int = 1, repair: str = "none") -> dict[str, Any]:
     return BASE | dict(calibration=calibration, selector=selector, removed=removed, repair=repair)
 

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError, explained
-from lamina.models import checksum
+from lamina.models import manifest as manifests
 from lamina.models.load import load_folder, load_model
 from lamina.models.manifest import describe, find_model
 from tests.given import tiny
@@ -85,10 +85,10 @@ def test_so_do_a_configuration_and_a_tokenizer(file: str, project: Path) -> None
 def test_files_that_are_as_prepared_are_not_hashed_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = prepared()
     hashed = []
-    sha256 = checksum._sha256
-    monkeypatch.setattr(checksum, "_sha256", lambda files: hashed.append(1) or sha256(files))
-    checksum.check(manifest)
+    sha256 = manifests._sha256
+    monkeypatch.setattr(manifests, "_sha256", lambda files: hashed.append(1) or sha256(files))
+    manifests.check_files(manifest)
     assert hashed == []
     Path("model/model.safetensors").touch()
-    checksum.check(manifest)
+    manifests.check_files(manifest)
     assert len(hashed) == 2  # weights, and what stands beside them

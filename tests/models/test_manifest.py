@@ -10,7 +10,7 @@ import pytest
 
 from lamina.config.models import Model
 from lamina.errors import LaminaError
-from lamina.models.context import context
+from lamina.models.checkpoint import context
 from lamina.models.load import load_model, load_skeleton, load_tokenizer
 from lamina.models.manifest import describe, find_model, fingerprint
 from tests.given import tiny
@@ -66,7 +66,12 @@ def test_code_in_the_folder_is_refused_unless_allowed(folder: Path, kind: str) -
         )
     with pytest.raises(LaminaError, match="own Python code.*trust_remote_code: true.*models.mine"):
         describe("mine", ENTRY, folder)
-    assert describe("mine", ENTRY.model_copy(update={"trust_remote_code": True}), folder)["n_layers"] == 12
+    trusted = ENTRY.model_copy(update={"trust_remote_code": True})
+    if kind == "file":
+        assert describe("mine", trusted, folder)["n_layers"] == 12
+    else:  # transformers looks for the code
+        with pytest.raises(LaminaError, match="does not load: .*modeling_mine.py"):
+            describe("mine", trusted, folder)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "roberta", "big_bird"])
@@ -108,7 +113,8 @@ def test_the_fingerprint_follows_content_not_time(folder: Path) -> None:
 
 
 def test_a_shard_that_the_index_names_must_be_there(folder: Path) -> None:
-    shards = {"a": "model.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    shards = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
     with pytest.raises(LaminaError, match=r"names model-00002-of-00002.safetensors, which is not there \(1 of 2"):
         describe("mine", ENTRY, folder)

@@ -21,8 +21,8 @@ from lamina.data.calibrations import Row, Sample
 from lamina.engine import moments
 from lamina.engine.sources import Source
 from lamina.evaluation import assembly
-from lamina.models import checksum
 from lamina.models.export import modeling_lamina
+from lamina.models.manifest import facts
 from lamina.models.materialise import materialise
 from lamina.models.structure import layers_of
 from lamina.repair import protocol
@@ -93,7 +93,7 @@ def results(tmp_path: Path) -> Path:
     results, folder = tmp_path / "results", base_folder(tmp_path / "base")
     tiny.model().save_pretrained(folder)
     manifest = {"path": str(folder), "source": "lab/words", "revision": "main", "dtype": "float32"}
-    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **checksum.facts(folder)}
+    manifest |= {"trust_remote_code": False, "n_layers": len(layers_of(tiny.model())), **facts(folder)}
     store.write_text(paths.manifest("tiny", results), json.dumps(manifest))
     rows = [Row(tuple(tiny.tokens(1, 5 + n % 6, seed=n)[0].tolist()), (7,), 1) for n in range(30)]
     samples = [Sample(number, "text", 0, (row,), str(number)) for number, row in enumerate(rows)]

@@ -110,7 +110,7 @@ def test_a_run_compared_with_itself_says_so_and_why_its_intervals_have_a_width(t
     assert list(compare.headline(same))[0] == "A and B hold the same 4 numbers: nothing could move"
     assert not any(line.startswith("A and B") for line in compare.headline(compare.compared(a, b)))
     # One more document either way, by half: the mean of DOCUMENTS + 2 differences of which two have size 1, once each.
-    reach = {True: 1.96 * (1 / (DOCUMENTS + 2)), False: 1.96 * 2**0.5 * 0.02 / 1.96}
+    reach = {True: 1.96 * 2**0.5 / (DOCUMENTS + 2), False: 1.96 * 2**0.5 * 0.02 / 1.96}
     assert all(row["ci_high"] == -row["ci_low"] == pytest.approx(reach[row["paired"]], rel=0.02) for row in same)
 
 

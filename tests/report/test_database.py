@@ -87,9 +87,11 @@ NOT_THERE = {
     "what_calibrations_share_with_tests",
     "what_diagnoses_found",
     "where_outputs_were_not_finite",
+    "which_questions_were_cut",
 }
 # Questions that measure nothing, or say counts and intervals in a sentence.
 LISTS = {
+    "which_questions_were_cut",
     "which_plans_were_refused",
 }
 # Questions whose numbers are counts and means over a few of them, one measurement each, or every sample's own.
@@ -131,10 +133,11 @@ def test_what_pruning_costs_a_task_is_paired_with_the_base_model(hand_made):
     one, two = answer(hand_made, "what_pruning_for_one_task_costs_the_others")
     assert (one["removed"], one["metric"], one["value"], one["change"]) == (1, "acc_norm", 1.0, 0.0)
     assert two["change"] == pytest.approx(-0.4)
-    assert two["paired"] and two["change_stderr"] == pytest.approx((0.4 * 0.6 / 9) ** 0.5)
+    # Of ten documents four are lost, and one more differs in each direction.
+    assert two["paired"] and two["change_stderr"] == pytest.approx(((6 / 12 - (4 / 12) ** 2) / 12) ** 0.5)
     assert (two["kept"], two["n_samples"], two["chance"]) == (pytest.approx(0.6), 10, 0.5)
-    # The base model is always right, so all the doubt in the ratio is the variant's.
-    assert two["kept_stderr"] == pytest.approx(two["stderr"])
+    # The base model is always right: six documents are .4 off the ratio, four and one more .6, and another one 1.
+    assert two["kept_stderr"] == pytest.approx((6 * 0.4**2 + 5 * 0.6**2 + 1) ** 0.5 / 12)
 
 
 def test_a_disagreement_is_confirmed_where_others_tie_at_the_top(tmp_path):
@@ -277,7 +280,7 @@ def test_only_the_named_tables_are_opened(study):
         views = {
             row[0] for row in connection.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
         }
-        assert views == {"relevance", "models", "relevance_wide", "disagreements"}
+        assert views == {"relevance", "models", "relevance_wide", "disagreements", "task_agreements"}
         for view in ("plans", "scores", "jobs"):
             with pytest.raises(duckdb.CatalogException, match=view):
                 connection.execute(f"FROM {view}")
@@ -349,7 +352,8 @@ def test_plans_are_gathered_with_refusals(tmp_path):
 def test_calibrations_are_gathered_from_their_metadata(tmp_path):
     path = tmp_path / "calibrations" / "reference" / "recall.parquet"
     path.parent.mkdir(parents=True)
-    described = dict(kind="choices", n_samples=5, n_tokens=80, chance_accuracy=0.25, source="t", split="train", seed=0)
+    described = dict(kind="choices", n_samples=5, n_tokens=80, n_cut=1, chance_accuracy=0.25, source="t")
+    described |= dict(split="train", seed=0)
     metadata = {b"lamina.calibration": json.dumps(described).encode()}
     pq.write_table(pa.table({"sample": [0]}).replace_schema_metadata(metadata), path)
     (row,) = gathered(tmp_path, "calibrations", path)
@@ -375,7 +379,7 @@ def test_what_is_written_stands_beside_choices_and_never_for_them(tmp_path):
     own = [dict(model="m", calibration="c", kind="choices", source="t")]
     write_tables(tmp_path, benchmarks=measured, calibrations=own)
     connection = database.connect(VIEWS, tmp_path.glob("*.parquet"))
-    assert summary.written(connection)[0].endswith("writes them itself: without repair 50 % and 50 % (n = 1 variants).")
+    assert summary.written(connection)[0].endswith("writes them itself: no repair 50 % and 50 % (n = 1 variants).")
     main = connection.execute("SELECT DISTINCT task, metric FROM scores ORDER BY task").fetchall()
     assert main == [("t", "acc"), ("u", "exact_match,strict-match")]
     (both,) = answers.rows(connection, "FROM choices_and_generation WHERE removed = 1")

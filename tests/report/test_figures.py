@@ -114,7 +114,10 @@ def test_every_figure_with_data_has_a_place_of_its_own_on_the_page(study):
     page = whole(study)
     at = [page.find(f'<section id="{name}" class="figure">') for name in FIGURES]
     assert [place >= 0 for place in at] == [caption(name, study) != "" for name in FIGURES]
-    assert (shown := [place for place in at if place >= 0]) == sorted(shown)
+    # The figure that leads stands beside the answer, above all others.
+    lead = max(FIGURES, key=lambda name: (at[list(FIGURES).index(name)] >= 0, getattr(FIGURES[name], "LEAD", 0)))
+    others = [place for name, place in zip(FIGURES, at, strict=True) if place >= 0 and name != lead]
+    assert others == sorted(others) and at[list(FIGURES).index(lead)] < min(others)
     assert len({module.PLACE for module in FIGURES.values()}) == len(FIGURES)
 
 

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from lamina.report import database, explorer
 from lamina.report.answers import recommendations
-from tests.given.planted_tables import variant, write
+from tests.given.planted_tables import share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS, write_study
 
 RECIPE = ("selector", "removed", "repair", "healing")
@@ -115,7 +115,7 @@ def test_what_is_certain_of_one_is_not_of_the_best_of_many(tmp_path):
         assert (card["selector"], card["n_tried"]) == ("s", 1 + others)
         right = base["t"].sum()
         ahead = 1 - 20 / right - 0.95
-        error = np.std(best["t"] - (1 - 20 / right) * base["t"], ddof=1) * 800**0.5 / right
+        error = share_stderr(best["t"], base["t"])
         assert card["kept_stderr"] == pytest.approx(error)
         assert card["certain"] is bool(ahead / np.sqrt(error**2 + ahead / right) > norm.isf(0.025 / card["n_tried"]))
         told.append(card["certain"])

@@ -202,4 +202,50 @@ def test_every_number_of_the_recommendation_has_its_count_and_interval(file):
     cards = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", page[: page.index('id="names"')], re.DOTALL)
     assert len(cards) > 10
     for name, text in cards:
-        assert name == "saves" or (re.search(r"±|\[.*, .*\]", text) and re.search(r"n = \d", text)), (name, text)
+        measured = re.search(r"±|\[.*, .*\]", text) and re.search(r"n = \d", text)
+        assert measured or name in ("saves", "loads") or "too noisy to say" in text, (name, text)
+
+
+def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(folder):
+    names = {
+        "selectors": {"accuracy": "Removes the lowest unit."},
+        "repairs": {"ghost": "One linear map."},
+        "chosen": {"accuracy": "chosen by accuracy (iterative)"},
+        "stock": {},
+    }
+    connection = database.connect(VIEWS, folder.glob("*.parquet"))
+    template = ROOT / "workflow" / "report" / "report.html.j2"
+    for facts, option in (({"configuration": "config/mine.yaml"}, "CONFIG=config/mine.yaml "), ({}, "")):
+        page = report.render(connection, folder / "none", template, facts, 0.5, None, names)
+        commands = re.findall(r"<code>make export (.*?)</code>", page)
+        assert commands and all(
+            command.startswith(f"{option}VARIANT=a/") or "VARIANT=b/" in command for command in commands
+        )
+    cards = re.findall(r"<article.*?</article>", page, re.DOTALL)
+    taken = [re.search(r'<p class="answer">(Remove .*?)</p>', card) for card in cards]
+    assert any(found and re.search(r"layers? \d.* of 4, chosen by ", found[1]) for found in taken)
+    for card in cards:
+        if "repair: ghost" in card.split("<dl>")[0] and "make export" in card:
+            assert "trust_remote_code" in card and "Best that loads everywhere" in card
+        elif "make export" in card:
+            assert "transformers, vLLM, llama.cpp" in card
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        (dict(units="5 9", removed=2, layers=2), "layers 5 and 9 of 12"),
+        (dict(units="5 9 8", removed=3, layers=3), "layers 5, 9 and 8 of 12"),
+        (dict(units="2", removed=1, layers=1), "layer 2 of 12"),
+        (dict(units="5.mlp 9.mlp", removed=2, layers=1.0), "5.mlp and 9.mlp"),
+        (dict(units=None, removed=3, layers=3), "3 of 12 layers"),
+        (dict(units=None, removed=3, layers=1.5), "3 half layers"),
+    ],
+)
+def test_a_removal_in_words(row, words):
+    assert report.removal(row, 12) == words
+
+
+def test_a_ratio_of_times_that_says_nothing_is_said_to_be_noise():
+    assert report.timed(0.9, 0.01, 5).startswith("90.0 [")
+    assert report.timed(1.6, 0.8, 5) == "too noisy"

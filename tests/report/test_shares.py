@@ -6,7 +6,7 @@ import pytest
 from lamina.report import database
 from lamina.report.answers import recommendations
 from lamina.report.answers import rows as answered
-from tests.given.planted_tables import BASE, variant, write
+from tests.given.planted_tables import BASE, share_stderr, variant, write
 from tests.given.plausible_tables import VIEWS, write_tables
 
 CHANCE = 0.25
@@ -76,8 +76,9 @@ def test_draws_of_a_calibration_share_their_test_documents(tmp_path):
     kept = [found[name]["t"].mean() / base["t"].mean() for name in draws]
     parts = [(found[n]["t"] - k * base["t"]) / base["t"].mean() for n, k in zip(draws, kept, strict=True)]
     last = found["other"]["u"].mean() / base["u"].mean()
-    rest = stderr(found["other"]["u"] - last * base["u"]) / base["u"].mean()
-    want_kept = np.sqrt((3 * stderr(np.mean(parts, axis=0))) ** 2 + rest**2) / 4
+    together = np.cov(parts) / 400 + (1 + np.outer(kept, kept)) / (402 * base["t"].mean()) ** 2
+    np.fill_diagonal(together, [share_stderr(found[name]["t"], base["t"]) ** 2 for name in draws])
+    want_kept = np.sqrt(together.sum() + share_stderr(found["other"]["u"], base["u"]) ** 2) / 4
     naive = np.sqrt(3 * stderr(found["c"]["t"]) ** 2 + stderr(found["other"]["u"]) ** 2) / 4
     for known in (True, False):
         run = write(tmp_path / str(known), base, variants, calibrations, known)

@@ -1,5 +1,6 @@
 """The options and the modules of jobs, for the wildcards of a job."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,7 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
     assert options["selector"] == raw["selectors"]["evolved"]
     assert options["loop"]["repair"] == {"method": "ghost"}
     assert set(job.modules) == {
+        "lamina.selection.sets",
         "lamina.selection.strategies.evolutionary",
         "lamina.relevance.metrics.answers",
         "lamina.selection.looped",
@@ -108,6 +110,35 @@ def test_a_search_has_all_sizes_of_the_studies(raw: Raw, tmp_path: Path) -> None
     assert studies.searching(config) == ["evolved"]
     assert "results/searches/small/recall/evolved.parquet" in parts(config, "searches")
     assert not [each for each in sweeps(config) if each[2] == "evolved"]
+
+
+def test_a_portfolio_reads_what_judges_and_what_its_repairs_are_fitted_on(raw: Raw, tmp_path: Path) -> None:
+    raw["calibrations"] |= {name: {"text": "microworld_corpus", "documents": "0:9"} for name in ("prose", "more")}
+    raw["repairs"]["mixed"] = {"method": "linearpatch", "data": {"own": 1, "more": 0.1}}
+    raw["selectors"]["judged"] = {
+        "strategy": "portfolio",
+        "repairs": ["mixed"],
+        "also": {"prose": 0.5},
+        "judge": "corpus",
+    }
+    raw["studies"]["prune"] |= {"selectors": ["judged"], "removed": [2]}
+    config = load(raw, workplace(tmp_path))
+    job = SearchPlans.of(config, wildcards("judged"))
+    assert job.repairs["mixed"].weights == [("recall", 1.0), ("more", 0.1)] and job.loop is None
+    assert studies.chosen_on(config, "recall", "judged") == {"prose", "more", "corpus"}
+    assert {"prose", "more", "corpus", "recall"} <= {name for _, name in studies.calibrations(config)}
+    assert {"lamina.selection.judging", "lamina.repair.methods.linearpatch", "lamina.selection.strategies.block"} < {
+        *job.modules
+    }
+    for key, value, words in (
+        ("judge", "x", "judge: 'x'"),
+        ("repairs", ["layer"], "no linear map"),
+        ("repairs", ["x"], "'x'"),
+    ):
+        wrong = put(deepcopy(raw), f"selectors.judged.{key}", value)
+        wrong["repairs"]["layer"] = {"method": "streamline"}
+        with pytest.raises(LaminaError, match=f"selectors.judged.{words if key == 'judge' else key + '.*' + words}"):
+            load(wrong, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@
     const ids = new Set(shown.map(variant => variant.id));
     for (const [id, row] of rows) row.hidden = !ids.has(id);
     document.getElementById("shown").textContent = ids.size;
+    const asked = new URLSearchParams([...new FormData(form)].filter(([name, value]) => value !== "" && name !== "model"));
+    if (first !== form.elements.model.value) asked.set("model", form.elements.model.value);
+    try { history.replaceState(null, "", `${location.pathname}${asked.size ? `?${asked}` : ""}${location.hash}`); } catch { /* a copy in a frame */ }
     for (const view of Object.values(views)) view.data("variants", shown.map(each => ({ ...each }))).runAsync();
     return shown;
   }
@@ -80,17 +83,54 @@
     }).map(([, row]) => row));
   }
 
-  function download() {
-    const quoted = text => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const lines = [table.tHead.rows[0], ...[...body.rows].filter(row => !row.hidden)];
-    const text = lines.map(row => [...row.cells].map(cell => quoted(cell.textContent.trim())).join(",")).join("\r\n");
+  function save(name, type, ...parts) {
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob(["\ufeff", text, "\r\n"], { type: "text/csv" }));
-    link.download = "variants.csv";
+    link.href = URL.createObjectURL(new Blob(parts, { type }));
+    link.download = name;
     link.click();
     URL.revokeObjectURL(link.href);
   }
 
+  // Every cell is a number or a text: an interval has columns of its own, which a column without any lacks.
+  function download() {
+    const quoted = text => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    const plain = text => (text === "–" ? "" : text.replaceAll("−", "-"));
+    const parts = cell => plain(cell.textContent.trim()).split(/\s*[±[\],]\s*/).filter(Boolean);
+    const chosen = [...body.rows].filter(row => !row.hidden);
+    const columns = [...table.tHead.rows[0].cells].map((head, place) => {
+      const numbers = head.classList.contains("n"), name = head.textContent.trim();
+      const cells = chosen.map(row => (numbers ? parts(row.cells[place]) : [row.cells[place].textContent.trim()]));
+      const width = Math.max(1, ...cells.map(each => each.length));
+      const names = { 1: [name], 2: [name, `${name} ±`], 3: [name, `${name} low`, `${name} high`] }[width];
+      return [names, ...cells.map(each => names.map((_, at) => each[at] ?? ""))];
+    });
+    const lines = [...Array(chosen.length + 1).keys()].map(at => columns.flatMap(column => column[at]).map(quoted).join(","));
+    save("variants.csv", "text/csv", "\ufeff", lines.join("\r\n"), "\r\n");
+  }
+
+  // A picture of the page has its looks from the style of the page.
+  function picture(name) {
+    const svg = document.querySelector(`#${name} figure svg`).cloneNode(true), box = svg.viewBox.baseVal;
+    const style = document.createElementNS(svg.namespaceURI, "style");
+    style.textContent = document.getElementById("looks").textContent;
+    svg.prepend(style);
+    svg.setAttribute("width", `${box.width}pt`);
+    svg.setAttribute("height", `${box.height}pt`);
+    save(`${name}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(svg));
+  }
+
+  // The address holds what is chosen, so that a view can be shared.
+  const first = form.elements.model.value;
+  for (const [name, value] of new URLSearchParams(location.search)) if (form.elements[name]) form.elements[name].value = value;
+  document.addEventListener("click", event => {
+    const { svg, csv } = event.target.dataset ?? {};
+    if (svg) picture(svg);
+    if (csv) save(`${csv}.csv`, "text/csv", document.getElementById(`${csv}-csv`).textContent);
+  });
+  // A link to a folded section opens it.
+  const unfold = () => document.querySelector(`${location.hash || "#none"} > details`)?.setAttribute("open", "");
+  addEventListener("hashchange", unfold);
+  unfold();
   form.addEventListener("input", choose);
   form.addEventListener("submit", event => event.preventDefault());
   form.addEventListener("reset", () => setTimeout(() => { mark(""); choose(); }));

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
-from lamina.data.documents import corpus_file, read_documents
+from lamina.data.documents import perplexity_texts
 from lamina.evaluation import perplexity
 from lamina.evaluation.measuring import Unfinished, measure
 from lamina.models.load import load_model, load_tokenizer
@@ -20,7 +20,7 @@ if __name__ == "__main__":
         if job.variants:
             manifest = seal.read_json(job.manifest)
             base = load_model(manifest, check=job.check)
-            documents = read_documents(corpus_file(job.text.text, job.text.split, Path.cwd()), job.text.documents)
+            documents = perplexity_texts(job.text, Path.cwd())
             score = perplexity.benchmark(job.name, documents, load_tokenizer(manifest), job.text)
             rows, samples = measure(base, list(map(Variant.parse, job.variants)), score, unfinished)
         store.write(job.samples, store.from_rows("benchmark_samples", samples), job.provenance)

@@ -48,4 +48,4 @@ def number(text: Any) -> float | None:
 if __name__ == "__main__":
     with running(snakemake):
         job = GatherJobs.read(snakemake)
-        store.write(job.output, store.from_rows("jobs", jobs(Path(job.folder))))
+        store.write(job.output, store.from_rows("jobs", jobs(Path("results/jobs"))))

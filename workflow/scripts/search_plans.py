@@ -7,8 +7,8 @@ from pathlib import Path
 import lamina.runtime.forkserver  # noqa: F401  before the libraries are imported
 from lamina.data import calibrations
 from lamina.models.load import load_model
+from lamina.modules import load
 from lamina.runtime.script import running
-from lamina.selection.sets import searched
 from lamina.stages.prune import SearchPlans
 from lamina.store import checksum as seal
 from lamina.store import parquet as store
@@ -21,7 +21,7 @@ if __name__ == "__main__":
         read = [job.manifest, *files.values()]
         contents = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in read]
         log = Path(job.output).with_suffix(".log")
-        plans, rows = searched(
+        plans, rows = load(job.selector.SEARCH).searched(
             load_model(manifest, check=job.check),
             {name: calibrations.read(file) for name, file in files.items()},
             job.selector,
@@ -30,6 +30,7 @@ if __name__ == "__main__":
             job.score,
             job.tokens,
             loop=job.loop,
+            loops=job.repairs,
             replacements=job.replacements.given(job.manifests) if job.replacements else None,
             manifest=manifest,
             log=log,

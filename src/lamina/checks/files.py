@@ -6,8 +6,7 @@ from typing import Any
 
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Text
-from lamina.config.configuration import Configuration
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Configuration, Diagnosis
 from lamina.config.explain import listed
 from lamina.config.models import Model
 from lamina.config.repairs import OWN
@@ -19,8 +18,17 @@ from lamina.diagnosis.patching import Patching
 from lamina.diagnosis.probe import Probe
 from lamina.errors import LaminaError
 from lamina.models import gguf
-from lamina.models.checkpoint import LAYER_KEYS, decoder_settings, read_settings, read_weights
-from lamina.models.context import check_fits, check_generation, context
+from lamina.models.checkpoint import (
+    LAYER_KEYS,
+    check_fits,
+    check_generation,
+    check_loadable,
+    check_tokenizer,
+    context,
+    decoder_settings,
+    read_settings,
+    read_weights,
+)
 
 LARGEST = 64 << 20  # Bytes of a data file that is read when the configuration is; larger ones are left to the jobs.
 
@@ -88,8 +96,11 @@ def check(config: Configuration, root: Path) -> None:
         if gguf.is_gguf(model.source):
             contexts[name] = gguf.shape(folder, where)[1]
         elif folder.is_dir():
+            settings = read_settings(folder, where, model.source)
+            check_loadable(folder, settings, where, model.source)
             read_weights(folder, where)
-            contexts[name] = context(read_settings(folder, where, model.source))
+            check_tokenizer(folder, entry_of(config, name), model.chat_template)
+            contexts[name] = context(settings)
     _check_contexts(config, contexts)
     counts: dict[tuple[str, Path], int] = {}  # A file of several entries is read once for each form.
     for name, entry in config.calibrations.items():
@@ -137,9 +148,10 @@ def _check_text(where: str, entry: Text | Perplexity, root: Path, counts: dict[t
     else:
         _check_there(f"{where}.text", entry.text, root, f"a .json, .jsonl or .txt file, or {CORPUS}")
     if path.stat().st_size <= LARGEST:
-        if ("text", path) not in counts:
-            counts["text", path] = len(read_documents(path, None, where))
-        check_range(entry.documents, counts["text", path], path, where)
+        blank = isinstance(entry, Perplexity) and entry.joined is not None
+        if (key := (f"text, blank: {blank}", path)) not in counts:
+            counts[key] = len(read_documents(path, None, where, blank))
+        check_range(entry.documents, counts[key], path, where)
 
 
 def _check_diagnosis(where: str, diagnosis: Diagnosis, root: Path) -> None:

@@ -5,7 +5,6 @@ An entry that is known to fail later is refused here, with the key, its value an
 
 import math
 from collections.abc import Collection, Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +55,6 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
             _check_healings(config, f"studies.{name}", study)
             _check_measured(config, f"studies.{name}", study)
             _check_sizes(config, f"studies.{name}", study)
-            _check_donors(config, f"studies.{name}", study)
     files.check(config, root)
     return config
 
@@ -171,22 +169,28 @@ def _check_loops(config: Configuration) -> None:
     for name, selector in config.selectors.items():
         for calibration in selector.also:
             _defined(f"selectors.{name}.also", calibration, "calibrations", config.calibrations)
-        if not selector.repair:
-            continue
-        _defined(f"selectors.{name}.repair", selector.repair, "repairs", config.repairs)
-        repair = config.repairs[selector.repair]
-        if not repair.LINEAR:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' is of method '{repair.method}', which is no "
-                "linear map of the stream and cannot be in place while units are scored. Name a repair of method "
-                f"{Repair.of_stream()}, or leave `repair` out."
-            )
-        if selector.repair and repair.chain:
-            raise LaminaError(
-                f"selectors.{name}.repair: '{selector.repair}' has `refit: true`, whose patches depend on the "
-                "plan, and patches in the loop serve all candidates of a step. Name one without `refit` here, and list "
-                f"'{selector.repair}' under the study's repairs."
-            )
+        if selector.judge:
+            _defined(f"selectors.{name}.judge", selector.judge, "calibrations", config.calibrations)
+        key = "repairs" if selector.repairs else "repair"
+        for repair in filter(None, [selector.repair, *selector.repairs]):
+            _check_loop(config, f"selectors.{name}.{key}", repair)
+
+
+def _check_loop(config: Configuration, where: str, name: str) -> None:
+    """Refuse a repair that cannot be in place while candidates are compared."""
+    _defined(where, name, "repairs", config.repairs)
+    repair = config.repairs[name]
+    if not repair.LINEAR:
+        raise LaminaError(
+            f"{where}: '{name}' is of method '{repair.method}', which is no linear map of the stream and cannot be in "
+            f"place while units are scored. Name a repair of method {Repair.of_stream()}, or leave "
+            f"`{where.rpartition('.')[2]}` out."
+        )
+    if repair.chain:
+        raise LaminaError(
+            f"{where}: '{name}' has `refit: true`, whose patches depend on the plan, and patches in the loop serve all "
+            f"candidates of a step. Name one without `refit` here, and list '{name}' under the study's repairs."
+        )
 
 
 def _check_data(config: Configuration) -> None:
@@ -273,22 +277,6 @@ def _check_sizes(config: Configuration, where: str, study: Prune) -> None:
                 continue
             for selector in study.selectors:
                 _check_size(config, where, model, n_layers, selector, entry)
-
-
-def _check_donors(config: Configuration, where: str, study: Prune) -> None:
-    """Checks of shapes that the entries alone allow; the jobs check the weights, the positions and the tokenizer."""
-    for model, selector in product(study.models, study.selectors):
-        for name in config.selectors[selector].donors:
-            for sibling in getattr(config.donors[name], "of", [name]):
-                mine, theirs = config.models[model], config.models[sibling]
-                for key in ("layers", "family"):
-                    here, there = getattr(mine, key), getattr(theirs, key)
-                    if here and there and here != there:
-                        raise LaminaError(
-                            f"{where}.selectors: '{selector}' takes layers from '{sibling}' ({key}: {there}), and "
-                            f"those of '{model}' are others ({key}: {here}). Name fine-tunes of the same base model in "
-                            f"selectors.{selector}.donors."
-                        )
 
 
 def _check_size(config: Configuration, where: str, model: str, n_layers: int, name: str, entry: int | str) -> None:

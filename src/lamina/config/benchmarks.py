@@ -75,10 +75,17 @@ class Perplexity(Entry):
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED
     )
     window: int = option("Tokens the model sees at once. Perplexities of different windows do not compare.", ge=2)
+    joined: str | None = option(
+        'What joins the documents to one stream, as most papers do with `"\\n\\n"`: windows do not overlap, the first '
+        "token of each is not scored, and what does not fill the last one is left out. Left out, documents are apart.",
+        None,
+    )
     stride: int | None = option("Tokens the window moves on; left out, a whole window.", None, ge=1)
 
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
+        if self.joined is not None and self.stride not in (None, self.window):
+            raise wrong("windows of joined documents do not overlap. Leave `stride` or `joined` out.", "stride")
         if self.stride is not None and self.stride > self.window:
             raise wrong(
                 f"{self.stride} would skip tokens between windows of {self.window}. Write at most {self.window}, or "

@@ -1,17 +1,76 @@
-"""The configuration as a whole."""
+"""The configuration as a whole, with the sections that are short: `diagnoses`, `sweep`, `benchmark`, `report`."""
 
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
 
 from lamina.config.benchmarks import Benchmarks
 from lamina.config.calibrations import Calibration, Choices, Mixture
-from lamina.config.diagnoses import Diagnosis
-from lamina.config.entry import Entry, Named, option
+from lamina.config.entry import Choice, Entry, Named, option
 from lamina.config.healings import Healing
-from lamina.config.jobs import Benchmark, Report, Sweep
 from lamina.config.models import Donor, Model
 from lamina.config.repairs import Repair
 from lamina.config.selectors import Selector
 from lamina.config.studies import Study
+
+
+class Diagnosis(Choice):
+    """A measurement of the unpruned model, layer by layer, on the calibrations of the studies that list it.
+
+    One with a `file` is measured on that instead, once for each model.
+    """
+
+    BY = "kind"
+    PACKAGE = "lamina.diagnosis"
+    FILED: ClassVar[bool] = False
+
+    kind: str = option("What is measured.")
+
+
+class Sweep(Entry):
+    """How a sweep is cut into jobs and batches."""
+
+    blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = option(
+        "Jobs per sweep, of equal cost. Each job carries the whole model too, so a sweep of L layers in two jobs costs "
+        "2 / (L + 1) more than in one. `auto` takes as many jobs as cost at most a tenth more (2 from 19 layers on, 5 "
+        "for 80). With one GPU, 1 is cheapest; with many, write their number.",
+        "auto",
+        allowed="a whole number of at least 1, or auto",
+    )
+    tokens: Annotated[int, Field(ge=64)] | Literal["auto"] = option(
+        "Tokens in one batch, over all streams of the sweep. Bounds the memory; `auto` is as many as fit into half of "
+        "the free memory of the GPU, or 2 GB on a CPU.",
+        16384,
+        allowed="a whole number of at least 64, or auto",
+    )
+
+
+class Benchmark(Entry):
+    """How the benchmarks are cut into jobs."""
+
+    blocks: int = option("Jobs over which the variants of one calibration are spread, per task.", 1, ge=1)
+
+
+class Report(Entry):
+    """What the report looks for: the smallest model that keeps this much."""
+
+    keep: float = option(
+        "Share of the base model's number on a task that a variant must keep (for perplexity, base / variant).",
+        0.95,
+        gt=0,
+        le=1,
+    )
+    counted_from: Literal["zero", "chance"] = option(
+        "What that share is counted from. `zero`: value / base, as papers print it and known for every task. `chance`: "
+        "(value - chance) / (base - chance), which is stricter, because guessing keeps nothing; tasks whose chance is "
+        "unknown (no calibration samples them alone) then have no answer. The report says both.",
+        "zero",
+    )
+    general_text: float | None = option(
+        "Most that the perplexity of general text may be, as a multiple of the base model's; `null` allows anything.",
+        None,
+        ge=1,
+    )
 
 
 class Configuration(Entry):

@@ -18,48 +18,7 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 README = REPOSITORY / "config/README.md"
 SCHEMA = REPOSITORY / "workflow/schemas/config.schema.json"
 
-_HEAD = """\
-# Configuration
-
-A configuration names things (models, calibrations, selectors, repairs, healings, diagnoses, benchmarks) and then
-the studies that combine them. Run one with `snakemake --cores 2 --configfile config/NAME.yaml`; without `--configfile`
-it is `config.yaml`.
-
-| file | study |
-|---|---|
-| `config.yaml` | the embedded reference model on its own tasks: no download, no GPU |
-| `complete.yaml` | every method on the embedded model, at more sizes: what does not fit into a first look |
-| `smollm2.yaml`, `smollm2-local.yaml` | a real model of 135 million parameters, from the hub or from local files |
-| `smollm2-power.yaml` | what its layers are worth by all test questions, and which metric tells so from a few |
-| `smollm2-sets.yaml` | which metric chooses the best five and seven layers of it from 400 questions |
-| `smollm2-papers.yaml` | what three papers say of large models, asked of it: selections, repairs, fine-tunes |
-| `tinystories.yaml` | a template for models and texts of your own |
-| `papers/rethinking-layer-relevance.yaml` | those of arXiv 2605.14075: LLaMA-3-8B and others, every kind of study |
-| `papers/deeper-layers.yaml` | those of arXiv 2403.17887: blocks by angle and the deepest layers, healed and not |
-| `papers/ghosted-layers.yaml` | those of arXiv 2605.15491: repairs side by side |
-| `papers/minitron.yaml` | arXiv 2408.11796 in small: a third of the embedded model goes, the rest is distilled |
-| `reference.yaml`, `siblings.yaml` | how the embedded reference model and its siblings are trained; no studies |
-
-Names are yours: letters, digits and `_ . + -`. `base` and `none` are taken. Paths count from the folder the run is
-started in, and `~` is your home.
-
-A configuration is checked before anything runs, with all that it and local files can tell. An unknown key, a name that
-is not defined, a file that is not there or whose lines are no texts or questions, more documents than it holds, more
-tokens than a model's context, or more layers to remove than it can spare stops the run with a message that says what to
-write instead.
-
-Single values can be replaced on the command line; what is not named there stays:
-
-```
-snakemake --cores 2 --configfile config/tinystories.yaml --config 'models={stories: {source: /data/my_model}}'
-```
-
-A changed value reruns the jobs that read it and nothing else. An added model, calibration or task only adds jobs.
-
-In the tables below NAME is a name of yours, and a default of *needed* means that the key must be there. This page is
-written from `src/lamina/config` by `python -m lamina.config.document`; editors that know JSON schemas find the same in
-`workflow/schemas/config.schema.json`.
-"""
+_FIRST = "\n## Sections\n"  # what stands above it is written by hand
 _METRICS = """\
 Metrics differ in cost: a `weights` pass only reads the weights, `stream` is one forward pass, `gradient` two backward
 passes, and `removal` a sweep that removes every unit in turn; it then holds all stream metrics too.
@@ -93,8 +52,9 @@ def leaves(model: type[Entry]) -> list[type[Entry]]:
 
 
 def readme() -> str:
-    """The text of config/README.md."""
-    return _HEAD + "".join(_section(part) for part in parts())
+    """The text of config/README.md: what stands there by hand above the sections, and a section for each class."""
+    by_hand = README.read_text(encoding="utf-8").partition(_FIRST)[0]
+    return by_hand + "".join(_section(part) for part in parts())
 
 
 def schema() -> dict[str, Any]:

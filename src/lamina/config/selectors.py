@@ -20,6 +20,9 @@ _LACKING: Mapping[str, Any] = {
     "seed": 0,
     "repair": None,
     "also": {},
+    "repairs": (),
+    "judge": None,
+    "members": (),
     "combine": "mean",
     "donors": (),
 }
@@ -121,6 +124,7 @@ class Selector(Choice):
     LIMIT: ClassVar[str] = ""
     # Whether one job finds the plans of all sizes by trying whole sets.
     SEARCHES: ClassVar[bool] = False
+    SEARCH: ClassVar[str] = "lamina.selection.sets"  # the module of that job
     # Whether it reads a sweep; whether it goes on from the plan with one unit less; whether it reads the activations.
     SWEEPS: ClassVar[bool] = False
     STEPS: ClassVar[bool] = False
@@ -149,6 +153,12 @@ class Selector(Choice):
         @property
         def repair(self) -> str | None: ...
         @property
+        def repairs(self) -> Sequence[str]: ...
+        @property
+        def members(self) -> Sequence[str]: ...
+        @property
+        def judge(self) -> str | None: ...
+        @property
         def also(self) -> Mapping[str, float]: ...
         @property
         def combine(self) -> str: ...
@@ -167,74 +177,82 @@ class Selector(Choice):
         """Refuse options that exclude each other."""
         if self.metric:
             check_halves(self.units, [self.metric])
-        metric, losing = METRICS[self.metric] if self.metric else None, those(lambda metric: metric.losing)
-        loses = metric is None or metric.losing
-        if self.repair and self.units != "layer":
-            raise wrong(
-                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units."
-                " Write units: layer, or leave `repair` out.",
+        metric = METRICS[self.metric] if self.metric else None
+        removing, losing = (those(lambda metric: metric.removes), those(lambda metric: metric.losing))
+        removes, loses = metric is None or metric.removes, metric is None or metric.losing
+        lacks = "is no mean of losses of samples" if removes else "has no value for a set that is removed"
+        halves = self.units != "layer"
+        for refused, key, message in (
+            (
+                self.repair and halves,
                 "repair",
-            )
-        if self.repair and metric and not metric.removes:
-            raise wrong(
+                f"'{self.repair}' repairs the boundary of whole layers, and this selector removes {self.units} units. "
+                "Write units: layer, or leave `repair` out.",
+            ),
+            (
+                self.repair and not removes,
+                "repair",
                 f"'{self.repair}' repairs what one removal leaves, and metric '{self.metric}' is not measured by "
-                f"that. Write metric: {those(lambda metric: metric.removes)}, or leave `repair` out.",
-                "repair",
-            )
-        if self.also and metric and not _adds(metric):
-            raise wrong(
+                f"that. Write metric: {removing}, or leave `repair` out.",
+            ),
+            (
+                self.also and metric and not _adds(metric),
+                "also",
                 f"scores by '{self.metric}' of one calibration say nothing beside those of another. Write metric: "
                 f"{those(_adds)}, or leave `also` out.",
+            ),
+            (
+                self.also and self.budget != "full",
                 "also",
-            )
-        if self.also and self.budget != "full":
-            raise wrong(
                 f"budget '{self.budget}' lets units leave by their errors on one calibration, before the others are "
                 "seen. Write budget: full, or leave `also` out.",
-                "also",
-            )
-        if self.donors and self.units != "layer":
-            raise wrong(
+            ),
+            (
+                self.donors and halves,
+                "donors",
                 f"donors give whole layers, and this selector removes {self.units} units. Write units: layer, or leave "
                 "`donors` out.",
-                "donors",
-            )
-        if self.donors and metric and not metric.removes:
-            raise wrong(
-                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: "
-                f"{those(lambda metric: metric.removes)}, or leave `donors` out.",
+            ),
+            (
+                self.donors and not removes,
                 "metric",
-            )
-        if self.donors and self.budget != "full":
-            raise wrong(
+                f"'{self.metric}' says nothing of a layer that another takes the place of. Write metric: {removing}, "
+                "or leave `donors` out.",
+            ),
+            (
+                self.donors and self.budget != "full",
+                "budget",
                 f"budget '{self.budget}' looks for the one best change, and a step with donors for two. Write budget: "
                 "full, or leave `donors` out.",
-                "budget",
-            )
-        if self.CAPTURED and metric and not metric.runs:
-            raise wrong(
+            ),
+            (
+                self.CAPTURED and metric and not metric.runs,
+                "metric",
                 f"'{self.metric}' has no value for a run of layers, which strategy '{self.strategy}' compares. Write "
                 f"metric: {listed(RUNS)}, or strategy: iterative.",
-                "metric",
-            )
-        if self.CAPTURED and self.units != "layer":
-            raise wrong(
+            ),
+            (
+                self.CAPTURED and halves,
+                "units",
                 f"'{self.units}' does not go with strategy '{self.strategy}', which compares runs of whole layers. "
                 "Write units: layer, or strategy: iterative.",
-                "units",
-            )
-        if self.SEARCHES and not loses:
-            lacks = (
-                "is no mean of losses of samples"
-                if metric and metric.removes
-                else "has no value for a set that is removed"
-            )
-            raise wrong(
-                f"'{self.metric}' {lacks}, which strategy '{self.strategy}' compares. "
-                f"Write metric: {losing}, or strategy: iterative.",
+            ),
+            (
+                self.SEARCHES and not loses,
                 "metric",
-            )
+                f"'{self.metric}' {lacks}, which strategy '{self.strategy}' compares. Write metric: {losing}, or "
+                "strategy: iterative.",
+            ),
+        ):
+            if refused:
+                raise wrong(message, key)
         return self
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a choice of what is removed loads by name."""
+        metric = [METRICS[self.metric].module] if self.metric else []
+        return (f"{self.PACKAGE}.{self.strategy}", *metric)
 
     @property
     def replaces(self) -> bool:

@@ -91,10 +91,10 @@ def _of_task(tested: Path, config: Configuration, known: Mapping[str, Tokens]) -
 def _of_text(entry: Perplexity, manifest: Mapping[str, Any]) -> Tokens:
     """Tokens of a perplexity text, every window counted whole."""
     tokenizer = AutoTokenizer.from_pretrained(manifest["path"], trust_remote_code=manifest["trust_remote_code"])
-    path = documents.corpus_file(entry.text, entry.split, Path.cwd())
-    lengths = [len(encode(tokenizer, text)) for text in documents.read_documents(path, entry.documents)]
+    lengths = [len(encode(tokenizer, text)) for text in documents.perplexity_texts(entry, Path.cwd())]
     read = round(sum(lengths) * entry.window / (entry.stride or entry.window))
-    return Tokens(len(lengths), read, read, read, min(max(lengths), entry.window), read)
+    longest = entry.window if entry.joined is not None else min(max(lengths), entry.window)
+    return Tokens(len(lengths), read, read, read, longest, read)
 
 
 def _shape(manifest: Mapping[str, Any]) -> Shape:

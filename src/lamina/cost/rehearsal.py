@@ -9,6 +9,7 @@ import numpy as np
 from lamina.cost.work import Tokens, alone
 from lamina.engine.candidates import Candidate, grow
 from lamina.models.units import all_units, parse
+from lamina.modules import load
 from lamina.selection.trials import Trials, run
 
 SEARCHED = 100  # samples of the rehearsal, which stand for those of a calibration
@@ -34,6 +35,10 @@ def search_work(tokens: Tokens, n_layers: int, sizes: Sequence[int], options: An
 
     free = options.free(n_layers)
     units = [unit for unit in all_units(n_layers, options.units) if free[parse(unit)[0]]]
+    own: Any = load(f"{options.PACKAGE}.{options.strategy}")
+    if hasattr(own, "rehearse"):
+        own.rehearse(Trials(Rehearsed(), SEARCHED), units, sizes, options, round(SEARCHED * options.held_back))
+        return float(tokens.packed * work[0]), float(tokens.rows * work[1])
     held_back, seen = np.split(np.arange(SEARCHED), [min(max(1, round(SEARCHED * options.held_back)), SEARCHED - 1)])
     lengths = np.full(SEARCHED, tokens.stream / SEARCHED)
     run(Trials(Rehearsed(), SEARCHED), units, sizes, options, seen, held_back, lengths)

@@ -5,13 +5,14 @@ and a continuation; only the continuation's tokens are scored, each predicted fr
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lamina.errors import LaminaError
 from lamina.store import parquet as store
 
 if TYPE_CHECKING:
@@ -98,6 +99,17 @@ class Calibration:
 def encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     """Token ids of a document as in the model's training: with BOS exactly if the tokenizer adds one."""
     return list(tokenizer(text, verbose=False)["input_ids"])
+
+
+def check_ids(tokenizer: "PreTrainedTokenizerBase", ids: Iterable[int], vocabulary: int | None, what: str) -> None:
+    """Refuse tokens of `what` that a model with embeddings of `vocabulary` tokens does not have, by a LaminaError."""
+    beyond = next((token for token in ids if vocabulary is not None and token >= vocabulary), None)
+    if beyond is not None:
+        raise LaminaError(
+            f"{what} holds {tokenizer.convert_ids_to_tokens(beyond)}, token {beyond} of the tokenizer, and the model "
+            f"has embeddings of {vocabulary} tokens (0 to {(vocabulary or 0) - 1}). Take it out of the text, or out of "
+            "the tokenizer (added_tokens), which has more tokens than the model."
+        )
 
 
 def chance_accuracy(samples: Sequence[Sample], vocabulary: int) -> float:

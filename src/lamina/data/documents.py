@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lamina.config import calibrations
+from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Hub
 from lamina.config.entry import document_range
 from lamina.data.files import json_lines, read_text, shown
@@ -27,11 +28,17 @@ def corpus_file(name: str, split: str | None, root: Path) -> Path:
     return root / calibrations.corpus_file(name, split)
 
 
-def read_documents(path: Path, documents: str | None = None, where: str = "text") -> list[str]:
+def perplexity_texts(entry: Perplexity, root: Path, where: str = "text") -> list[str]:
+    """The documents of a perplexity; those that are joined keep documents of white space, as published numbers do."""
+    path = corpus_file(entry.text, entry.split, root)
+    return read_documents(path, entry.documents, where, blank=entry.joined is not None)
+
+
+def read_documents(path: Path, documents: str | None = None, where: str = "text", blank: bool = False) -> list[str]:
     """Documents of a .json (list of texts), .jsonl (objects with "text") or .txt file (blank lines between them).
 
-    Documents of white space are left out and not counted, and their number is logged. `documents` is a half-open range
-    of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
+    Unless `blank`, documents of white space are left out and not counted, and their number is logged. `documents` is a
+    half-open range of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
 
     Raises
     ------
@@ -39,12 +46,12 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
         If the file is missing, of another form or encoding, or holds fewer documents than the range asks for.
     """
     texts = _texts(path, f"{where}.text")
-    kept = [text for text in texts if text.strip()]
-    blank = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
+    kept = [text for text in texts if blank or text.strip()]
+    left = f" ({len(texts) - len(kept)} more are white space and left out)" if len(kept) < len(texts) else ""
     if not kept:
-        raise LaminaError(f"{where}.text: {path} holds no document{blank}. Write the path of {_FORM}.")
-    if blank:
-        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), blank)
+        raise LaminaError(f"{where}.text: {path} holds no document{left}. Write the path of {_FORM}.")
+    if left:
+        _logger.warning("%s.text: %s holds %d documents%s.", where, path, len(kept), left)
     return kept[slice(*check_range(documents, len(kept), path, where))]
 
 
@@ -101,23 +108,26 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     """
     from datasets import load_dataset
 
-    folder = root / entry.hub
-    local = folder.is_dir()
+    from lamina.data import folders
+
+    folder, place = root / entry.hub, f"{where}.hub: '{entry.hub}'"
     first, last = document_range(entry.documents)
     try:
-        rows = load_dataset(
-            str(folder) if local else entry.hub,
-            entry.name,
-            split=entry.split,
-            revision=None if local else entry.revision,
-            # `datasets` caches a folder by its name, so without streaming it could read another folder of that name.
-            streaming=local or entry.streaming,
-        )
+        rows: Any
+        if folder.is_dir():
+            listed = folders.files(folder, entry.name, entry.split, place)
+            rows = (row for file in listed for row in folders.rows(file, entry.field))
+        else:
+            rows = load_dataset(
+                entry.hub, entry.name, split=entry.split, revision=entry.revision, streaming=entry.streaming
+            )
         texts = list(islice(_fields(rows, entry.field, where), first, last))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, EOFError) as error:
+        if folder.is_dir():
+            raise LaminaError(f"{place} cannot be read: {error}") from error
         # A missing name or split is a ValueError whose text lists the existing ones.
         raise LaminaError(
-            f"{where}.hub: '{entry.hub}' (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
+            f"{place} (name {entry.name}, split {entry.split}, revision {entry.revision}) cannot be "
             f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"
             f"calibrations/MODEL/{where.partition('.')[2]}.parquet` on a node with one, or write a folder of its files."
         ) from error

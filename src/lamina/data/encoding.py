@@ -3,12 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from lamina.data.calibrations import Row
+from lamina.data.calibrations import Row, check_ids
 from lamina.errors import LaminaError
+
+Encoded = tuple[tuple[str, str], list[int], list[int]]
+"""A context and a continuation: their texts, and the tokens of each."""
 
 
 class EncodingLM(HFLM):
@@ -16,6 +20,8 @@ class EncodingLM(HFLM):
 
     lm-eval asks for such a token before every question, though it needs one only where the question is empty.
     """
+
+    _recorded: list[Encoded] | None = None  # what `encoded` collects
 
     @property
     def prefix_token_id(self) -> int:
@@ -39,9 +45,33 @@ class EncodingLM(HFLM):
         """As HFLM: without special tokens if `string` begins with BOS, which needs a tokenizer with BOS."""
         if add_special_tokens is None and self.tokenizer.bos_token_id is None and self.tokenizer.eos_token_id is None:
             add_special_tokens = True
-        return super().tok_encode(string, add_special_tokens, *args, **kwargs)
+        ids: list[int] = super().tok_encode(string, add_special_tokens, *args, **kwargs)
+        self._check_ids(ids, string)
+        return ids
+
+    def tok_batch_encode(self, strings: list[str], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """As HFLM, with a message where a token is none of the model's."""
+        ids, mask = super().tok_batch_encode(strings, *args, **kwargs)
+        self._check_ids(ids.flatten().tolist(), strings[0])
+        return ids, mask
+
+    def _check_ids(self, ids: Sequence[int], text: str) -> None:
+        vocabulary = self.config.get_text_config(decoder=True).vocab_size
+        check_ids(self.tokenizer, ids, vocabulary, f"the question '…{text.strip()[-60:]}'")
+
+    def encoded(self, requests: Sequence[Instance]) -> list[Encoded]:
+        """Texts and tokens of contexts and continuations, as HFLM makes them where it takes their likelihoods."""
+        self._recorded = []
+        try:
+            HFLM.loglikelihood(self, list(requests), disable_tqdm=True)
+            return self._recorded
+        finally:
+            self._recorded = None
 
     def _loglikelihood_tokens(self, requests: list[Any], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+        if self._recorded is not None:
+            self._recorded.extend(requests)
+            return []
         for texts, before, after in requests:
             self.check(texts or ("", ""), before, after, self.max_length)
         return super()._loglikelihood_tokens(requests, *args, **kwargs)
@@ -79,12 +109,9 @@ def scored_row(lm: EncodingLM, context: str, continuation: str, characters: int)
 
 
 def encode(lm: EncodingLM, context: str, continuation: str) -> tuple[list[int], list[int]]:
-    """Token ids before and after, as `HFLM.loglikelihood` makes them."""
-    if context:
-        return lm._encode_pair(context, continuation)
-    tokens = lm.tok_encode(continuation, add_special_tokens=False)
-    prefix = lm.prefix_token_id
-    return ([prefix], tokens) if tokens[:1] != [prefix] else (tokens[:1], tokens[1:])
+    """Token ids before and after."""
+    ((_, before, after),) = lm.encoded([Instance("loglikelihood", {}, (context, continuation), 0)])
+    return before, after
 
 
 def row(lm: EncodingLM, texts: tuple[str, str], before: list[int], after: list[int], characters: int) -> Row:

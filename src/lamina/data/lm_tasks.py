@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, DatasetDict
-from datasets.exceptions import DatasetNotFoundError
+from datasets.exceptions import DatasetsError
 from jinja2 import TemplateError
 from lm_eval.api.group import Group
 from lm_eval.api.task import ConfigurableTask
@@ -79,19 +79,19 @@ def load_task(
             else:
                 # This searches the project first, since the index of lm-eval's own 10,000 tasks takes seconds.
                 loaded = task_groups.find(name, task_files.folder(root), trust_code)
-    except (AttributeError, IndexError, TypeError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
         # lm-eval tries the first document when it makes a task.
         raise LaminaError(
-            f"task '{name}' cannot be made: its first test document does not fit its task file ({error}), for example "
-            "because its right answer is none of its choices. Correct the document, or doc_to_text, doc_to_choice and "
-            "doc_to_target."
+            f"task '{name}' cannot be made: its first test document does not fit its task file ({error!r}), for "
+            "example because its right answer is none of its choices, or the data has no such split or column. Correct "
+            "the document, or the splits, doc_to_text, doc_to_choice and doc_to_target."
         ) from error
     except TemplateError as error:
         raise LaminaError(
             f"a template of task '{name}' does not fit its documents: {error} Correct doc_to_text, doc_to_choice or "
             "doc_to_target in its task file."
         ) from error
-    except (DatasetNotFoundError, ConnectionError, OSError) as error:
+    except (DatasetsError, ConnectionError, OSError) as error:
         raise LaminaError(
             f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
             "there is one, or write a task on local files."

@@ -11,13 +11,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config import calibrations as entries
 from lamina.data import calibrations, documents, encoding, lm_tasks
-from lamina.data.calibrations import Calibration, Row, Sample, encode
+from lamina.data.calibrations import Calibration, Row, Sample, check_ids, encode
 from lamina.data.files import check_limit
 from lamina.data.overlap import document_hash, runs
 from lamina.data.prompts import Style
 from lamina.data.task_groups import leaves, shares
-from lamina.errors import LaminaError
-from lamina.models.context import check_fits, context
+from lamina.errors import LaminaError, at
+from lamina.models.checkpoint import check_fits, context
 from lamina.models.load import load_skeleton, load_tokenizer
 
 _logger = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ def prepare(
             path = documents.corpus_file(entry.text, entry.split, root)
             texts = documents.read_documents(path, entry.documents, f"calibrations.{name}")
             facts["source"] = entry.text
-        samples = text_samples(texts, tokenizer, entry.length)
+        with at(f"calibrations.{name}"):
+            samples = text_samples(texts, tokenizer, entry.length, int(manifest["vocabulary"]))
     else:
         assert isinstance(entry, entries.Task | entries.Tasks | entries.Choices)
         samples = _answered(name, entry, skeleton, tokenizer, Style.of(manifest), root)
@@ -103,14 +104,22 @@ def _answered(
     return [replace(s, index=i) for i, s in enumerate(samples)]
 
 
-def text_samples(documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int) -> list[Sample]:
+def text_samples(
+    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, length: int, vocabulary: int | None = None
+) -> list[Sample]:
     """One sample per document: its first `length` tokens, each but the first predicted from those before it.
 
     Documents of fewer than two tokens are left out, and their number is logged.
+
+    Raises
+    ------
+    LaminaError
+        If a document holds a token that is not among the `vocabulary` of the model, or none has two tokens.
     """
     samples: list[Sample] = []
-    for text in documents:
+    for number, text in enumerate(documents):
         tokens = encode(tokenizer, text)[:length]
+        check_ids(tokenizer, tokens, vocabulary, f"document {number} ('{text.strip()[:40]}…')")
         if len(tokens) >= 2:
             row = Row(tuple(tokens[:1]), tuple(tokens[1:]), len(text))
             samples.append(Sample(len(samples), "text", 0, (row,), document_hash(text), runs(text)))

@@ -1,18 +1,22 @@
 """The prompts of lm-eval tasks, as lm-eval's command line makes them, for calibrations and benchmarks alike.
 
-The defaults of `lm_eval.simple_evaluate` that decide a prompt are the defaults here, with these exceptions:
+The defaults of `lm_eval.simple_evaluate` and of its HFLM that decide a number are the defaults here, but for these:
 
 =====================  =======================  ===============================================================
 what                   lm-eval                  lamina
 =====================  =======================  ===============================================================
 `num_fewshot`          as the task file says    0, and a number that is written holds for every task
 `apply_chat_template`  False                    `chat_template` of the model
+`softmax_dtype`        that of the logits       float32
+`batch_size`           1                        as memory allows
 examples of a split    the question itself may  a question is never among its own examples; all other examples
                        be one of them           are those of lm-eval
 =====================  =======================  ===============================================================
 
-`fewshot_as_multiturn` (True), `system_instruction` (None), `chat_template_args` (none) and `fewshot_random_seed`
-(1234) are equal; the first three are keys of the model.
+Equal are `fewshot_as_multiturn` (True), `system_instruction` (None) and `chat_template_args` (none), which are keys of
+the model; `fewshot_random_seed` (1234), `gen_kwargs` (none), `bootstrap_iters` (100,000), `max_gen_toks` (256),
+`add_bos_token` (as the tokenizer does), `prefix_token_id` (BOS, else EOS), `max_length` (what config.json says, else
+what the tokenizer says, else 2048) and `truncation` (False: what is longer loses its oldest tokens).
 """
 
 import random

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Diagnosis
 from lamina.config.entry import option
 from lamina.data.splitting import parts
 from lamina.errors import LaminaError

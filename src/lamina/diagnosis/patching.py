@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Diagnosis
 from lamina.config.entry import Place, option
 from lamina.data import files
 from lamina.data.splitting import documents

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Diagnosis
 from lamina.config.entry import option
 from lamina.data.splitting import documents
 

@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from lamina.engine import sources as over
 from lamina.engine import taps
-from lamina.engine.batches import TOKENS
-from lamina.engine.halving import reserve
+from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.sources import Source
 from lamina.models.boundary import Boundary
 from lamina.models.structure import text_config

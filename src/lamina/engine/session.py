@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
 from lamina.engine import candidates, forking, packing, readings
+from lamina.engine.batches import halved
 from lamina.engine.candidates import CURRENT, Candidate, Observation
 from lamina.engine.forking import ForkingLayer, SelectingHead, Streams
-from lamina.engine.halving import halved
 from lamina.engine.packing import Batch, Line, Places
 from lamina.engine.scores import Name, Scores
 from lamina.models.boundary import check_patches

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lamina.engine.batches import by_length, padded
-from lamina.engine.halving import halved, in_two
+from lamina.engine.batches import by_length, halved, in_two, padded
 from lamina.errors import LaminaError
 from lamina.models import cutting
 from lamina.models.boundary import assert_finite

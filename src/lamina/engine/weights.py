@@ -15,8 +15,7 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lamina.data.calibrations import Sample
-from lamina.engine.batches import by_length, padded
-from lamina.engine.halving import fitting
+from lamina.engine.batches import by_length, fitting, padded
 from lamina.models.boundary import assert_finite, share
 from lamina.models.structure import halves, layers_of
 from lamina.models.surgery import remove

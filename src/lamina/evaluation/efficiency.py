@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lamina.config.benchmarks import Efficiency
 from lamina.errors import LaminaError
-from lamina.models.context import check_generation, context
+from lamina.models.checkpoint import check_generation, context
 from lamina.models.structure import layers_of, text_config
 from lamina.models.surgery import NoAttention, removed_layers, runs
 from lamina.study.variant import Variant
@@ -154,7 +155,7 @@ def _runner(base: PreTrainedModel, options: Efficiency) -> Callable[[PreTrainedM
 
     @torch.inference_mode()
     def timed(model: Any) -> Timing:
-        last_only = {"logits_to_keep": 1} if model._supports_logits_to_keep() else {}
+        last_only = {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
         held = torch.cuda.memory_allocated() if on_gpu else 0
         if on_gpu:
             torch.cuda.reset_peak_memory_stats()

@@ -1,4 +1,4 @@
-"""Perplexity of documents with a stated window, stride and BOS, and with an error bar over documents."""
+"""Perplexity of documents, apart or joined, with a stated window, stride and BOS, and with an error bar."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,23 +10,23 @@ from torch.nn import functional
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.config.benchmarks import Perplexity
-from lamina.data.calibrations import encode
-from lamina.engine.batches import by_length, logit_positions, padded
-from lamina.engine.halving import halved, in_two
+from lamina.data.calibrations import check_ids, encode
+from lamina.engine.batches import by_length, halved, in_two, logit_positions, padded
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
-from lamina.models.context import check_fits, context
+from lamina.models.checkpoint import check_fits, context
 from lamina.models.structure import text_config
 
 METRICS = ("perplexity", "nll", "nll_per_log_vocabulary")
+BLOCKS = 30  # of windows of joined documents
 _TOKENS = 8192  # positions per batch, padding included
 _STAGE = "the evaluation of perplexity"
 
 
 @dataclass(frozen=True)
 class Window:
-    """One model input: the tokens, the first scored position, and the number of its document."""
+    """One model input: the tokens, the first scored position, and the number of its document or block."""
 
     tokens: tuple[int, ...]
     first: int
@@ -39,6 +39,31 @@ class DocumentScores:
 
     nll: tuple[float, ...]
     tokens: tuple[int, ...]
+
+
+def joined_windows(
+    documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, window: int, between: str
+) -> list[Window]:
+    """Cut one stream of all documents into windows of `window` tokens, as papers on pruning do [arXiv 2301.00774].
+
+    Windows do not overlap, the first token of each has no context and is not scored, and what does not fill the last
+    window is left out. So the mean over tokens is the mean over windows. Neighbouring windows are alike: 30 blocks of
+    them take the place of documents in the error bar, or all windows if there are fewer.
+
+    Raises
+    ------
+    LaminaError
+        If the stream does not fill a window.
+    """
+    tokens = encode(tokenizer, between.join(documents))
+    count = len(tokens) // window
+    if not count:
+        raise LaminaError(f"the joined documents have {len(tokens)} tokens. Write a window of at most {len(tokens)}.")
+    blocks = min(BLOCKS, count)
+    return [
+        Window(tuple(tokens[number * window : (number + 1) * window]), 1, number * blocks // count)
+        for number in range(count)
+    ]
 
 
 def windows(
@@ -82,14 +107,22 @@ def benchmark(
     name: str, documents: Sequence[str], tokenizer: PreTrainedTokenizerBase, options: Perplexity
 ) -> Callable[[PreTrainedModel, str, Together], tuple[list[dict[str, Any]], list[dict[str, Any]]]]:
     """What scores a model on the documents of benchmark `name`, as `lamina.evaluation.measuring` calls it."""
-    cut = windows(documents, tokenizer, options.window, options.stride)
-    version = f"window={options.window} stride={options.stride or options.window}"
+    if options.joined is None:
+        cut, parts = windows(documents, tokenizer, options.window, options.stride), len(documents)
+        version = f"window={options.window} stride={options.stride or options.window}"
+    else:
+        cut, parts = joined_windows(documents, tokenizer, options.window, options.joined), BLOCKS
+        version = f"window={options.window} joined={options.joined!r}"
 
     def score(
         model: PreTrainedModel, title: str, together: Together
     ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        scores = document_nll(model, cut, len(documents), title, together)
-        rows = metric_rows(scores, text_config(model).vocab_size)
+        vocabulary = text_config(model).vocab_size
+        for each in cut:
+            where = f"benchmarks.perplexity.{name}: document {each.document}"
+            check_ids(tokenizer, each.tokens, vocabulary, where)
+        scores = document_nll(model, cut, parts, title, together)
+        rows = metric_rows(scores, vocabulary)
         return [row | {"task": name, "task_version": version} for row in rows], [
             row | {"task": name} for row in sample_rows(scores)
         ]

@@ -20,11 +20,10 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel, PreTrainedTokenizerBase
 
 from lamina.data import prompts
-from lamina.data.encoding import EncodingLM, cut
+from lamina.data.encoding import Encoded, EncodingLM, cut
 from lamina.data.prompts import PLAIN, Style
 from lamina.data.task_groups import TaskOrGroup, leaves, one_by_one
-from lamina.engine.batches import logit_positions
-from lamina.engine.halving import fitting
+from lamina.engine.batches import fitting, logit_positions
 from lamina.errors import LaminaError
 from lamina.evaluation.together import Together
 from lamina.models.boundary import assert_finite
@@ -41,7 +40,6 @@ _STAGE = "the evaluation of a task"
 
 
 _T = TypeVar("_T")
-_Encoded = tuple[tuple[str, str], list[int], list[int]]
 
 
 class TaskScores(NamedTuple):
@@ -62,8 +60,7 @@ class VariantLM(EncodingLM):
         super().__init__(pretrained=model, tokenizer=tokenizer, batch_size=_LARGEST_BATCH, softmax_dtype="float32")
         self.name, self._together = name, Together(model, {})
         self._base, self._may_write = model, True
-        self._encoded: dict[int, list[_Encoded]] = {}
-        self._recorded: list[_Encoded] | None = None
+        self._encoded: dict[int, list[Encoded]] = {}
         self.cut = set[tuple[str, int]]()  # documents, by task and number, whose prompt is longer than the context
 
     def use(self, model: PreTrainedModel, name: str, together: Together | None = None) -> None:
@@ -76,19 +73,15 @@ class VariantLM(EncodingLM):
         """Does the same as HFLM, but encodes a list of requests only once."""
         key = hash(tuple(id(request) for request in requests))
         if key not in self._encoded:
-            self._recorded = []
-            super().loglikelihood(requests, disable_tqdm=True)
-            self._encoded[key], self._recorded = self._recorded, None
+            self._encoded[key] = self.encoded(requests)
             sizes = [len(context) + len(continuation) for _, context, continuation in self._encoded[key]]
             self._count(requests, [size - self.max_length - 1 for size in sizes])
             self.batch_size_per_gpu = lines(max(sizes), self.config.get_text_config(decoder=True).vocab_size)
         return self._loglikelihood_tokens(self._encoded[key], disable_tqdm=True)
 
-    def _loglikelihood_tokens(self, requests: list[_Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
+    def _loglikelihood_tokens(self, requests: list[Encoded], *args: Any, **kwargs: Any) -> list[tuple[float, bool]]:
         if self._recorded is not None:
-            # Called by HFLM.loglikelihood with what it has encoded: keep that, score later.
-            self._recorded.extend(requests)
-            return []
+            return super()._loglikelihood_tokens(requests)
         for texts, before, after in requests:
             self.check(texts or ("", ""), before, after, self.max_length)
         rows = [cut(before, after, self.max_length) for _, before, after in requests]

@@ -22,7 +22,7 @@ from lamina.engine.candidates import Candidate
 from lamina.errors import LaminaError
 from lamina.evaluation.assembly import Parts
 from lamina.models.boundary import Patch, assert_finite
-from lamina.models.context import context
+from lamina.models.checkpoint import context
 from lamina.models.export.modeling_lamina import patch_dtype
 from lamina.models.materialise import keeps_weights
 from lamina.store.unfinished import Progress

@@ -65,7 +65,7 @@ def heal(
     from lamina.healing.objectives import Objective
     from lamina.models.boundary import own_all
     from lamina.models.export.modeling_lamina import describe
-    from lamina.models.load import auto_class
+    from lamina.models.manifest import auto_class
     from lamina.models.materialise import materialise
 
     variant = materialise(base, plan, patches)

@@ -124,8 +124,8 @@ def trainable(variant: PreTrainedModel, options: Lora) -> Healed:
     """The variant prepared for training: only trained weights have a gradient."""
     from peft import get_peft_model
 
-    from lamina.models.adaptable import names_as_they_are
     from lamina.models.export.modeling_lamina import Patched
+    from lamina.models.materialise import names_as_they_are
 
     for parameter in variant.parameters():
         parameter.requires_grad_(False)
@@ -169,7 +169,7 @@ def lora_config(model: PreTrainedModel, options: Lora) -> LoraConfig:
     from peft import LoraConfig
     from transformers.pytorch_utils import Conv1D
 
-    from lamina.models.adaptable import adaptable
+    from lamina.models.materialise import adaptable
 
     targets = adaptable(model, options.targets)
     if targets.parameters and options.dropout:
@@ -234,7 +234,7 @@ def merged(model: nn.Module) -> Iterator[None]:
     from peft.tuners.lora import LoraLayer
     from torch import nn
 
-    from lamina.models.adaptable import adapted_weight, own_adapted
+    from lamina.models.materialise import adapted_weight, own_adapted
 
     weights: dict[nn.Module, nn.Parameter] = {}
 

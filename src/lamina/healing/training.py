@@ -17,9 +17,8 @@ from torch import nn
 
 from lamina.data.calibrations import Sample
 from lamina.data.splitting import held_out
-from lamina.engine.batches import by_length
+from lamina.engine.batches import by_length, fitting, halved, in_two
 from lamina.engine.footprint import Shape, stepped, trained
-from lamina.engine.halving import fitting, halved, in_two
 from lamina.engine.memory import room
 from lamina.errors import LaminaError
 from lamina.healing.lora import Lora

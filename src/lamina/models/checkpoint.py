@@ -5,19 +5,32 @@ hang a job, or make it fail later, is refused here by its name.
 """
 
 import json
+import re
 import stat
+from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from lamina.errors import LaminaError
+from lamina.errors import LaminaError, at
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
+_CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
 _LARGEST = 16 << 20  # bytes of a config.json
-_MOST_LAYERS = 10_000
+_MOST_LAYERS, _MOST_TENSORS = 10_000, 500_000
+# Formats that transformers turns into floating point numbers on any machine.
+_DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
+_OTHER_HEAD = re.compile(r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$")
+_TOKENIZER = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
@@ -33,6 +46,15 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
         if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
             raise LaminaError(f"{where}: {path} is no plain file (a pipe, socket or device). Delete it.")
     file = folder / "config.json"
+    if (adapter := folder / "adapter_config.json").is_file():
+        try:
+            base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        except (ValueError, KeyError, TypeError):
+            base = "its base model"
+        raise LaminaError(
+            f"{where}: '{source}' holds an adapter of {base} (adapter_config.json). Merge the two and write the merged "
+            "folder (PEFT: merge_and_unload, then save_pretrained, with the tokenizer)."
+        )
     if not file.is_file():
         raise LaminaError(
             f"{where}: the folder '{source}' has no config.json, so it is no Hugging Face model. Write the folder that "
@@ -49,55 +71,231 @@ def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     except ValueError as error:
         raise LaminaError(f"{where}: '{source}/config.json' is not JSON ({error}). Restore the file.") from error
     decoder = decoder_settings(settings)
-    for key in LAYER_KEYS:
-        if isinstance(decoder.get(key), int) and not 0 < decoder[key] <= _MOST_LAYERS:
-            raise LaminaError(
-                f"{where}: '{source}/config.json' says `{key}: {decoder[key]}`, which no model has. Restore the file."
-            )
+    with at(where):
+        for key in LAYER_KEYS:
+            check_depth(file, key, decoder.get(key))
     return settings
 
 
-def decoder_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def decoder_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the decoder, which multimodal checkpoints nest."""
     return {**settings, **(settings.get("text_config") or {})}
 
 
-def read_weights(folder: Path, where: str) -> dict[Path, dict[str, Any]]:
-    """The tensors of each safetensors file of a model, in the order of file names; empty if there are none.
+def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source: str) -> None:
+    """Refuse what no job could load or judge, as far as the names of files and config.json tell.
 
     Raises
     ------
     LaminaError
-        If a file that the index names is missing, or a file is damaged.
+        The message says what the folder holds, and what to take instead.
     """
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise LaminaError(f"{where}: {index} is damaged. Download or save the model again.") from error
-        missing = sorted(shard for shard in named if not (folder / shard).is_file())
-        if missing:
+    model, config = f"{where}: '{source}'", f"{where}: '{source}/config.json'"
+    decoder, names = decoder_settings(settings), {path.name for path in folder.iterdir()}
+    if settings.get("is_encoder_decoder"):
+        raise LaminaError(
+            f"{config} is of an encoder-decoder ({settings.get('model_type')}), whose layers are of two kinds. Write a "
+            "model that is a decoder alone."
+        )
+    classes = [name for name in settings.get("architectures") or () if isinstance(name, str)]
+    if classes and not settings.get("is_decoder") and all(_OTHER_HEAD.search(name) for name in classes):
+        raise LaminaError(
+            f"{config} is of a {classes[0]}, which does not predict the next token. Write a causal language model."
+        )
+    method = quantisation(settings)
+    if method and method not in _DEQUANTISED:
+        raise LaminaError(
+            f"{model} is quantised ({method}), and layers are measured and cut in floating point. Write the checkpoint "
+            f"that it was made from, or one that is dequantised here: {', '.join(_DEQUANTISED)}, or a .gguf file."
+        )
+    attention = decoder.get("_attn_implementation") or decoder.get("attn_implementation")
+    if "flash" in str(attention) and find_spec("flash_attn") is None:
+        raise LaminaError(
+            f"{config} asks for `{attention}`, and the package flash_attn is not installed. Delete that line: other "
+            "attention gives the same numbers."
+        )
+    types, depth = decoder.get("layer_types"), next((decoder[key] for key in LAYER_KEYS if key in decoder), None)
+    if isinstance(types, list) and isinstance(depth, int) and len(types) != depth:
+        raise LaminaError(
+            f"{config} says {depth} layers and gives {len(types)} `layer_types`. Give one for each layer: after a cut, "
+            "delete those of the layers that went."
+        )
+    if not (folder / WHOLE).is_file() and not (folder / INDEX).is_file():
+        others = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")))
+        if others:
             raise LaminaError(
-                f"{where}: {index.name} names {missing[0]}, which is not there ({len(missing)} of {len(named)} files "
-                "are missing). Download the model again, completely."
+                f"{model} has pickled weights only ({', '.join(others[:3])}), which can run code when loaded. Convert "
+                "them: load the model where you trust it and call `save_pretrained(folder, safe_serialization=True)`."
             )
-    return {shard: _read_header(shard, where) for shard in sorted(folder.glob("*.safetensors"))}
+        if ggufs := sorted(name for name in names if name.endswith(".gguf")):
+            raise LaminaError(f"{model} is a folder of GGUF files. Write one of them: source: {source}/{ggufs[0]}")
+        found = sorted(name for name in names if name.endswith(".safetensors"))
+        has = f"only {', '.join(found[:3])}, which is not loaded" if found else "no weights: no *.safetensors file"
+        raise LaminaError(
+            f"{model} has {has}. Download the model again, completely: transformers reads {WHOLE}, or the files that "
+            f"{INDEX} names."
+        )
 
 
-def _read_header(shard: Path, where: str) -> dict[str, Any]:
-    """`shape` and `dtype` of each tensor in a safetensors file.
+def quantisation(settings: Mapping[str, Any]) -> str | None:
+    """The method by which the weights of a folder are quantised, as its config.json says; None if they are not."""
+    stated = decoder_settings(settings).get("quantization_config")
+    return str(stated.get("quant_method", "an unnamed method")) if isinstance(stated, dict) and stated else None
+
+
+def is_quantised(source: str | Path) -> bool:
+    """Whether a model's source is dequantised first: a GGUF file by its name, a folder by its config.json."""
+    file = Path(source, "config.json")
+    if str(source).endswith(".gguf"):
+        return True
+    try:
+        return file.is_file() and quantisation(json.loads(file.read_text(encoding="utf-8"))) is not None
+    except (ValueError, AttributeError, TypeError, RecursionError):  # which `read_settings` refuses
+        return False
+
+
+def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
+    """Refuse a folder without a tokenizer or, if the `entry` of its model wants one, without a chat template.
 
     Raises
     ------
     LaminaError
-        If the header is damaged, or does not fit the file's data.
+        As the names of files tell; whether a tokenizer loads and fits is seen when it is loaded.
     """
+    names, own = {path.name for path in folder.iterdir()}, folder / "tokenizer_config.json"
+    if not any(_TOKENIZER.search(name) for name in names) and not any(name.endswith(".py") for name in names):
+        raise LaminaError(
+            f"{entry}.source: {folder} has no tokenizer. Put tokenizer.json and tokenizer_config.json beside its "
+            "weights, those of the model that it was made from."
+        )
+    written = own.is_file() and '"chat_template"' in own.read_text(encoding="utf-8", errors="replace")
+    if chat_template and not written and not any(name.startswith("chat_template") for name in names):
+        raise LaminaError(
+            f"{entry}.chat_template: the tokenizer in {folder} has no chat template. Write chat_template: false, or "
+            "put chat_template.jinja beside its weights."
+        )
+
+
+def special_behind(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The special tokens that a tokenizer puts behind a text; empty if it puts none there."""
+    whole, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    starts = [at for at in range(len(whole) - len(bare) + 1) if whole[at : at + len(bare)] == bare] if bare else []
+    return " ".join(tokenizer.convert_ids_to_tokens(whole[starts[0] + len(bare) :])) if starts else ""
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files from which transformers loads the weights of a folder; empty if there are none.
+
+    Raises
+    ------
+    LaminaError
+        If an index is damaged, stands beside a whole checkpoint, or names a file that is not in the folder.
+    """
+    return sorted({folder / shard for shard in _index(folder).values()}) or [
+        path for path in (folder / WHOLE,) if path.is_file()
+    ]
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """The file of each tensor, as the index of a folder says; empty without an index."""
+    index = folder / INDEX
+    if not index.is_file():
+        return {}
+    try:
+        places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        named = set(places.values())
+        outside = sorted(shard for shard in named if Path(shard).name != shard)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise LaminaError(f"{index} is damaged. Download or save the model again.") from error
+    if outside:
+        raise LaminaError(f"{index} names {outside[0]}, which is not in its folder. Put the file there and name it so.")
+    if missing := sorted(shard for shard in named if not (folder / shard).is_file()):
+        raise LaminaError(
+            f"{index} names {missing[0]}, which is not there ({len(missing)} of {len(named)} files are missing). "
+            "Download the model again, completely."
+        )
+    if (folder / WHOLE).is_file() and named != {WHOLE}:
+        raise LaminaError(
+            f"{folder} holds two checkpoints, {WHOLE} and the files that {INDEX} names. Delete the one that is not "
+            "meant."
+        )
+    return places
+
+
+def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
+    """`shape` and `dtype` of each tensor that is loaded, by name; empty if there are none.
+
+    Raises
+    ------
+    LaminaError
+        As `weight_files`, or if a file is damaged, a tensor is in two files or not in the file that the index says, or
+        a wrapper of training has left its name before all of them.
+    """
+    tensors: dict[str, dict[str, Any]] = {}
+    with at(where):
+        places = _index(folder)
+        for shard in weight_files(folder):
+            header = _read_header(shard)
+            if twice := sorted(tensors.keys() & header.keys()):
+                raise LaminaError(f"{shard} holds {twice[0]}, which another file holds too. Keep it in one of them.")
+            tensors |= header
+            if lacking := sorted(name for name, file in places.items() if file == shard.name and name not in header):
+                raise LaminaError(f"{folder / INDEX} looks for {lacking[0]} in {shard.name}, which has no such tensor.")
+        if len(tensors) > _MOST_TENSORS:
+            raise implausible(folder, f"{len(tensors)} tensors")
+    for prefix in _WRAPPERS:
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            raise LaminaError(
+                f"{where}: every tensor in {folder} is named with '{prefix}' before its name, which a wrapper of "
+                "training leaves. Save the model inside of the wrapper again, or rename its tensors."
+            )
+    return tensors
+
+
+def _read_header(shard: Path) -> dict[str, Any]:
+    """`shape` and `dtype` of each tensor in a safetensors file, or a LaminaError that its data is incomplete."""
     try:
         with safe_open(shard, "np") as file:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118, it is no dict
             return {key: {"shape": each.get_shape(), "dtype": each.get_dtype()} for key, each in slices.items()}
     except (SafetensorError, OSError) as error:
         raise LaminaError(
-            f"{where}: {shard} is not a complete safetensors file ({error}). Download or save the model again."
+            f"{shard} is not a complete safetensors file ({error}). Download or save the model again."
         ) from error
+
+
+def implausible(file: Path, what: str) -> LaminaError:
+    """The refusal of a file whose numbers are those of no model: reading on would take all time or memory."""
+    return LaminaError(f"{file} says {what}, which no model has. Restore the file, or download it again.")
+
+
+def check_depth(file: Path, key: str, layers: object) -> None:
+    """Refuse a number of layers, given under `key` in a file, that no model has."""
+    if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
+        raise implausible(file, f"`{key}: {layers}`")
+
+
+def context(settings: Mapping[str, Any]) -> int | None:
+    """The context, in tokens, that the settings in a config.json state; None if they state none (ALiBi needs none)."""
+    text = settings.get("text_config") or settings  # multimodal checkpoints nest the decoder's settings
+    limit = next((text[key] for key in _CONTEXT_KEYS if text.get(key) is not None), None)
+    return limit if isinstance(limit, int) else None
+
+
+def check_fits(where: str, tokens: int, limit: int | None, model: str) -> None:
+    """Refuse a number of tokens, given under the key `where`, that is more than the context `limit` of a model."""
+    if limit is not None and tokens > limit:
+        raise LaminaError(
+            f"{where}: {tokens} tokens are more than the context of model '{model}', {limit}. Write at most {limit}, "
+            "or leave the model out of the studies that use it."
+        )
+
+
+def check_generation(prompt: int, generate: int, limit: int | None, model: str) -> None:
+    """Refuse a measurement of efficiency whose prompt and generated tokens are more than the context of a model."""
+    if limit is not None and prompt + generate > limit:
+        room = min(generate, limit // 2)
+        raise LaminaError(
+            f"benchmarks.efficiency: a prompt of {prompt} and {generate} generated tokens are more than the context of "
+            f"model '{model}', {limit}. Write `efficiency: {{prompt: {limit - room}, generate: {room}}}`."
+        )

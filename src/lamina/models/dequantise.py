@@ -1,4 +1,4 @@
-"""A GGUF file as an ordinary checkpoint: config.json, safetensors and the tokenizer's files, nothing left quantised.
+"""A GGUF file or a quantised folder as an ordinary checkpoint: config.json, safetensors and the tokenizer's files.
 
     python -m lamina.models.dequantise FILE.gguf FOLDER
 
@@ -18,9 +18,13 @@ from tokenizers import pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+from transformers.quantizers import AutoQuantizationConfig
 
 from lamina.errors import LaminaError, explained
 from lamina.models import gguf
+from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings, special_behind
+from lamina.models.load import load_folder
+from lamina.models.structure import text_config
 from lamina.store import parquet as store
 
 _logger = logging.getLogger(__name__)
@@ -32,18 +36,24 @@ _DIGITS = ("smollm", "starcoder", "refact")
 _AS_GPT2 = ("gpt-2", "olmo", "mpt")
 # Kinds of tokenizers that are built from the file's scores and need no such name.
 _SENTENCES = ("llama", "t5")
+# What is encoded before and after saving.
+_TEXTS = ("a", " A b", "The 12th naïve answer,\n\n\tit's 3.5", "中文 ✓", "a<s></s><|im_end|> b")
 
 
 def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "source") -> None:
-    """Write the model in a GGUF file to `folder`, in `dtype` (`auto`: float32), with its tokenizer.
+    """Write the model in a GGUF file, or beside a config.json, to `folder` in `dtype`; nothing stays quantised.
 
-    A tokenizer.json beside the file replaces the tokenizer that the file describes.
+    `auto` is float32 for a GGUF file, and else the type that config.json says. A tokenizer.json beside a GGUF file
+    replaces the tokenizer that the file describes.
 
     Raises
     ------
     LaminaError
         If the file is damaged, or holds something that would be lost. Then no folder is left behind.
     """
+    if path.name == "config.json":
+        _dequantise_folder(path.parent, folder, dtype, where)
+        return
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     try:
@@ -66,7 +76,45 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
+        again = AutoTokenizer.from_pretrained(temporary, local_files_only=True)
+        if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
+            raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
     _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
+
+
+def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> None:
+    """The same for a folder whose weights are in one of the formats that transformers reads on any machine."""
+    settings = read_settings(source, where, str(source))
+    check_loadable(source, settings, where, str(source))
+    stated = decoder_settings(settings)["quantization_config"]
+    options: dict[str, Any] = {}
+    if quantisation(settings) != "bitsandbytes":
+        options["quantization_config"] = AutoQuantizationConfig.from_dict(stated | {"dequantize": True})
+    model = load_folder(source, dtype, False, **options)
+    if not options:
+        model = model.dequantize(None if dtype == "auto" else getattr(torch, dtype))
+    if odd := [name for name, weight in model.named_parameters() if not weight.is_floating_point()]:
+        raise LaminaError(f"{where}: {source} keeps {odd[0]} quantised. Write the checkpoint that it was made from.")
+    # With this key, loading would look for quantised weights.
+    for config in (model.config, text_config(model)):
+        if hasattr(config, "quantization_config"):
+            del config.quantization_config
+    model.__dict__.pop("hf_quantizer", None)
+    with store.replacing(folder) as temporary:
+        shutil.rmtree(folder, ignore_errors=True)
+        # Names as transformers has them: the original format is the quantised one.
+        model.save_pretrained(temporary, save_original_format=False)
+        for file in source.iterdir():
+            if (
+                file.is_file()
+                and not file.name.endswith((".safetensors", ".index.json"))
+                and file.name != "config.json"
+            ):
+                shutil.copyfile(file, temporary / file.name)
+        again, wanted = load_folder(temporary, "auto", False).state_dict(), model.state_dict()
+        if any(not torch.equal(again[name], weight) for name, weight in wanted.items()):
+            raise LaminaError(f"{where}: {source} does not load back as it was read. Dequantise it by other means.")
+    _logger.warning("%s: dequantised %s into %s, once.", where, source, folder)
 
 
 def _check_settings(settings: dict[str, Any], path: Path, where: str) -> None:
@@ -109,22 +157,44 @@ def _tokenizer(settings: dict[str, Any], path: Path, where: str) -> PreTrainedTo
     kind, cut = settings.get("tokenizer.ggml.model"), settings.get("tokenizer.ggml.pre")
     known: set[Any] = {*_DIGITS, *_AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS}
     if kind not in _SENTENCES and cut not in known:
-        raise LaminaError(
-            f"{where}: {path} cuts text in the way '{cut}', which is not known here, and other tokens give other "
-            "numbers. Put the model's tokenizer.json and tokenizer_config.json beside the file."
-        )
+        raise _no_tokenizer(path, where, f"cuts text in the way '{cut}', which is not known here")
     tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
     if cut in _DIGITS:
         # Without this, "\n\n1" would be cut into other pieces: white space before a digit does not belong to it.
         tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
+    _check_flags(tokenizer, settings, path, where)
     return tokenizer
+
+
+def _check_flags(tokenizer: PreTrainedTokenizerBase, settings: dict[str, Any], path: Path, where: str) -> None:
+    """Refuse a tokenizer that does not encode a text as the flags of its file say."""
+    flags = {name.removeprefix("tokenizer.ggml."): value for name, value in settings.items()}
+    for attribute, flag in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
+        found, wanted = getattr(tokenizer, f"{attribute}_token_id"), flags.get(f"{flag}_token_id")
+        if wanted is not None and found != wanted:
+            raise _no_tokenizer(path, where, f"has the token {wanted} for {attribute}, which is read as {found}")
+    llama = flags.get("model") == "llama"
+    ids, bare = tokenizer("a")["input_ids"], tokenizer("a", add_special_tokens=False)["input_ids"]
+    begins, space = ids[:1] == [flags.get("bos_token_id")], "▁" in tokenizer.convert_ids_to_tokens(bare)[0]
+    for flag, found in (("add_bos_token", begins), ("add_space_prefix", space)):
+        if flag in flags and found != flags[flag] and (llama or flag == "add_bos_token"):
+            raise _no_tokenizer(path, where, f"says {flag}: {str(flags[flag]).lower()}, which is not read so")
+    if behind := special_behind(tokenizer):
+        raise _no_tokenizer(path, where, f"puts {behind} behind every text, also between a question and its answer")
+
+
+def _no_tokenizer(path: Path, where: str, why: str) -> LaminaError:
+    return LaminaError(
+        f"{where}: {path} {why}, and other tokens give other numbers. Put the model's tokenizer.json and "
+        "tokenizer_config.json beside the file."
+    )
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("file", type=Path, help="a .gguf file, or the config.json of a folder")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16"])
     parser.add_argument("--where", default="source", help="the entry that messages name")

@@ -1,6 +1,7 @@
 """Loading a model described by a manifest, and the one place where device and dtype are decided."""
 
 import importlib.util
+import re
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,24 +13,25 @@ import torch
 from torch import nn
 from transformers import (
     AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from lamina.errors import LaminaError
-from lamina.models import checksum, devices
+from lamina.models import devices
 from lamina.models.check import use_findings
+from lamina.models.checkpoint import special_behind
+from lamina.models.manifest import auto_class, check_files, skeleton, unloaded
 from lamina.store import checksum as seal
 
 transformers_logging.disable_progress_bar()
 
 _TEMPLATE_SECONDS = 20
+# Buffers of old checkpoints that hold no weights: masks and frequencies.
+_CONSTANT = re.compile(r"(^|[.])(attn|attention)[.](masked_)?bias$|inv_freq$")
 BLOCK = 64  # 4-bit weights in a row that share a scale, as bitsandbytes has it by default
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -68,7 +70,7 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
         If transformers cannot build the model from its folder, its files are not those that were prepared, or the
         devices are too small.
     """
-    checksum.check(manifest)
+    check_files(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
     if on is None:
         model = devices.spread(model, devices.visible())
@@ -95,12 +97,6 @@ def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = 
         raise LaminaError(f"quantise: {quantise} cannot be had here. {error} Or write quantise: none.") from error
     trusted = manifest["trust_remote_code"]
     return load_folder(manifest["path"], manifest["dtype"], trusted, manifest["source"], **options)
-
-
-def auto_class(config: PretrainedConfig) -> Any:
-    """The class that loads a model: one for images and text if its configuration names such a class, else a decoder."""
-    whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
-    return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
 
 
 def load_folder(
@@ -134,7 +130,7 @@ def load_folder(
         local = {"trust_remote_code": trust_remote_code, "local_files_only": True}
         config = options.get("config") or AutoConfig.from_pretrained(folder, **local)
         kind: Any = classes[1] if classes else auto_class(config)
-        if "quantization_config" in options and device().type == "cpu":
+        if hasattr(options.get("quantization_config"), "llm_int8_skip_modules") and device().type == "cpu":
             with torch.device("meta"):
                 skeleton = kind(config) if classes else kind.from_config(config, trust_remote_code=trust_remote_code)
             options["quantization_config"].llm_int8_skip_modules = _part_blocks(skeleton)
@@ -151,8 +147,9 @@ def load_folder(
     except (MemoryError, LaminaError):
         raise
     except Exception as error:  # a folder can make transformers raise anything
-        raise _unloaded(name or str(folder), folder, error) from error
+        raise unloaded(name or str(folder), folder, error) from error
     _check_whole(name or str(folder), loading_info)
+    _check_tied(name or str(folder), model)
     for module in model.modules():
         # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
         if hasattr(module, "support_avx512bf16_for_cpu"):
@@ -172,24 +169,54 @@ def _part_blocks(model: PreTrainedModel) -> list[str]:
     return [name for name, module in linear.items() if module is head or module.in_features % BLOCK]
 
 
-def _unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
-    message = " ".join(str(error).split())[:500]
-    return LaminaError(
-        f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message}. Download it again, or "
-        "correct its config.json."
-    )
-
-
 def _check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
-    """Refuse weights that transformers would make up; `loading_info` lists no tied and no optional weights."""
+    """Refuse weights that transformers would make up or leave out; it lists no tied, optional or constant ones."""
     mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]}
     lacking = sorted({*map(str, loading_info["missing_keys"])} - mismatched)
-    for keys, what in ((lacking, "has no weights for"), (sorted(mismatched), "has weights of another shape for")):
+    stray = sorted(key for key in map(str, loading_info["unexpected_keys"]) if not _CONSTANT.search(key))
+    # A word that all names begin with is one fault, and not as many as there are tensors.
+    prefixes = {key.removesuffix(lacking[0]) for key in stray if key.endswith(lacking[0])} if lacking else set()
+    for prefix in prefixes:
+        if prefix and {prefix + key for key in lacking} <= set(stray):
+            raise LaminaError(
+                f"the model '{name}' has its weights under other names: '{prefix}' stands before each, such as "
+                f"{prefix}{lacking[0]}. Rename the tensors, or save the model that is inside of that part."
+            )
+    for keys, what, why in (
+        (lacking, "has no weights for", "which its config.json asks for: they would be random"),
+        (
+            sorted(mismatched),
+            "has weights of another shape for",
+            "which its config.json asks for: they would be random",
+        ),
+        (stray, "stores", "for which its config.json has no place: they would be left out, and another model measured"),
+    ):
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+            hint = "Download it again, or correct config.json"
+            if keys is stray:
+                hint = (
+                    "Correct config.json (num_hidden_layers, attention_bias, architectures …). If the model is right "
+                    "without them, load it by transformers and save it anew"
+                )
+            raise LaminaError(f"the model '{name}' {what} {', '.join(keys[:3])}{more}, {why}. {hint}.")
+
+
+def _check_tied(name: str, model: PreTrainedModel) -> None:
+    """Refuse weights that config.json ties and that are stored twice with other numbers.
+
+    transformers leaves them untied on loading, and ties them when it is asked again, as lm-eval does and as a variant's
+    export would on loading: sweeps, benchmarks and exports would be of different models. Which of the two is meant
+    only the model's author knows, so none is chosen here.
+    """
+    for target, source in model.get_expanded_tied_weights_keys(all_submodels=True).items():
+        first, second = model.get_parameter_or_buffer(target), model.get_parameter_or_buffer(source)
+        known = not (first.is_meta or second.is_meta)  # weights that are read when they are needed
+        if first is not second and known and not torch.equal(first, second.to(first.device)):
             raise LaminaError(
-                f"the model '{name}' {what} {', '.join(keys[:3])}{more}, which its config.json asks for: they would be "
-                "random. Download it again, or correct config.json."
+                f"the model '{name}' stores {target} and {source} with other numbers, and its config.json ties the two "
+                "(tie_word_embeddings). Write `tie_word_embeddings: false` there if both are meant (the perplexity of "
+                f"a text shows it), or save the model without {target}."
             )
 
 
@@ -230,33 +257,42 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
     LaminaError
         If the folder holds none that transformers can load.
     """
+    source, local = (
+        manifest.get("source", manifest["path"]),
+        {"trust_remote_code": manifest["trust_remote_code"], "local_files_only": True},
+    )
+    if config is None and Path(manifest["path"], "config.json").is_file():
+        # A tokenizer needs it, and its faults are none of the tokenizer.
+        try:
+            config = AutoConfig.from_pretrained(manifest["path"], **local)
+        except Exception as error:
+            raise unloaded(source, manifest["path"], error) from error
     try:
-        tokenizer = AutoTokenizer.from_pretrained(
-            manifest["path"], config=config, trust_remote_code=manifest["trust_remote_code"], local_files_only=True
-        )
+        tokenizer = AutoTokenizer.from_pretrained(manifest["path"], config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
-            with within(_TEMPLATE_SECONDS, f"the chat template of the model '{manifest['source']}'"):
+            with within(_TEMPLATE_SECONDS, f"the chat template of the model '{source}'"):
                 tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False)
-        return tokenizer
+        behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise
     except Exception as error:
+        message = " ".join(str(error).split())[:500]
         raise LaminaError(
-            f"the model '{manifest['source']}' has no tokenizer that loads ({error}). Put tokenizer.json and "
-            "tokenizer_config.json beside its weights."
+            f"the tokenizer of the model '{source}' does not load: {type(error).__name__}: {message} Put "
+            "tokenizer.json and tokenizer_config.json beside its weights."
         ) from error
+    if behind:
+        raise LaminaError(
+            f"the tokenizer of the model '{source}' puts {behind} behind every text, so it would stand between a "
+            'question and its answer. Write "add_eos_token": false in its tokenizer_config.json, and take it out of '
+            "post_processor in tokenizer.json."
+        )
+    return tokenizer
 
 
 def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
     """The model's architecture with no weights (meta tensors), enough for lm-eval to know its context length."""
-    trusted = manifest["trust_remote_code"]
-    try:
-        config = AutoConfig.from_pretrained(manifest["path"], trust_remote_code=trusted, local_files_only=True)
-        with torch.device("meta"):
-            skeleton: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trusted)
-            return skeleton
-    except Exception as error:
-        raise _unloaded(manifest["source"], manifest["path"], error) from error
+    return skeleton(manifest["path"], manifest["source"], manifest["trust_remote_code"])
 
 
 @contextmanager

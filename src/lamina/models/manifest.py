@@ -5,20 +5,33 @@ Weights are read from safetensors only. Code in a model folder is refused unless
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lamina.config.models import Model
-from lamina.errors import LaminaError
-from lamina.models import checksum
-from lamina.models.checkpoint import BYTES, LAYER_KEYS, decoder_settings, read_settings, read_weights
+from lamina.errors import LaminaError, at_end
+from lamina.models.checkpoint import (
+    BYTES,
+    LAYER_KEYS,
+    check_loadable,
+    decoder_settings,
+    quantisation,
+    read_settings,
+    read_weights,
+    weight_files,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 # What a model is made of; checkpoints in other formats (pickles, GGUF, ONNX) are never downloaded. Card and licence go
 # into an export.
 HUB_FILES = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja", "*.py", "README.md", "LICENSE*", "NOTICE*"]
 _LAYER = re.compile(r"[.]\d+[.]")  # tensors of a layer have its number in their name
+_SETTINGS = {".json", ".model", ".py", ".jinja", ".txt"}
+_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}  # bytes of a weight, by the type it is loaded in
 _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 
 
@@ -84,14 +97,15 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     dict
         path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
         its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size C, vocabulary,
-        family (the config's `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (on
-        disk), dtype, trust_remote_code, how prompts are written; for a checkpoint of a training also series and step.
+        family (the config's `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (all
+        three of the model as it is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of
+        a training also series and step.
 
     Raises
     ------
     LaminaError
-        If config or weights are missing or cut off, weights are pickles only, code is present but not allowed, or the
-        number of layers or the family is not the one that the config file promises.
+        If config or weights are missing or cut off, the model is none that can be loaded or judged, code is present but
+        not allowed, or the number of layers or the family is not the one that the config file promises.
     """
     where = f"models.{name}.source: {entry.source}"
     config = read_settings(folder, f"models.{name}.source", entry.source)
@@ -101,15 +115,13 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             f"{where} brings its own Python code, which lamina does not run unless told to. If you trust it, write "
             f"`trust_remote_code: true` under models.{name}."
         )
-    weights = read_weights(folder, f"models.{name}.source")
-    if not weights:
-        pickles = sorted(p.name for pattern in ("*.bin", "*.pt", "*.pth", "*.ckpt") for p in folder.glob(pattern))
-        if pickles:
-            raise LaminaError(
-                f"{where} has pickled weights only ({', '.join(pickles[:3])}), which can run code when loaded. Convert "
-                "them: load the model where you trust it and call `save_pretrained(folder, safe_serialization=True)`."
-            )
-        raise LaminaError(f"{where} has no weights: no *.safetensors file. Download it again, completely.")
+    check_loadable(folder, config, f"models.{name}.source", entry.source)
+    if method := quantisation(config):  # of a model on the hub; a folder on disk has been dequantised
+        raise LaminaError(
+            f"{where} is quantised ({method}). Download it (hf download, with --local-dir FOLDER) and write the "
+            "folder, which is then dequantised once."
+        )
+    tensors = read_weights(folder, f"models.{name}.source")
     n_layers = _first(text_config, LAYER_KEYS)
     if n_layers is None:
         raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(LAYER_KEYS)}).")
@@ -124,21 +136,22 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
         raise LaminaError(f"models.{name}.layers: says {entry.layers}, but the model has {n_layers}. Write {n_layers}.")
     if entry.family not in (None, family):
         raise LaminaError(f"models.{name}.family: says {entry.family}, but the model is {family}. Write {family}.")
-    tensors = {key: tensor for shard in weights.values() for key, tensor in shard.items()}
+    parameters = dict(skeleton(folder, entry.source, entry.trust_remote_code).named_parameters())
+    count = sum(each.numel() for each in parameters.values())
     root = Path.cwd()
     return {
         # As the configuration has it, so that a copied project reads its own model.
         "path": str(folder.relative_to(root) if folder.is_relative_to(root) else folder),
         "source": entry.source,
         "revision": entry.revision,
-        **checksum.facts(folder),
+        **facts(folder),
         "n_layers": n_layers,
         "hidden_size": _first(text_config, _WIDTH_KEYS),
         "vocabulary": text_config.get("vocab_size"),
         "family": family,
-        "parameters": sum(prod(t["shape"]) for t in tensors.values()),
-        "layer_parameters": sum(prod(t["shape"]) for key, t in tensors.items() if _LAYER.search(key)) // n_layers,
-        "weights_bytes": sum(prod(t["shape"]) * BYTES.get(t["dtype"], 1) for t in tensors.values()),
+        "parameters": count,
+        "layer_parameters": sum(p.numel() for key, p in parameters.items() if _LAYER.search(key)) // n_layers,
+        "weights_bytes": count * (_WIDTHS.get(entry.dtype) or _stored_width(text_config, tensors)),
         "dtype": entry.dtype,
         "trust_remote_code": entry.trust_remote_code,
         "chat_template": entry.chat_template,
@@ -158,8 +171,107 @@ def _looks_both_ways(config: dict[str, Any]) -> bool:
     return flags["is_decoder"] is False and not flags["is_encoder_decoder"]
 
 
+def auto_class(config: Any) -> Any:
+    """The class that loads a model: one for images and text if its configuration names such a class, else a decoder."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+
+    whole = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    return AutoModelForImageTextToText if whole in (config.architectures or ()) else AutoModelForCausalLM
+
+
+def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTrainedModel":
+    """The model that a folder describes, with no weights (meta tensors) and nothing quantised.
+
+    Raises
+    ------
+    LaminaError
+        If transformers cannot build it from config.json.
+    """
+    import torch
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code, local_files_only=True)
+        with torch.device("meta"):
+            built: PreTrainedModel = auto_class(config).from_config(config, trust_remote_code=trust_remote_code)
+            return built
+    except Exception as error:  # a folder can make transformers raise anything
+        raise unloaded(source, folder, error) from error
+
+
+def unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
+    """What transformers said of a folder that it cannot load, and what to correct."""
+    message = " ".join(str(error).split())[:500]
+    if isinstance(error, ImportError):
+        remedy = "Install what it asks for, or correct its config.json."
+    elif isinstance(error, OSError):
+        remedy = "Download it again, completely."
+    else:
+        remedy = "Correct its config.json, or write a model that this version of transformers knows."
+    return LaminaError(f"the model '{name}' in {folder} does not load: {type(error).__name__}: {message} {remedy}")
+
+
+def _stored_width(config: Mapping[str, Any], tensors: Mapping[str, Mapping[str, Any]]) -> int:
+    """Bytes of a weight that is loaded as it is stored: in the type of config.json, else that of most numbers."""
+    stated = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.")
+    counts: dict[int, int] = {}
+    for tensor in tensors.values():
+        width = BYTES.get(tensor["dtype"], 0)
+        counts[width] = counts.get(width, 0) + prod(tensor["shape"])
+    return _WIDTHS.get(stated) or max(counts, key=lambda width: (width > 1, counts[width]), default=4)
+
+
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((config[key] for key in keys if key in config), None)
+
+
+def facts(folder: Path) -> dict[str, Any]:
+    """SHA-256 of the weights in a model's folder and of its configuration, tokenizer and code; sizes and times."""
+    before, (weights, others) = _stamps(folder), files(folder)
+    hashes = {"weights_sha256": _sha256(weights), "settings_sha256": _sha256(others)}
+    if _stamps(folder) != before:
+        raise LaminaError(f"the files in {folder} changed while they were read. Start again once they are complete.")
+    return hashes | {"files": before}
+
+
+def check_files(manifest: Mapping[str, Any]) -> None:
+    """Refuse a model, by a LaminaError, whose files are not those of its manifest, now and when the work is done."""
+    folder, of = Path(manifest["path"]), f"the model '{manifest['source']}'"
+    if not folder.is_dir():
+        raise LaminaError(f"{of} is not in {folder.absolute()} any more. Put it back, or correct its `source`.")
+
+    def same(what: str, before: Any, now: Any) -> None:
+        if before != now:
+            raise LaminaError(
+                f"the {what} of {of} in {folder} are not what they were when it was prepared. Put them back, or delete "
+                "its manifest.json under results/models and run again, which measures all of it anew."
+            )
+
+    if (stamps := _stamps(folder)) != manifest.get("files"):
+        found = facts(folder)
+        for key, what in (("weights_sha256", "weights"), ("settings_sha256", "configuration or tokenizer")):
+            same(what, manifest.get(key, found[key]), found[key])
+    at_end(lambda: same("files", stamps, _stamps(folder)))
+
+
+def files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """The weights in a model's folder, and its configuration, tokenizer and code."""
+    others = sorted(path for path in folder.iterdir() if path.suffix in _SETTINGS and path.is_file())
+    return weight_files(folder), others
+
+
+def _stamps(folder: Path) -> dict[str, list[int]]:
+    stats = {path.name: path.stat() for paths in files(folder) for path in paths}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
+
+
+def _sha256(paths: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            hashlib.file_digest(file, lambda: digest)
+    return digest.hexdigest()
 
 
 def fingerprint(folder: Path) -> str | None:
@@ -172,7 +284,7 @@ def fingerprint(folder: Path) -> str | None:
         return None
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.suffix not in {".safetensors", ".json", ".model", ".py", ".jinja", ".txt"} or not path.is_file():
+        if path.suffix not in {".safetensors", *_SETTINGS} or not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}:{size}:".encode())
@@ -184,10 +296,6 @@ def fingerprint(folder: Path) -> str | None:
                 file.seek(-(1 << 21), 2)
                 digest.update(file.read())
     return digest.hexdigest()
-
-
-# Bytes of a weight in the types that a model may be loaded with.
-_WIDTHS = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 def weights_gb(model: Mapping[str, Any]) -> float:

@@ -14,8 +14,7 @@ from transformers import PreTrainedModel
 
 from lamina.data.splitting import documents
 from lamina.engine import taps
-from lamina.engine.batches import TOKENS
-from lamina.engine.halving import reserve
+from lamina.engine.batches import TOKENS, reserve
 from lamina.engine.moments import BATCH, rows
 from lamina.engine.sources import Source, split
 from lamina.models.boundary import Boundary, Patch

@@ -26,7 +26,11 @@ def answer_table(connection: duckdb.DuckDBPyConnection, question: str, **variabl
 
 
 def recommendations(
-    connection: duckdb.DuckDBPyConnection, keep: float, general_text: float | None, counted_from: str = "zero"
+    connection: duckdb.DuckDBPyConnection,
+    keep: float,
+    general_text: float | None,
+    counted_from: str = "zero",
+    repairs: list[str] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per question, for each task and over all of them: the smallest variant that keeps enough, or the nearest
     one if none does (`kept_enough` false).
@@ -36,8 +40,10 @@ def recommendations(
     keep: share of the base model's number that must be left, above 0 to 1
     general_text: most that the perplexity of general text may be, times the base model's; None allows anything
     counted_from: `zero`, or `chance`: what the share is counted from
+    repairs: those that come into question, `none` for variants without one; None allows all
     """
-    return answer(connection, RECOMMENDED, keep=keep, general_text=general_text, counted_from=counted_from)
+    asked = {"keep": keep, "general_text": general_text, "counted_from": counted_from, "repairs": repairs}
+    return answer(connection, RECOMMENDED, **asked)
 
 
 def rows(connection: duckdb.DuckDBPyConnection, query: str) -> list[dict[str, Any]]:

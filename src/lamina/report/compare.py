@@ -27,7 +27,7 @@ from lamina.errors import LaminaError, explained
 from lamina.report.answers import rows
 from lamina.report.database import relation
 from lamina.report.figures import style
-from lamina.report.paired_tests import holm, tested
+from lamina.report.paired_tests import holm, tested, timing_degrees
 from lamina.store import parquet as store
 
 LEVEL = 0.05
@@ -173,7 +173,7 @@ def apart(speeds: bool, one: Mapping[str, Any], other: Mapping[str, Any]) -> dic
     if first is None or second is None:
         return None
     (a, *reaches_a), (b, *reaches_b) = first, second
-    degrees = [row["n_samples"] - 1 for row in (one, other)]
+    degrees = [_degrees(speeds, row["n_samples"]) for row in (one, other)]
     difference = b - a
     # Below and above the difference: how far a reaches up and b down, and the reverse.
     below, above = (_reach(pair, degrees) for pair in ((reaches_a[1], reaches_b[0]), (reaches_a[0], reaches_b[1])))
@@ -196,11 +196,15 @@ def _ends(speeds: bool, row: Mapping[str, Any]) -> tuple[float, float, float] | 
         reaches = value - row["ci_low"], row["ci_high"] - value
     elif row.get("stderr") is not None:
         error = row["stderr"] / value if speeds else row["stderr"]
-        reaches = (float(student.ppf(0.975, count - 1)) * error,) * 2
+        reaches = (float(student.ppf(0.975, _degrees(speeds, count))) * error,) * 2
     else:
         return None
     least = 1 / (count + 1) if max(reaches) == 0 else 0.0
     return math.log(value) if speeds else value, max(reaches[0], least), max(reaches[1], least)
+
+
+def _degrees(speeds: bool, count: int) -> int:
+    return timing_degrees(count) if speeds else count - 1
 
 
 def _reach(reaches: tuple[float, float], degrees: Sequence[int]) -> tuple[float, float, float]:
@@ -277,7 +281,7 @@ white-space: nowrap}} table {{border-collapse: collapse; font-size: 13px}}</styl
 <p>Green is better, orange worse, blue neither; grey did not move. p_holm is corrected for all numbers that were
 compared; intervals are 95 % ones of one number alone. Where both runs answered the same documents (paired: True), a, b
 and their difference are means over documents, each of the same weight, and intervals those of the documents'
-differences, with one more document either way, so that none that differ leave about ± 2 / n. Elsewhere the intervals
+differences, with one more document either way, so that none that differ leave about ± 3 / n. Elsewhere the intervals
 of both numbers are joined as if they were independent, and say how far two runs on other samples could lie apart. So a
 run compared with itself has intervals too. Every comparison stands in the CSV file beside this page.</p>
 {svg[svg.index("<svg") :]}

@@ -9,7 +9,8 @@ from typing import Any
 from lamina.config.configuration import Configuration
 from lamina.config.entry import Choice
 from lamina.config.metrics import METRICS
-from lamina.config.repairs import OWN
+from lamina.config.repairs import OWN, Repair
+from lamina.config.selectors import Selector
 from lamina.config.studies import Prune
 
 # Keys that `words` describes in sentences, or by the first sentence of the class.
@@ -17,7 +18,9 @@ _UNLISTED = ("metric", "repair", "also", "data", "donors", "method", "strategy")
 
 
 def glossary(config: Configuration) -> dict[str, dict[str, str]]:
-    """What each name that studies list does, by section (`selectors`, `repairs`, `healings`)."""
+    """What each name that studies list does, by section (`selectors`, `repairs`, `healings`); in half a sentence, how
+    each selector chooses (`chosen`); and the repairs whose variants other programs can load (`stock`).
+    """
     prune = [study for study in config.studies.values() if isinstance(study, Prune)]
     picked = list(dict.fromkeys(name for study in prune for name in study.selectors))
     in_loop = [name for selector in picked if (name := config.selectors[selector].repair)]
@@ -27,10 +30,25 @@ def glossary(config: Configuration) -> dict[str, dict[str, str]]:
         "healings": [name for study in prune for name in study.healings],
     }
     entries = {section: getattr(config, section) for section in listed}
-    return {
+    meanings = {
         section: {name: words(entries[section][name]) for name in dict.fromkeys(names) if name != "none"}
         for section, names in listed.items()
     }
+    meanings["chosen"] = {name: chosen(config.selectors[name]) for name in meanings["selectors"]}
+    meanings["stock"] = {name: "stock" for name in meanings["repairs"] if _is_stock(config.repairs[name])}
+    return meanings
+
+
+def chosen(selector: Selector) -> str:
+    """How a selector chooses, in half a sentence."""
+    metric, repair = getattr(selector, "metric", None), getattr(selector, "repair", None)
+    how = f"by {metric} ({selector.strategy})" if metric else f"by strategy {selector.strategy}"
+    return f"chosen {how}" + (f" with {repair} in place" if repair else "")
+
+
+def _is_stock(repair: Repair) -> bool:
+    """Whether an export has a class of transformers: the repair leaves no map of the stream beside its layers."""
+    return repair.FOLDED or not repair.LINEAR
 
 
 def words(entry: Choice) -> str:

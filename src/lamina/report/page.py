@@ -21,6 +21,9 @@ from lamina.report.answers import answer, rows
 from lamina.report.paired_tests import ratio_interval
 
 DISAGREEMENTS_SHOWN = 15
+DEFAULT = "config/config.yaml"  # what `make` takes where no other configuration is named
+NUMBERS = 300_000  # characters of a figure's CSV that the page holds; a longer one is a file beside it
+NOISY = 3  # an interval of a ratio whose ends are further apart says nothing of it
 NO_NAMES: Mapping[str, Mapping[str, str]] = {}
 CHOICES = ("model", "calibration", "selector", "removed", "repaired_by")  # what the controls of the page choose by
 
@@ -74,14 +77,27 @@ def render(
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(
-        share=share, measured=measured, percent=percent, timed=timed, apart=apart, decimal=decimal
+        share=share,
+        measured=measured,
+        percent=percent,
+        timed=timed,
+        apart=apart,
+        decimal=decimal,
+        removal=removal,
+        capitalised=lambda text: text[:1].upper() + text[1:],
     )
     page = environment.get_template(template.name)
+    configuration = str(facts.get("configuration", ""))
     asked = {section: [answer(connection, question) for question in questions] for section, questions in ASKED.items()}
     variants = explorer.variants(connection)
     drawn = explorer.points(variants)
     specifications = explorer.specifications(drawn, keep)
     take = answers.recommendations(connection, keep, general_text, counted_from)
+    stock = ["none", *names.get("stock", ())]
+    loadable = {
+        (row["model"], row["question"], row["name"]): row
+        for row in answers.recommendations(connection, keep, general_text, counted_from, stock)
+    }
     drawn_figures, looks = drawings(figures)
     scored = {row["metric"] for row in rows(connection, "SELECT DISTINCT metric FROM relevance")}
     return page.render(
@@ -93,8 +109,12 @@ def render(
         general_text=general_text,
         counted_from=counted_from,
         take=take,
+        loadable=loadable,
+        stock=stock if names.get("repairs") else None,
+        chosen=names.get("chosen", {}),
+        option="" if configuration in ("", DEFAULT) else f"CONFIG={configuration} ",
         names={
-            **names,
+            **{section: names[section] for section in ("selectors", "repairs", "healings") if names.get(section)},
             "metrics": metrics(scored),
         },
         refused=asked["refused"][0],
@@ -120,7 +140,9 @@ def render(
 
 def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
     """The figures that have data, in the order of the page, as SVG and caption; and the style rules for them."""
-    titles, places, questions = (declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES"))
+    titles, places, questions, leads = (
+        declared("lamina.report.figures", name) for name in ("TITLE", "PLACE", "QUERIES", "LEAD")
+    )
     shown: list[dict[str, Any]] = []
     looks: dict[str, str] = {}
     for number, name in enumerate(sorted(places, key=places.__getitem__)):
@@ -129,7 +151,10 @@ def drawings(folder: Path) -> tuple[list[dict[str, Any]], Markup]:
         if caption := re.search(r"<desc>(.*?)</desc>\s*", text, re.DOTALL):
             drawing = inline(text.replace(caption[0], ""), f"f{number}", titles[name], looks)
             figure = {"name": name, "title": titles[name], "svg": drawing, "caption": Markup(caption[1])}
-            shown.append(figure | {"questions": questions[name]})
+            numbers = path.with_suffix(".csv")
+            csv = numbers.read_text(encoding="utf-8") if numbers.exists() else ""
+            lead = {"lead": leads.get(name, 0), "csv": Markup(csv.replace("<", "")) if len(csv) < NUMBERS else ""}
+            shown.append(figure | lead | {"questions": questions[name]})
     return shown, Markup("\n".join(f".{name} {{ {look} }}" for look, name in looks.items()))
 
 
@@ -183,6 +208,19 @@ def ungrouped(svg: str) -> str:
 def metrics(measured: Container[str]) -> dict[str, str]:
     """One sentence on each relevance metric that was measured."""
     return {name: f"Of a unit: {metric.help}." for name, metric in METRICS.items() if name in measured}
+
+
+def removal(row: Mapping[str, Any], depth: int) -> str:
+    """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
+    units = (row["units"] or "").split()
+    if not units:
+        return (
+            f"{row['removed']} of {depth} layers"
+            if row["layers"] == row["removed"]
+            else f"{row['removed']} half layers"
+        )
+    kind = ("layer " if len(units) == 1 else "layers ") if all(unit.isdigit() for unit in units) else ""
+    return f"{kind}{' and '.join(filter(None, [', '.join(units[:-1]), units[-1]]))}" + (f" of {depth}" if kind else "")
 
 
 def glance(layers: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -242,6 +280,8 @@ def timed(ratio: float | None, stderr: float | None, repeats: int | None) -> str
     if ratio is None or stderr is None or repeats is None or repeats < 2:
         return "–" if ratio is None else f"{100 * ratio:.1f}"
     low, high = ratio_interval(ratio, stderr, int(repeats))
+    if high > NOISY * low:
+        return "too noisy"
     return f"{100 * ratio:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
 
 

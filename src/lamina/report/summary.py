@@ -1,6 +1,7 @@
 """The results of a run in the few sentences that its report calls "In short"; each is computed from the tables."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from math import isfinite
 from statistics import fmean, median
 from typing import Any
@@ -13,6 +14,7 @@ from lamina.report.answers import answer
 
 QUESTIONS = (
     "which_layers_matter",
+    "which_variants_there_are",
     "how_metrics_agree",
     "how_sure_rankings_are",
     "which_selector_wins",
@@ -21,29 +23,31 @@ QUESTIONS = (
     "how_far_variants_vary_between_draws",
     "where_outputs_were_not_finite",
     "what_calibrations_share_with_tests",
+    "which_questions_were_cut",
 )
 Rows = Sequence[Mapping[str, Any]]
 
 
-def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The results in a few plain sentences; poor numbers are reported like good ones."""
-    repaired = [row for row in answer(connection, "what_repair_gave_back") if row["gain"] is not None]
-    return [
-        sentence
-        for sentence in (
-            *free_layers(connection),
-            *agreement(connection),
+def summary(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The results in a few plain sentences by topic, topics without any left out; poor numbers are reported like good
+    ones.
+    """
+    topics = {
+        "Layers that can go": free_layers(connection),
+        "Metrics": agreement(connection),
+        "Selectors": contests(connection, take),
+        "Repairs": repairs(answer(connection, "what_repair_gave_back")),
+        "With care": [
+            *surprises(connection),
             *power(connection),
-            *contests(connection, take),
-            *repairs([row for row in repaired if row["own"]]),
-            *text_repairs([row for row in repaired if not row["own"]]),
             *written(connection),
             *replicates(connection),
-            not_finite(connection),
+            *filter(None, [not_finite(connection)]),
             *shared_documents(connection),
-        )
-        if sentence
-    ]
+            *cut_questions(connection),
+        ],
+    }
+    return {topic: sentences for topic, sentences in topics.items() if sentences}
 
 
 def free_layers(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -79,17 +83,53 @@ def _layers(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
 
 
 def agreement(connection: duckdb.DuckDBPyConnection) -> list[str]:
-    """How each metric orders the layers of each model, compared with accuracy."""
+    """How each metric orders the layers of a task, compared with accuracy."""
     found = answer(connection, "how_metrics_agree")
-    known = [row for row in found if row["component"] == "layer" and row["spearman"] is not None]
+    known = [row for row in found if row["component"] == "layer" and row["within"] is not None]
     sentences = []
     for (model,), mine in _grouped(known, "model").items():
-        told = (f"{r['metric']} {r['spearman']:.2f} [{r['ci_low']:.2f}, {r['ci_high']:.2f}]" for r in mine)
+        listed = [f"{r['metric']} {r['within']:.2f} ({r['within_low']:.2f} to {r['within_high']:.2f})" for r in mine]
         sentences.append(
-            f"{model}: rank correlation with what single removals cost in accuracy, over the layers and at most "
-            f"{max(row['n_calibrations'] for row in mine)} calibrations: {'; '.join(told)}.".replace("-", "−")
+            f"{model}: within a task, rank correlation with what single removals cost in accuracy, mean over at most "
+            f"{max(row['n_calibrations'] for row in mine)} tasks (least to most): {'; '.join(listed)}.".replace(
+                "-", "−"
+            )
         )
     return sentences
+
+
+def surprises(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Variants that a repair made worse, and those that keep surely less than one without more units."""
+    told = [row for row in answer(connection, "what_repair_gave_back") if row["own"] and row["gain"] is not None]
+    hurt = [row for row in told if row["certain"] and row["gain"] < 0]
+    lines = [
+        f"{_by(row['repair'], row['healing'])} after {row['removed']} out by {row['selector']} on {row['calibration']} "
+        f"({row['pruned_value']:.3g} to {row['value']:.3g} {row['metric']})"
+        for row in hurt
+    ]
+    sentences = [f"A repair hurt: {_first(lines)}."] if lines else []
+    lines = []
+    known = [row for row in answer(connection, "which_variants_there_are") if row["own_kept_stderr"] is not None]
+    recipes = _grouped(known, "model", "calibration", "selector", "repair", "healing").values()
+    for small, large in ((one, other) for sizes in recipes for one, other in combinations(sizes, 2)):
+        if small["removed"] > large["removed"]:
+            small, large = large, small
+        reach = Z95 * (small["own_kept_stderr"] ** 2 + large["own_kept_stderr"] ** 2) ** 0.5
+        if small["removed"] and large["own_kept"] - small["own_kept"] > reach:
+            lines.append(
+                f"{small['selector']} on {small['calibration']}, {_by(small['repair'], small['healing'])}: "
+                f"{100 * small['own_kept']:.0f} % kept with {small['removed']} out, "
+                f"{100 * large['own_kept']:.0f} % with {large['removed']}"
+            )
+    return sentences + ([f"Fewer out is worse than more out: {_first(lines)}."] if lines else [])
+
+
+def _by(repair: str, healing: str) -> str:
+    return " then ".join(part for part in (repair, healing) if part != "none") or "no repair"
+
+
+def _first(lines: list[str], most: int = 4) -> str:
+    return "; ".join(lines[:most]) + (f"; and {len(lines) - most} more" if len(lines) > most else "")
 
 
 def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
@@ -101,17 +141,28 @@ def power(connection: duckdb.DuckDBPyConnection) -> list[str]:
         least = mine[0]
         sure = sum(row["value"] >= ENOUGH for row in mine)
         sentence = (
-            f"{model}: a ranking of layers by accuracy is sure (it would agree by {ENOUGH:.2f} or more with one from "
-            f"other samples) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
+            f"{model}: a ranking of layers by accuracy is sure (Spearman's correlation with one from other samples is "
+            f"{ENOUGH:.2f} or more) on {sure} of {len(mine)} calibrations. The least sure is {least['calibration']}: "
             f"{least['value']:.2f} [{least['ci_low']:.2f}, {least['ci_high']:.2f}] from {least['n_samples']} samples"
+            f"{', too few to say' if least['ci_high'] - least['ci_low'] > 0.5 else ''}"
         )
         if least["value"] < ENOUGH:
-            needed = samples_for(ENOUGH, least["value"], least["n_samples"])
-            sentence += f"; about {needed:,.0f} would do" if isfinite(needed) else "; nothing says how many would do"
+            fewest, most = (samples_for(ENOUGH, least[end], least["n_samples"]) for end in ("ci_high", "ci_low"))
+            if not isfinite(fewest):
+                sentence += "; nothing says how many would do"
+            elif not isfinite(most):
+                sentence += f"; {_rounded(fewest)} or more would do"
+            else:
+                sentence += f"; some {_rounded(fewest)} to {_rounded(most)} would do"
         if least["other"] and least["other"][1] > least["value"]:
             sentence += f", where {least['other'][0]} has {least['other'][1]:.2f} from the same samples"
         sentences.append(f"{sentence}.")
     return sentences
+
+
+def _rounded(count: float) -> str:
+    """A number with two digits that count."""
+    return f"{float(f'{count:.2g}'):,.0f}"
 
 
 def contests(connection: duckdb.DuckDBPyConnection, take: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -153,8 +204,7 @@ def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, h
     ]
     if not outcomes:
         return []
-    ways = " then ".join(part for part in (repair, healing) if part != "none")
-    how = f"With repair {ways}" if ways else "Without repair"
+    how = "Without repair" if repair == healing == "none" else f"With repair {_by(repair, healing)}"
     return [
         f"{how}, selector {champion} against the others on the same task and size, counted as better / worse / "
         "undecided at 5 %, by paired tests corrected for their number: "
@@ -163,48 +213,41 @@ def contest(contests: Sequence[Mapping[str, Any]], champion: str, repair: str, h
 
 
 def repairs(changes: Rows) -> list[str]:
-    """How often each kind of repair helped and hurt on the calibrations' own tasks."""
+    """How often each kind of repair helped and hurt on the calibrations' own tasks, and on texts that it was not fitted
+    on.
+    """
+    known = [row for row in changes if row["gain"] is not None]
     sentences = []
-    for ways, mine in _by_repair(changes):
-        better, worse = _told_apart(mine)
-        points = [row for row in mine if row["metric"] != "perplexity"]
-        mean = ""
-        if points:
-            gain, loss = (100 * fmean(row[kind] for row in points) for kind in ("gain", "loss"))
-            mean = f" Mean change {gain:+.1f} points of accuracy, where pruning had cost {loss:.1f}."
-        sentences.append(
-            f"Repair by {ways} helped in {better} of {len(mine)} variants, hurt in {worse}; the rest is undecided at "
-            f"95 %.{mean}".replace("-", "−")
-        )
-    return sentences
-
-
-def text_repairs(changes: Rows) -> list[str]:
-    """The effect of a repair, fitted on one task, on texts that are not the calibration's own."""
-    sentences = []
-    for (task,), tested in sorted(_grouped(changes, "task").items()):
-        for ways, mine in _by_repair(tested):
-            better, worse = _told_apart(mine)
-            sentences.append(
-                f"On {task}, documents that no repair was fitted on, {ways} helped in {better} of {len(mine)} "
-                f"variants and hurt in {worse}: median perplexity {median(row['pruned_value'] for row in mine):.1f} "
-                f"after pruning, {median(row['value'] for row in mine):.1f} repaired, "
-                f"{max(row['value'] for row in mine):.1f} at worst (base {mine[0]['base_value']:.2f})."
+    for way, rows in _by_repair(known):
+        told = []
+        mine = [row for row in rows if row["own"]]
+        if mine:
+            points = [row for row in mine if row["metric"] != "perplexity"]
+            gain, loss = (100 * fmean(row[kind] for row in points) if points else 0 for kind in ("gain", "loss"))
+            mean = f", on average {gain:+.1f} points of accuracy where pruning had cost {loss:.1f}" if points else ""
+            told.append(f"own tasks {_counted(mine)}{mean}")
+        for (task,), tested in sorted(_grouped([row for row in rows if not row["own"]], "task").items()):
+            told.append(
+                f"{task} {_counted(tested)}, median perplexity {median(row['pruned_value'] for row in tested):.1f} "
+                f"after pruning, {median(row['value'] for row in tested):.1f} repaired, "
+                f"{max(row['value'] for row in tested):.1f} at worst (base {tested[0]['base_value']:.2f})"
             )
+        sentences.append(f"{way}: {'; '.join(told)}.".replace("-", "−"))
     return sentences
+
+
+def _counted(changes: Rows) -> str:
+    """How many gains lie above 0 with all their 95 % interval, and how many below."""
+    reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
+    better, worse = sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
+    return f"helped in {better} and hurt in {worse} of {len(changes)} variants"
 
 
 def _by_repair(changes: Rows) -> list[tuple[str, Rows]]:
     """The rows of each repair under its name: repairs first, then healings, then both."""
     groups = _grouped(changes, "repair", "healing")
     order = sorted(groups, key=lambda way: (way[1] != "none", way[0] != "none", way))
-    return [(" then ".join(part for part in way if part != "none"), groups[way]) for way in order]
-
-
-def _told_apart(changes: Rows) -> tuple[int, int]:
-    """How many gains lie above 0 with all their 95 % interval, and how many below."""
-    reached = [(row["gain"], Z95 * row["gain_stderr"]) for row in changes if row["gain_stderr"] is not None]
-    return sum(gain > reach for gain, reach in reached), sum(gain < -reach for gain, reach in reached)
+    return [(_by(*way), groups[way]) for way in order]
 
 
 def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[Mapping[str, Any]]]:
@@ -218,7 +261,7 @@ def _grouped(rows: Iterable[Mapping[str, Any]], *keys: str) -> dict[tuple[Any, .
 def written(connection: duckdb.DuckDBPyConnection) -> list[str]:
     """How many right choices are left, and how many right answers to the same questions if the model writes them."""
     shares = [
-        f"{ways or 'without repair'} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
+        f"{ways} {100 * fmean(row['choice_kept'] for row in mine):.0f} % and "
         f"{100 * fmean(row['written_kept'] for row in mine):.0f} % (n = {len(mine)} variants)"
         for ways, mine in _by_repair(answer(connection, "what_is_left_of_choosing_and_writing"))
     ]
@@ -261,6 +304,15 @@ def not_finite(connection: duckdb.DuckDBPyConnection) -> str:
     named = ", ".join(f"{row['unit']} on {row['calibration']} ({row['most']} samples)" for row in units[:5])
     more = f" and {len(units) - 5} more" if len(units) > 5 else ""
     return f"Without these units the outputs were not finite on some samples, which count as wrong: {named}{more}."
+
+
+def cut_questions(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """How many questions are longer than the context of their model."""
+    return [
+        f"{row['cut']} of {row['questions']} questions of {row['source']} are longer than the context of "
+        f"{row['model']}: their oldest tokens are left out, as lm-eval does."
+        for row in answer(connection, "which_questions_were_cut")
+    ]
 
 
 def shared_documents(connection: duckdb.DuckDBPyConnection) -> list[str]:

@@ -21,6 +21,7 @@ import threading
 import traceback
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 ADDRESS = "LAMINA_FORKSERVER"  # the environment variable with the path of the socket
 LIBRARIES = ("pyarrow.parquet", "scipy.stats", "transformers.modeling_utils", "lm_eval.models.huggingface", "peft")
@@ -40,9 +41,12 @@ def start() -> None:
         listener.listen()
         number = listener.fileno()
         command = [sys.executable, "-P", "-m", __name__, str(number)]
-        _processes.append(
-            subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[number], start_new_session=True, env=environment)
-        )
+        silent = {
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }  # a fork writes into the streams of its job
+        options: dict[str, Any] = {"pass_fds": [number], "start_new_session": True, "env": environment, **silent}
+        _processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, **options))
 
 
 def ask() -> None:
@@ -75,8 +79,8 @@ def ask() -> None:
 def serve(listener: socket.socket) -> None:
     """Fork for each connection, until standard input ends."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no fork is waited for
-    while sys.stdin.fileno() not in (ready := select.select([listener, sys.stdin], [], [])[0]):
-        for name in LIBRARIES if ready else ():
+    while 0 not in select.select([listener.fileno(), 0], [], [])[0]:
+        for name in LIBRARIES:
             import_module(name)
         connection, _ = listener.accept()
         if os.fork() == 0:

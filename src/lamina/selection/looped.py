@@ -110,28 +110,41 @@ def fitted(
     LaminaError
         If there are too few documents for two folds, or the method is not a linear map of the stream.
     """
-    depth, method = len(layers_of(model)), protocol.method(options.method)
+    depth = len(layers_of(model))
     drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)
     channels = int(text_config(model).hidden_size)
     place = model.device if 2 * len(wanted) * 4 * channels**2 <= ON_DEVICE else torch.device("cpu")
 
-    def patches(judged: int) -> Iterator[tuple[Boundary, Patch]]:
+    def patches_of(judged: int) -> dict[Boundary, Patch]:
         others = [
             replace(source, sequences=[one for one, at in zip(source.sequences, fold, strict=True) if at != judged])
             for source, fold in zip(sources, drawn, strict=True)
             if source.weight
         ]
-        for boundary, statistics in method.collect(model, others, wanted, options, seed):
-            patch = method.as_patch(method.fit(statistics, options).tensors)
-            if patch is None:
-                raise LaminaError(
-                    f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place "
-                    f"while candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
-                )
-            to = (place, torch.float32)
-            yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
+        return dict(patches(model, others, wanted, options, seed, place))
 
-    return Repairs(drawn[scored], [dict(patches(fold)) if wanted else {} for fold in (0, 1)], depth)
+    return Repairs(drawn[scored], [patches_of(fold) if wanted else {} for fold in (0, 1)], depth)
+
+
+def patches(
+    model: PreTrainedModel,
+    sources: Sequence[Source],
+    runs: Sequence[Boundary],
+    options: Any,
+    seed: int,
+    place: torch.device,
+) -> Iterator[tuple[Boundary, Patch]]:
+    """The patch of each run of layers, fitted on all sources, on the device `place`; see `fitted`."""
+    method = protocol.method(options.method)
+    for boundary, statistics in method.collect(model, sources, runs, options, seed):
+        patch = method.as_patch(method.fit(statistics, options).tensors)
+        if patch is None:
+            raise LaminaError(
+                f"repair method '{options.method}' is no linear map of the stream, so it cannot be in place while "
+                f"candidates are scored. Give the selector a repair of method {Repair.of_stream()}, or none."
+            )
+        to = (place, torch.float32)
+        yield boundary, Patch(patch.operator.to(*to), None if patch.bias is None else patch.bias.to(*to))
 
 
 class Looped:

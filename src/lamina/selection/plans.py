@@ -15,7 +15,8 @@ class Plan:
 
     `accuracy_before[i]` and `accuracy_after[i]` are the calibration accuracies around the i-th removal where they were
     measured. A unit such as `7.@math` is not removed: another layer takes its place, and `replacements` says whose. A
-    refused plan has no units; `refused` says why, and what to do.
+    refused plan has no units; `refused` says why, and what to do. `choice` says what a portfolio found: the `member`
+    and the `repair` of the winner, and the losses of the others.
     """
 
     model: str
@@ -31,6 +32,7 @@ class Plan:
     accuracy_after: list[float | None] = field(default_factory=list)
     refused: str | None = None
     replacements: dict[str, Any] = field(default_factory=dict)
+    choice: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

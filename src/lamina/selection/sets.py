@@ -39,6 +39,7 @@ def searched(
     loop: Loop | None = None,
     replacements: Given | None = None,
     manifest: Mapping[str, Any] | None = None,
+    loops: Mapping[str, Loop] | None = None,
     log: Path | None = None,
     origin: str = "",
 ) -> tuple[list[Plan], list[dict[str, Any]]]:

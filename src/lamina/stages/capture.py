@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, Self
 
-from lamina.config.configuration import Configuration
-from lamina.config.diagnoses import Diagnosis
+from lamina.config.configuration import Configuration, Diagnosis
 from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
 
 

@@ -15,10 +15,14 @@ IN_LOOP = 0.1
 def loop(config: Configuration, w: Any) -> Loop | None:
     """The repair in the loop of a job's selector; None if nothing is repaired."""
     swept = SweepSelector.parse(w.selector)
-    selector, own = swept.entry(config), swept.planned_on(w.calibration)
-    if selector is None or selector.repair is None:
-        return None
-    entry = config.repairs[selector.repair]
+    selector = swept.entry(config)
+    return None if selector is None or selector.repair is None else repaired(config, w, selector.repair)
+
+
+def repaired(config: Configuration, w: Any, repair: str) -> Loop:
+    """A repair that is in place while a job's selector compares candidates."""
+    swept = SweepSelector.parse(w.selector)
+    selector, entry, own = config.selectors[swept.name], config.repairs[repair], swept.planned_on(w.calibration)
     # A strategy that draws nothing has no seed of its own.
     seed = selector.seed if "seed" in type(selector).model_fields else config.seed
     return Loop(repair=entry, weights=weighed(entry, own, IN_LOOP), protect=list(selector.protect), seed=seed)

@@ -9,8 +9,7 @@ from lamina.config.calibrations import Calibration, corpus_file
 from lamina.config.configuration import Configuration
 from lamina.config.models import Model
 from lamina.data import task_files
-from lamina.models import checksum
-from lamina.models.manifest import fingerprint
+from lamina.models.manifest import files, fingerprint
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, family
 from lamina.study import requests as studies
 
@@ -27,7 +26,8 @@ class DequantiseModel(Job):
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
-        return cls(model=w.model, dtype=config.models[w.model].dtype)
+        follows = {"weights": fingerprint(Path(config.models[w.model].source))}
+        return cls(model=w.model, dtype=config.models[w.model].dtype, follows=follows)
 
 
 class PrepareModel(Job):
@@ -139,7 +139,7 @@ def benchmark(config: Configuration, task: str) -> Any:
 def model_files(config: Configuration, model: str) -> list[str]:
     """The files of a local model, so that a newer one makes its manifest stale; none of a model on the hub."""
     folder = Path(config.models[model].source)
-    return [str(path) for paths in checksum.files(folder) for path in paths] if folder.is_dir() else []
+    return [str(path) for paths in files(folder) for path in paths] if folder.is_dir() else []
 
 
 def data_files(name: str, entry: Any) -> list[str]:

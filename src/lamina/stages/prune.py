@@ -7,7 +7,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.selection.options import Beside, Loop, Replacements, Scored
-from lamina.stages.changes import loop, replacements
+from lamina.stages.changes import loop, repaired, replacements
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
@@ -73,12 +73,15 @@ class PruneStep(Job):
 
 
 class SearchPlans(OnModel):
-    """One search. `data` are the calibrations that a repair in the `loop` adds; `tokens` is the budget of one pass."""
+    """One search. `data` are calibrations that it reads beside the variant's own: those that a repair in the `loop`, or
+    one of several `repairs`, adds, and those that judge. `tokens` is the budget of one pass.
+    """
 
     selector: Options[Selector]
     sizes: list[int]
     score: Literal["acc", "acc_norm"]
     loop: Loop | None = None
+    repairs: dict[str, Loop] = {}
     replacements: Replacements | None = None
     tokens: int | str
     keys: dict[str, str]
@@ -91,23 +94,22 @@ class SearchPlans(OnModel):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         selector = config.selectors[w.selector]
+        members = {name: METRICS[name] for name in selector.members if name in METRICS}
         return cls(
             selector=selector,
             sizes=studies.searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
             loop=loop(config, w),
+            repairs={name: repaired(config, w, name) for name in selector.repairs},
             replacements=replacements(config, w),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
-            follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""]),
+            follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""], **members),
         )
 
     @property
     def modules(self) -> tuple[str, ...]:
-        names = [
-            f"lamina.selection.strategies.{self.selector.strategy}",
-            METRICS[self.selector.metric or ""].module,
-        ]
+        names = [*self.selector.modules, self.selector.SEARCH, *(loop.module for loop in self.repairs.values())]
         names += ["lamina.selection.looped", self.loop.module] if self.loop else []
         return (
             *names,

@@ -2,8 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Self
 
-from lamina.config.configuration import Configuration
-from lamina.config.jobs import Report
+from lamina.config.configuration import Configuration, Report
 from lamina.config.metrics import METRICS
 from lamina.registry import declared
 from lamina.report.glossary import glossary
@@ -54,11 +53,9 @@ class GatherTable(Reporting):
 
 
 class GatherJobs(Reporting):
-    """The table of jobs, from Snakemake's records in `folder`."""
+    """The table of jobs, from Snakemake's records in results/jobs."""
 
     WRITES = ("jobs",)
-
-    folder: str = "results/jobs"
 
 
 class CompareTasks(Reporting):
@@ -70,12 +67,14 @@ class CompareTasks(Reporting):
     calibrations: Annotated[str, READ] = ""
 
 
-class CompareMetrics(CompareTasks):
+class CompareMetrics(Reporting):
     """How metrics agree, for every metric that has scores."""
 
     WRITES = ("agreements",)
 
     relevance: Annotated[str, READ] = ""
+    sweeps: Annotated[str, READ] = ""
+    calibrations: Annotated[str, READ] = ""
 
     @property
     def modules(self) -> tuple[str, ...]:
@@ -145,6 +144,7 @@ class RenderReport(FromTables):
     facts: Annotated[str, READ] = ""
     database: Annotated[str, READ] = ""
     figures: Annotated[list[str], READ] = []
+    numbers: Annotated[list[str], READ] = []
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -109,10 +109,21 @@ def trained_on(config: Configuration, calibration: str, healing: str) -> dict[st
 
 def read_by(config: Configuration, variant: Variant) -> set[str]:
     """Calibrations that a variant was made from, by its selector, its repairs and its healing."""
-    ways = (variant.repair, config.selectors[variant.selector].repair or "none")
-    fitted = {name for repair in ways for name in fitted_on(config, variant.calibration, repair)}
-    fitted |= set(trained_on(config, variant.calibration, variant.healing))
-    return fitted.union(beside(config, variant.calibration, variant.selector))
+    made = {*fitted_on(config, variant.calibration, variant.repair), variant.calibration}
+    made |= set(trained_on(config, variant.calibration, variant.healing))
+    return made.union(chosen_on(config, variant.calibration, variant.selector))
+
+
+def chosen_on(config: Configuration, calibration: str, selector: str) -> set[str]:
+    """The calibrations beside a variant's own that its selector reads."""
+    entry = config.selectors[selector]
+    fitted = {
+        name
+        for repair in filter(None, [entry.repair, *entry.repairs])
+        for name in fitted_on(config, calibration, repair)
+    }
+    judging = {entry.judge} if entry.judge else set()
+    return (fitted | judging | set(beside(config, calibration, selector))) - {calibration}
 
 
 def calibrations(config: Configuration) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ BENCHMARKS = Table(
     n_samples=(
         INT,
         "Number of test documents, of a group those of its tasks; for perplexity documents too, those with a token to "
-        "score.",
+        "score, or up to 30 blocks of windows where documents are joined.",
     ),
     n_cut=(
         INT,
@@ -40,7 +40,7 @@ BENCHMARKS = Table(
         BOOL,
         "False for perplexity, nll, repetition and unstopped; null where the task does not say.",
     ),
-    task_version=(STRING, "Version of the task file; window and stride of a perplexity."),
+    task_version=(STRING, "Version of the task file; window of a perplexity, and its stride or what joins it."),
 )
 
 BENCHMARK_SAMPLES = Table(

@@ -26,7 +26,7 @@ PLANS = Table(
 )
 
 SEARCHES = Table(
-    "One row per set of units and comparison: everything that a search (strategy evolutionary) tried. Sets are "
+    "One row per set of units and comparison: everything that a search (evolutionary or portfolio) tried. Sets are "
     "compared by the mean of the loss behind the selector's metric, 1 - accuracy for accuracy, repaired where the "
     "selector has a repair in the loop. At the end the winner of each size is measured on samples that the search "
     "never saw, where the best of many is no longer flattered.",
@@ -40,6 +40,8 @@ SEARCHES = Table(
         STRING,
         "The selector's strategy; none for the unpruned model.",
     ),
+    member=(STRING, "Of a portfolio: the member that proposed the set, or exchange; null for other strategies."),
+    repair=(STRING, "Of a portfolio: the repair in place, or none; null for other strategies."),
     removed=(INT, "Number of units that the set removes; 0 for the unpruned model."),
     units=(STRINGS, "Units of the set: 12, 12.attention or 12.mlp."),
     step=(INT, "In the stages the generation, from 0; else the size."),

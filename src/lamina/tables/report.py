@@ -15,14 +15,14 @@ AGREEMENTS = Table(
         "pearson, spearman: correlation of the true scores, those of endlessly many samples: larger than that of the "
         "measured ones, whose noise is taken off. misranked, badly_misranked: share of units in another place, and in "
         "one more than a quarter of the units away, as measured. variance_ratio: mean over units of the variance of "
-        "standardised true scores across calibrations, accuracy's by the metric's. reliability: the correlation of the "
-        "scores with those that as many other samples would give, 1 - noise / variance over units.",
+        "standardised true scores across calibrations, accuracy's by the metric's. reliability: Spearman's "
+        "correlation of two rankings of the units, each from as many other samples.",
     ),
     value=(FLOAT, "The statistic."),
     ci_low=(
         FLOAT,
         "Lower end of its 95 % interval, of true scores by a paired bootstrap over samples without its bias; for "
-        "shares, what surely is misranked; for reliability, of units drawn from a normal distribution.",
+        "shares, what surely is misranked; for reliability, over true scores that these may come from.",
     ),
     ci_high=(FLOAT, "Upper end; for shares, what may be misranked."),
     p_value=(

@@ -25,7 +25,7 @@ from lamina.models.boundary import Boundary, Repairing
 from lamina.models.export import card as export_card
 from lamina.models.export import modeling_lamina, own_code
 from lamina.models.export.check import check_export
-from lamina.models.load import auto_class
+from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
 from lamina.models.surgery import NUMBERED, kept_layers, runs

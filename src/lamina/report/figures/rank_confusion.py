@@ -12,8 +12,8 @@ TITLE = "How metrics agree with accuracy"
 PLACE = 25
 TABLES = ("relevance", "agreements", "models")
 ABOUT = (
-    "How often the unit in one place by accuracy relevance is in another by a second metric, over tasks, with "
-    "correlation and misranked share and their intervals over samples."
+    "How often the unit in one place by accuracy relevance is in another by a second metric, over tasks, with the "
+    "correlation within tasks and the misranked share."
 )
 
 QUERIES = ("where_two_metrics_place_layers",)
@@ -41,10 +41,11 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
 
 
 def words(numbers: Mapping[str, Any]) -> str:
-    """Rank correlation and share of misranked units, with intervals."""
-    rho = "ρ = {spearman:.2f} [{spearman_low:.2f}, {spearman_high:.2f}]"
+    """Rank correlation within tasks and share of misranked units; an interval over half of all says nothing."""
+    rho = "ρ = {within:.2f} ({within_low:.2f} to {within_high:.2f})" if numbers["within"] is not None else "ρ unknown"
+    wide = numbers["misranked_high"] - numbers["misranked_low"] > 0.5
     share = "misranked {misranked:.0%} [{misranked_low:.0%}, {misranked_high:.0%}]"
-    return f"{rho}\n{share}".format_map(numbers).replace("-", "−")
+    return f"{rho}\n{'misranked: too few questions' if wide else share}".format_map(numbers).replace("-", "−")
 
 
 def caption(data: style.Rows) -> str:
@@ -55,7 +56,7 @@ def caption(data: style.Rows) -> str:
         "Place of a unit of the base model by accuracy relevance (1 = least relevant) against its place by another "
         f"metric, counted over {most} calibration{'s' if most > 1 else ''} at most ({samples} of all "
         "together), without the first and last two layers of eight or more. Dashed: agreement. ρ: Spearman's "
-        "correlation over all units and calibrations, with 95 % of a bootstrap over samples in which both metrics see "
-        "the same draws. Misranked: units in another place; in brackets what surely is (95 %) and what may be, given "
+        "correlation within a task, over all its units, which is what a selector goes by: mean over the tasks, least "
+        "and most of them. Misranked: units in another place; in brackets what surely is (95 %) and what may be, given "
         "which scores differ beyond the noise of the samples."
     )

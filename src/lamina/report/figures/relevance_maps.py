@@ -18,6 +18,7 @@ from lamina.report.figures import style
 
 TITLE = "Which layers matter"
 PLACE = 10
+LEAD = 1
 TABLES = ("relevance", "models", "calibrations")
 ABOUT = (
     "Left: share of the accuracy above chance that is lost without a layer (1 = all, 0 = none, negative = better "

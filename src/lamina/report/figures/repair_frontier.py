@@ -11,6 +11,7 @@ from lamina.report.figures import style
 
 TITLE = "The task against everything else"
 PLACE = 44
+LEAD = 2
 TABLES = ("benchmarks", "benchmark_samples", "calibrations", "plans", "models", "efficiency")
 ABOUT = (
     "Accuracy on the calibrations' own tasks against perplexity of general text, one panel per size, one point per "

@@ -1,0 +1,321 @@
+"""A folder's tensors, its configuration and its tokenizer are of one model, or the folder is refused."""
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import processors
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from lamina.checks.load import load
+from lamina.config.benchmarks import Perplexity
+from lamina.config.models import Model
+from lamina.data.encoding import recorder
+from lamina.data.prepare import text_samples
+from lamina.errors import LaminaError
+from lamina.evaluation.perplexity import benchmark
+from lamina.evaluation.together import Together
+from lamina.models import checkpoint, gguf
+from lamina.models.dequantise import dequantise
+from lamina.models.load import load_folder, load_skeleton, load_tokenizer
+from lamina.models.manifest import describe
+from tests.given import gguf_files, tiny
+from tests.given.configurations import minimal, workplace
+
+State = dict[str, torch.Tensor]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A Llama of 5 layers with its tokenizer."""
+    tiny.model().save_pretrained(tmp_path / "model")
+    tiny.tokenizer().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def settings(folder: Path, **changes: Any) -> None:
+    """Change config.json."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def weights(folder: Path, change: Callable[[State], State]) -> None:
+    """Write the weights anew."""
+    file = folder / "model.safetensors"
+    save_file(change(load_file(file)), file, metadata={"format": "pt"})
+
+
+def described(folder: Path) -> dict[str, Any]:
+    return describe("mine", Model(source=str(folder), dtype="auto"), folder)
+
+
+def test_biases_that_the_configuration_does_not_know_are_refused(tmp_path: Path) -> None:
+    tiny.model(attention_bias=True).save_pretrained(tmp_path)
+    assert load_folder(tmp_path, "auto", False)
+    settings(tmp_path, attention_bias=False)
+    with pytest.raises(LaminaError, match=r"stores model.layers.0.self_attn.k_proj.bias, .* no place.*attention_bias"):
+        load_folder(tmp_path, "auto", False)
+
+
+def test_more_layers_than_the_configuration_says_are_refused(folder: Path) -> None:
+    settings(folder, num_hidden_layers=3)
+    with pytest.raises(LaminaError, match=r"stores model.layers.3.* more, for which its config.json has no place"):
+        load_folder(folder, "auto", False)
+
+
+def test_masks_and_frequencies_of_old_checkpoints_are_no_weights(folder: Path) -> None:
+    old = {
+        "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
+        "model.layers.0.attn.masked_bias": torch.ones(1),
+    }
+    weights(folder, lambda state: state | old)
+    wanted = tiny.model().state_dict()
+    assert all(
+        torch.equal(value, wanted[name]) for name, value in load_folder(folder, "auto", False).state_dict().items()
+    )
+
+
+def test_a_word_before_all_names_is_one_fault(folder: Path) -> None:
+    weights(folder, lambda state: {f"policy.{name}": value for name, value in state.items()})
+    with pytest.raises(LaminaError, match=r"under other names: 'policy.' stands before each"):
+        load_folder(folder, "auto", False)
+
+
+def test_a_wrapper_of_training_is_seen_in_the_files(folder: Path) -> None:
+    weights(folder, lambda state: {f"module.{name}": value for name, value in state.items()})
+    with pytest.raises(LaminaError, match=r"^models.mine.source: every tensor .* 'module.' before its name"):
+        described(folder)
+
+
+def test_tied_weights_are_one_or_the_model_is_refused(tmp_path: Path) -> None:
+    tiny.model(tie_word_embeddings=False).save_pretrained(tmp_path)
+    assert load_folder(tmp_path, "auto", False)
+    settings(tmp_path, tie_word_embeddings=True)
+    with pytest.raises(LaminaError, match=r"lm_head.weight and model.embed_tokens.weight with other numbers.*: false"):
+        load_folder(tmp_path, "auto", False)
+    weights(tmp_path, lambda state: state | {"lm_head.weight": state["model.embed_tokens.weight"].clone()})
+    model = load_folder(tmp_path, "auto", False)
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert described(tmp_path)["parameters"] == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_sizes_are_those_of_what_is_loaded(folder: Path) -> None:
+    alone = described(folder)
+    save_file({"other": torch.zeros(1000)}, folder / "consolidated.safetensors")
+    beside, model = described(folder), AutoModelForCausalLM.from_pretrained(folder)
+    facts = ("parameters", "layer_parameters", "weights_bytes", "weights_sha256")
+    assert [alone[fact] for fact in facts] == [beside[fact] for fact in facts]
+    assert beside["parameters"] == sum(each.numel() for each in model.parameters()) == beside["weights_bytes"] / 4
+    layers = sum(each.numel() for each in model.model.layers.parameters())
+    assert beside["layer_parameters"] == layers // 5
+
+
+def sharded(folder: Path, **places: str) -> None:
+    """Two files and their index; `places` are entries of it (dots written __)."""
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    shards = {name: f"model-{1 + ('layers.4' in name)}.safetensors" for name in state}
+    for shard in set(shards.values()):
+        save_file({name: value for name, value in state.items() if shards[name] == shard}, folder / shard)
+    shards |= {name.replace("__", "."): shard for name, shard in places.items()}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+
+
+@pytest.mark.parametrize(
+    ("places", "said"),
+    [
+        ({"lm_head__weight": "../other.safetensors"}, "names ../other.safetensors, which is not in its folder"),
+        ({"lm_head__weight": "/tmp/other.safetensors"}, "which is not in its folder"),
+        ({"model__norm__weight": "model-2.safetensors"}, "looks for model.norm.weight in model-2.safetensors"),
+        ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
+    ],
+)
+def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(folder: Path, places: dict, said: str) -> None:
+    sharded(folder)
+    assert described(folder)["n_layers"] == 5
+    (folder / "model.safetensors.index.json").unlink()
+    tiny.model().save_pretrained(folder)
+    sharded(folder, **places)
+    with pytest.raises(LaminaError, match=f"models.mine.source: .*{said}"):
+        described(folder)
+
+
+def test_a_tensor_in_two_files_and_two_checkpoints_are_refused(folder: Path) -> None:
+    sharded(folder)
+    second = folder / "model-2.safetensors"
+    save_file(load_file(second) | {"model.norm.weight": torch.ones(32)}, second)
+    with pytest.raises(LaminaError, match="holds model.norm.weight, which another file holds too"):
+        described(folder)
+    tiny.model().save_pretrained(folder)
+    with pytest.raises(LaminaError, match="holds two checkpoints"):
+        described(folder)
+
+
+def renamed(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "model.safetensors").rename(folder / name)
+
+
+def without(*names: str) -> Callable[[Path], object]:
+    return lambda folder: [(folder / name).unlink() for name in names]
+
+
+def told(**changes: Any) -> Callable[[Path], object]:
+    return lambda folder: settings(folder, **changes)
+
+
+def adapter(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+
+
+def quantised(method: str) -> tuple[Callable[[Path], object], str]:
+    said = f"is quantised ({method}), and layers are measured and cut in floating point. Write the checkpoint"
+    return told(quantization_config={"quant_method": method}), said
+
+
+REFUSED_BEFORE_A_JOB = [
+    (renamed("pytorch_model.bin"), "has pickled weights only (pytorch_model.bin)"),
+    (renamed("small-q4.gguf"), "is a folder of GGUF files. Write one of them: source: small/small-q4.gguf"),
+    (renamed("consolidated.safetensors"), "has only consolidated.safetensors, which is not loaded"),
+    (without("model.safetensors"), "has no weights"),
+    (without("tokenizer.json"), "has no tokenizer. Put tokenizer.json"),
+    (adapter, "holds an adapter of org/base (adapter_config.json). Merge the two"),
+    (told(is_encoder_decoder=True, model_type="t5"), "is of an encoder-decoder (t5)"),
+    (told(architectures=["BertForMaskedLM"]), "is of a BertForMaskedLM, which does not predict the next token"),
+    (told(architectures=["LlamaForSequenceClassification"]), "does not predict the next token"),
+    *(quantised(method) for method in ("gptq", "awq", "compressed-tensors", "hqq")),
+    (told(_attn_implementation="flash_attention_2"), "asks for `flash_attention_2`, and the package flash_attn is not"),
+    (told(layer_types=["full_attention"] * 10), "says 8 layers and gives 10 `layer_types`"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), REFUSED_BEFORE_A_JOB, ids=[said[:40] for _, said in REFUSED_BEFORE_A_JOB])
+def test_what_cannot_be_loaded_is_refused_when_the_configuration_is_read(
+    tmp_path: Path, change: Callable[[Path], object], said: str
+) -> None:
+    workplace(tmp_path)
+    assert load(minimal(), tmp_path)
+    change(tmp_path / "small")
+    with pytest.raises(LaminaError) as refused:
+        load(minimal(), tmp_path)
+    assert str(refused.value).startswith("models.small.source: ") and said in str(refused.value), refused.value
+
+
+def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_read(tmp_path: Path) -> None:
+    workplace(tmp_path)
+    raw = minimal()
+    raw["models"]["small"]["chat_template"] = True
+    with pytest.raises(LaminaError, match=r"^models.small.chat_template: .* has no chat template"):
+        load(raw, tmp_path)
+    (tmp_path / "small/chat_template.jinja").write_text("{{ messages }}")
+    assert load(raw, tmp_path)
+
+
+def test_a_fault_of_the_configuration_is_none_of_the_tokenizer(folder: Path) -> None:
+    settings(folder, layer_types=["full_attention"] * 6)
+    manifest = {"path": str(folder), "source": "mine", "trust_remote_code": False}
+    for load_part in (load_tokenizer, load_skeleton):
+        with pytest.raises(LaminaError, match="the model 'mine' in .* does not load: .*layer_types.*config.json"):
+            load_part(manifest)
+
+
+def tokenizer_of(folder: Path) -> PreTrainedTokenizerFast:
+    """The tokenizer in a folder, with one token more than the model has."""
+    tokenizer = tiny.tokenizer()
+    tokenizer.add_tokens(["[PAD]"])
+    tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def test_a_token_beyond_the_embedding_is_refused_where_samples_are_made(folder: Path) -> None:
+    tokenizer, vocabulary = tokenizer_of(folder), tiny.VOCABULARY
+    said = rf"holds \[PAD\], token {vocabulary} of the tokenizer, and the model has embeddings of {vocabulary} tokens"
+    texts = ["w1 w2 w3", "w1 [PAD] w2"]
+    assert len(text_samples(texts[:1], tokenizer, 9, vocabulary)) == 1
+    with pytest.raises(LaminaError, match=rf"document 1 \('w1 \[PAD\] w2…'\) {said}"):
+        text_samples(texts, tokenizer, 9, vocabulary)
+    model = load_folder(folder, "auto", False)
+    score = benchmark("held", texts, tokenizer, Perplexity(text="x", window=8))
+    with pytest.raises(LaminaError, match=rf"benchmarks.perplexity.held: document 1 {said}"):
+        score(model, "base", Together(model, {}))
+    lm = recorder(model, tokenizer)
+    assert lm.tok_encode("w1 w2")
+    with pytest.raises(LaminaError, match=rf"the question '…w1 \[PAD\]' {said}"):
+        lm.tok_encode("w1 [PAD]")
+
+
+def test_a_tokenizer_that_ends_every_text_is_refused(folder: Path) -> None:
+    tokenizer = tiny.tokenizer()
+    manifest = {"path": str(folder), "source": "mine", "trust_remote_code": False}
+    for single, behind in (("<s> $A", ""), ("$A </s>", "</s>"), ("<s> $A </s>", "</s>")):
+        special = [("<s>", 1), ("</s>", 2)]
+        tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+            single=single, special_tokens=special
+        )
+        tokenizer.save_pretrained(folder)
+        if behind:
+            with pytest.raises(LaminaError, match=r"'mine' puts </s> behind every text.*\"add_eos_token\": false"):
+                load_tokenizer(manifest)
+        else:
+            assert load_tokenizer(manifest)("w1")["input_ids"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ({"add_bos_token": True}, ""),
+        ({"add_eos_token": True}, "puts <|im_end|> behind every text"),
+        ({"unknown_token_id": 9}, ""),
+    ],
+)
+def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(tmp_path: Path, flags: dict[str, Any], said: str) -> None:
+    gguf_files.write(tmp_path / "tiny.gguf", flags=flags)
+    if said:
+        with pytest.raises(LaminaError) as refused:
+            dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+        assert said in str(refused.value) and "Put the model's tokenizer.json" in str(refused.value)
+        return
+    dequantise(tmp_path / "tiny.gguf", tmp_path / "checkpoint")
+    found = load_tokenizer({"path": str(tmp_path / "checkpoint"), "trust_remote_code": False})
+    assert (found("in")["input_ids"][0] == 1) == flags.get("add_bos_token", False)
+    assert found.unk_token_id == flags.get("unknown_token_id", 0)
+
+
+def entry(name: str, kind: int, value: bytes) -> bytes:
+    return struct.pack("<Q", len(name)) + name.encode() + struct.pack("<I", kind) + value
+
+
+HOSTILE = {
+    "a text without end": (1, 0, entry("general.name", 8, struct.pack("<Q", 1 << 62) + b"x"), "a length of 4611"),
+    "a list without end": (1, 0, entry("a", 9, struct.pack("<IQ", 0, 1 << 62)), "a list has a length of 4611"),
+    "a list of lists without end": (1, 0, entry("a", 9, struct.pack("<IQ", 9, 1 << 62)), "a list has a length of 4611"),
+    "tensors without end": (0, 1 << 62, b"", "it has 4611"),
+    "a million empty tensors": (0, 1_000_000, struct.pack("<QIIQ", 0, 0, 0, 0) * 1_000_000, "it has 1000000 tensors"),
+    "lists in lists": (1, 0, entry("a", 9, struct.pack("<IQ", 9, 1) * 9000), "not a complete GGUF file"),
+    "layers without end": (
+        *(2, 0, entry("general.architecture", 8, struct.pack("<Q", 5) + b"llama")),
+        "says `llama.block_count: 9223372036854775808`, which no model has",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_header_that_no_model_has_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    settings, tensors, body, said = HOSTILE[name]
+    if "block_count" in said:
+        body += entry("llama.block_count", 10, struct.pack("<Q", 1 << 63))
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, settings) + body)
+    with pytest.raises(LaminaError, match="^here: .*x.gguf") as refused:
+        gguf.shape(tmp_path / "x.gguf", "here")
+    assert said in str(refused.value)
+
+
+def test_more_tensors_than_any_model_has_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "_MOST_TENSORS", 10)
+    with pytest.raises(LaminaError, match="tensors, which no model has"):
+        described(folder)
