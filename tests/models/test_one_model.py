@@ -68,8 +68,47 @@ def test_more_layers_than_the_configuration_says_are_refused(folder: Path) -> No
         load_folder(folder, "auto", False)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda state: state, "stores 5 layers, the last one 4, and its config.json says 3 layers"),
+        (lambda state: {k: v for k, v in state.items() if ".layers.2." not in k}, "stores 4 layers, the last one 4"),
+        (
+            lambda state: state | {"model.layers.0.q.weight": torch.ones(2, dtype=torch.int8)},
+            "q.weight .I8.: .*quantise",
+        ),
+        (
+            lambda state: state | {"model.layers.0.q.qweight": torch.ones(2)},
+            "q.qweight .F32.: its weights are quantised",
+        ),
+        (
+            lambda state: state | {"model.layers.0.q.lora_A.default.weight": torch.ones(2)},
+            "an adapter beside the weights",
+        ),
+    ],
+)
+def test_names_and_types_of_tensors_tell_before_a_job(
+    tmp_path: Path, folder: Path, change: Callable[[State], State], said: str
+) -> None:
+    workplace(tmp_path)
+    raw = minimal()
+    raw["models"]["small"]["source"] = "model"
+    assert load(raw, tmp_path)
+    weights(folder, change)
+    settings(folder, num_hidden_layers=3 if "says 3" in said else 5)
+    with pytest.raises(LaminaError, match=f"models.small.source: .*{said}"):
+        load(raw, tmp_path)
+
+
+def test_layers_that_predict_later_tokens_are_not_counted(folder: Path) -> None:
+    settings(folder, num_hidden_layers=4, num_nextn_predict_layers=1)
+    assert described(folder)["n_layers"] == 4
+
+
 def test_masks_and_frequencies_of_old_checkpoints_are_no_weights(folder: Path) -> None:
     old = {
+        "model.layers.0.self_attn.rotary_emb.cos_cached": torch.ones(4),
+        "model.embed_positions.position_ids": torch.ones(4),
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4),
         "model.layers.0.attn.masked_bias": torch.ones(1),
     }
@@ -123,7 +162,9 @@ def sharded(folder: Path, **places: str) -> None:
     for shard in set(shards.values()):
         save_file({name: value for name, value in state.items() if shards[name] == shard}, folder / shard)
     shards |= {name.replace("__", "."): shard for name, shard in places.items()}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"weight_map": shards} | ({} if "metadata" in shards else {"metadata": {}}))
+    )
 
 
 @pytest.mark.parametrize(
@@ -132,6 +173,7 @@ def sharded(folder: Path, **places: str) -> None:
         ({"lm_head__weight": "../other.safetensors"}, "names ../other.safetensors, which is not in its folder"),
         ({"lm_head__weight": "/tmp/other.safetensors"}, "which is not in its folder"),
         ({"model__norm__weight": "model-2.safetensors"}, "looks for model.norm.weight in model-2.safetensors"),
+        ({"metadata": ""}, "has no `metadata`"),
         ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
     ],
 )
@@ -184,6 +226,9 @@ REFUSED_BEFORE_A_JOB = [
     (renamed("consolidated.safetensors"), "has only consolidated.safetensors, which is not loaded"),
     (without("model.safetensors"), "has no weights"),
     (without("tokenizer.json"), "has no tokenizer. Put tokenizer.json"),
+    (lambda folder: (folder / "tokenizer.json").rename(folder / "tokenizer_config.json"), "has no tokenizer. Put"),
+    (told(num_hidden_layers="8"), "says `num_hidden_layers: 8`, which no model has"),
+    (told(quantization={"bits": 4}), "is quantised (mlx)"),
     (adapter, "holds an adapter of org/base (adapter_config.json). Merge the two"),
     (told(is_encoder_decoder=True, model_type="t5"), "is of an encoder-decoder (t5)"),
     (told(architectures=["BertForMaskedLM"]), "is of a BertForMaskedLM, which does not predict the next token"),
@@ -214,6 +259,27 @@ def test_a_chat_template_that_there_is_not_is_refused_when_the_configuration_is_
         load(raw, tmp_path)
     (tmp_path / "small/chat_template.jinja").write_text("{{ messages }}")
     assert load(raw, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "said"),
+    [
+        ("{% for m in %}", None, "TemplateSyntaxError"),
+        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", None, "no system"),
+        ("{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}", "Be short.", ""),
+    ],
+)
+def test_a_chat_template_is_tried_with_what_it_will_be_given(
+    folder: Path, template: str, system: str | None, said: str
+) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    manifest = {"path": str(folder), "source": "mine", "trust_remote_code": False}
+    manifest |= {"chat_template": True, "system_prompt": system}
+    if not said:
+        assert load_tokenizer(manifest)
+        return
+    with pytest.raises(LaminaError, match=rf"the chat template of the model 'mine' .*{said}.*chat_template.jinja"):
+        load_tokenizer(manifest)
 
 
 def test_a_fault_of_the_configuration_is_none_of_the_tokenizer(folder: Path) -> None:
@@ -319,3 +385,10 @@ def test_more_tensors_than_any_model_has_are_refused(folder: Path, monkeypatch: 
     monkeypatch.setattr(checkpoint, "_MOST_TENSORS", 10)
     with pytest.raises(LaminaError, match="tensors, which no model has"):
         described(folder)
+
+
+def test_a_flag_makes_no_encoder_of_a_family_of_decoders(tmp_path: Path) -> None:
+    """All folders of Pythia say `is_decoder: false`; encoders are refused in test_manifest."""
+    tiny.model("gpt_neox").save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["is_decoder"] is False
+    assert described(tmp_path)["n_layers"] == 5

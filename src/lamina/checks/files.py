@@ -23,6 +23,7 @@ from lamina.models.checkpoint import (
     check_fits,
     check_generation,
     check_loadable,
+    check_names,
     check_tokenizer,
     context,
     decoder_settings,
@@ -98,7 +99,7 @@ def check(config: Configuration, root: Path) -> None:
         elif folder.is_dir():
             settings = read_settings(folder, where, model.source)
             check_loadable(folder, settings, where, model.source)
-            read_weights(folder, where)
+            check_names(read_weights(folder, where), folder, settings, where)
             check_tokenizer(folder, entry_of(config, name), model.chat_template)
             contexts[name] = context(settings)
     _check_contexts(config, contexts)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+_FLOATS = ("F64", "F32", "F16", "BF16")
 LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
 
 _CONTEXT_KEYS = ("n_positions", "max_position_embeddings", "n_ctx")  # in the order of lm-eval
@@ -30,6 +31,11 @@ _DEQUANTISED = ("bitsandbytes", "fp8", "mxfp4")
 _WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.", "base_model.model.")
 _OTHER_HEAD = re.compile(r"For(MaskedLM|PreTraining|\w+Classification|QuestionAnswering|MultipleChoice)$")
 _TOKENIZER = re.compile(r"token|vocab|merges|spiece|tekken|[.](model|tiktoken|codes)$")
+_NO_VOCABULARY = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+# Tensors that only quantised weights, and weights with an adapter beside them, have.
+_QUANTISED = re.compile(r"[.](qweight|qzeros|g_idx|weight_scale(_inv)?|SCB|absmax)$")
+_ADAPTED = re.compile(r"[.](base_layer[.]weight|lora_[AB]([.]\w+)?[.]weight)$")
+_DECODER_LAYER = re.compile(r"^(?:(?:model|transformer|gpt_neox|language_model|decoder)[.])*(?:layers|h)[.](\d+)[.]")
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -139,7 +145,10 @@ def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source
 
 def quantisation(settings: Mapping[str, Any]) -> str | None:
     """The method by which the weights of a folder are quantised, as its config.json says; None if they are not."""
-    stated = decoder_settings(settings).get("quantization_config")
+    decoder = decoder_settings(settings)
+    if isinstance(decoder.get("quantization"), dict):
+        return "mlx"
+    stated = decoder.get("quantization_config")
     return str(stated.get("quant_method", "an unnamed method")) if isinstance(stated, dict) and stated else None
 
 
@@ -163,7 +172,8 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
         As the names of files tell; whether a tokenizer loads and fits is seen when it is loaded.
     """
     names, own = {path.name for path in folder.iterdir()}, folder / "tokenizer_config.json"
-    if not any(_TOKENIZER.search(name) for name in names) and not any(name.endswith(".py") for name in names):
+    tables = [name for name in names if _TOKENIZER.search(name) and name not in _NO_VOCABULARY]
+    if not tables and not any(name.endswith(".py") for name in names):
         raise LaminaError(
             f"{entry}.source: {folder} has no tokenizer. Put tokenizer.json and tokenizer_config.json beside its "
             "weights, those of the model that it was made from."
@@ -202,8 +212,9 @@ def _index(folder: Path) -> dict[str, str]:
     if not index.is_file():
         return {}
     try:
-        places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        named = set(places.values())
+        read = json.loads(index.read_text(encoding="utf-8"))
+        places: dict[str, str] = read["weight_map"]
+        named, whole = set(places.values()), isinstance(read.get("metadata"), dict)
         outside = sorted(shard for shard in named if Path(shard).name != shard)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise LaminaError(f"{index} is damaged. Download or save the model again.") from error
@@ -214,12 +225,49 @@ def _index(folder: Path) -> dict[str, str]:
             f"{index} names {missing[0]}, which is not there ({len(missing)} of {len(named)} files are missing). "
             "Download the model again, completely."
         )
+    if not whole and not (folder / WHOLE).is_file():
+        raise LaminaError(f'{index} has no `metadata`, and transformers asks for it. Write "metadata": {{}} there.')
     if (folder / WHOLE).is_file() and named != {WHOLE}:
         raise LaminaError(
             f"{folder} holds two checkpoints, {WHOLE} and the files that {INDEX} names. Delete the one that is not "
             "meant."
         )
     return places
+
+
+def check_names(
+    tensors: Mapping[str, Mapping[str, Any]], folder: Path, settings: Mapping[str, Any], where: str
+) -> None:
+    """Refuse stored tensors that are not those of the model in config.json, as far as names and types tell.
+
+    Raises
+    ------
+    LaminaError
+        If weights are quantised though config.json does not say so, an adapter lies within them, or there are more or
+        fewer layers than config.json says. The rest is compared when the model is loaded.
+    """
+    decoder = decoder_settings(settings)
+    if quantisation(settings) is None:
+        packed = [name for name, each in tensors.items() if name.endswith(".weight") and each["dtype"] not in _FLOATS]
+        if odd := sorted(name for name in tensors if _QUANTISED.search(name)) or sorted(packed):
+            raise LaminaError(
+                f"{where}: {folder} stores {odd[0]} ({tensors[odd[0]]['dtype']}): its weights are quantised, which its "
+                "config.json does not say. Write the checkpoint that it was made from."
+            )
+    if odd := sorted(filter(_ADAPTED.search, tensors)):
+        raise LaminaError(
+            f"{where}: {folder} stores {odd[0]}, an adapter beside the weights. Merge the two and save the merged "
+            "model (PEFT: merge_and_unload, then save_pretrained)."
+        )
+    stored = {int(found[1]) for found in map(_DECODER_LAYER.match, tensors) if found}
+    depth = next((decoder[key] for key in LAYER_KEYS if isinstance(decoder.get(key), int)), None)
+    later = decoder.get("num_nextn_predict_layers")  # stored behind the others, and not loaded
+    most = (depth or 0) + (later if isinstance(later, int) else 0)
+    if stored and depth and not {*range(depth)} <= stored <= {*range(most)}:
+        raise LaminaError(
+            f"{where}: {folder} stores {len(stored)} layers, the last one {max(stored)}, and its config.json says "
+            f"{depth} layers: another model would be measured. Correct `num_hidden_layers`, or save the model again."
+        )
 
 
 def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
@@ -271,7 +319,7 @@ def implausible(file: Path, what: str) -> LaminaError:
 
 def check_depth(file: Path, key: str, layers: object) -> None:
     """Refuse a number of layers, given under `key` in a file, that no model has."""
-    if isinstance(layers, int) and not 0 < layers <= _MOST_LAYERS:
+    if layers is not None and not (isinstance(layers, int) and 0 < layers <= _MOST_LAYERS):
         raise implausible(file, f"`{key}: {layers}`")
 
 

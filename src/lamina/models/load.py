@@ -31,7 +31,9 @@ transformers_logging.disable_progress_bar()
 
 _TEMPLATE_SECONDS = 20
 # Buffers of old checkpoints that hold no weights: masks and frequencies.
-_CONSTANT = re.compile(r"(^|[.])(attn|attention)[.](masked_)?bias$|inv_freq$")
+_CONSTANT = re.compile(
+    r"(^|[.])(attn|attention)[.]((masked_)?bias|causal_mask)$|(inv_freq|(cos|sin)_cached|position_ids)$"
+)
 BLOCK = 64  # 4-bit weights in a row that share a scale, as bitsandbytes has it by default
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -194,6 +196,8 @@ def _check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
         if keys:
             more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
             hint = "Download it again, or correct config.json"
+            if keys is lacking and stray:
+                hint = f"It stores others, such as {stray[0]}: rename them, or correct config.json"
             if keys is stray:
                 hint = (
                     "Correct config.json (num_hidden_layers, attention_bias, architectures …). If the model is right "
@@ -271,7 +275,7 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
         tokenizer = AutoTokenizer.from_pretrained(manifest["path"], config=config, **local)
         if manifest.get("chat_template") and tokenizer.chat_template:
             with within(_TEMPLATE_SECONDS, f"the chat template of the model '{source}'"):
-                tokenizer.apply_chat_template([{"role": "user", "content": "?"}], tokenize=False)
+                _try_template(tokenizer, manifest)
         behind = special_behind(tokenizer)
     except (MemoryError, LaminaError):
         raise
@@ -288,6 +292,22 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
             "post_processor in tokenizer.json."
         )
     return tokenizer
+
+
+def _try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
+    """Refuse, by a LaminaError, a chat template that cannot write one question, with the system prompt if there is."""
+    system = manifest.get("system_prompt")
+    turns = [{"role": "system", "content": system}] * bool(system) + [{"role": "user", "content": "?"}]
+    try:
+        tokenizer.apply_chat_template(turns, tokenize=False, **(manifest.get("template_arguments") or {}))
+    except (LaminaError, MemoryError):
+        raise
+    except Exception as error:  # a template can raise anything
+        raise LaminaError(
+            f"the chat template of the model '{manifest.get('source', manifest['path'])}' does not take a question: "
+            f"{type(error).__name__}: {error} Correct it (chat_template.jinja, or tokenizer_config.json), or write "
+            "`chat_template: false` for the model."
+        ) from error
 
 
 def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:

@@ -16,6 +16,7 @@ from lamina.models.checkpoint import (
     BYTES,
     LAYER_KEYS,
     check_loadable,
+    check_names,
     decoder_settings,
     quantisation,
     read_settings,
@@ -122,6 +123,7 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
             "folder, which is then dequantised once."
         )
     tensors = read_weights(folder, f"models.{name}.source")
+    check_names(tensors, folder, config, f"models.{name}.source")
     n_layers = _first(text_config, LAYER_KEYS)
     if n_layers is None:
         raise LaminaError(f"{where}: its config.json does not say how many layers it has ({', '.join(LAYER_KEYS)}).")
@@ -163,12 +165,19 @@ def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
 
 
 def _looks_both_ways(config: dict[str, Any]) -> bool:
-    """Whether a configuration, or the default of its type, says that the model is only an encoder."""
-    from transformers import CONFIG_MAPPING
+    """Whether a configuration, or the default of its type, says that the model is only an encoder.
 
-    kind = CONFIG_MAPPING[config["model_type"]] if config.get("model_type") in CONFIG_MAPPING else None
+    GPT-NeoX has the flag `is_decoder`, false in all its folders, and is always a decoder. So the flag counts only for
+    types that can fill masked words in; rule check_model tries all models.
+    """
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+    family = config.get("model_type")
+    kind = CONFIG_MAPPING[config["model_type"]] if family in CONFIG_MAPPING else None
     flags = {name: config.get(name, getattr(kind, name, None)) for name in ("is_decoder", "is_encoder_decoder")}
-    return flags["is_decoder"] is False and not flags["is_encoder_decoder"]
+    masked = family in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return masked and flags["is_decoder"] is False and not flags["is_encoder_decoder"]
 
 
 def auto_class(config: Any) -> Any:
@@ -202,7 +211,8 @@ def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTr
 
 def unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
     """What transformers said of a folder that it cannot load, and what to correct."""
-    message = " ".join(str(error).split())[:500]
+    # transformers goes on with a list of all the types that it knows.
+    message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
     if isinstance(error, ImportError):
         remedy = "Install what it asks for, or correct its config.json."
     elif isinstance(error, OSError):
