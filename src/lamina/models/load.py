@@ -297,7 +297,7 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
 def _try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
     """Refuse, by a LaminaError, a chat template that cannot write one question, with the system prompt if there is."""
     system = manifest.get("system_prompt")
-    turns = [{"role": "system", "content": system}] * bool(system) + [{"role": "user", "content": "?"}]
+    turns = [{"role": "system", "content": str(system)}] * bool(system) + [{"role": "user", "content": "?"}]
     try:
         tokenizer.apply_chat_template(turns, tokenize=False, **(manifest.get("template_arguments") or {}))
     except (LaminaError, MemoryError):
