@@ -162,9 +162,7 @@ def sharded(folder: Path, **places: str) -> None:
     for shard in set(shards.values()):
         save_file({name: value for name, value in state.items() if shards[name] == shard}, folder / shard)
     shards |= {name.replace("__", "."): shard for name, shard in places.items()}
-    (folder / "model.safetensors.index.json").write_text(
-        json.dumps({"weight_map": shards} | ({} if "metadata" in shards else {"metadata": {}}))
-    )
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": shards}))
 
 
 @pytest.mark.parametrize(
@@ -173,7 +171,6 @@ def sharded(folder: Path, **places: str) -> None:
         ({"lm_head__weight": "../other.safetensors"}, "names ../other.safetensors, which is not in its folder"),
         ({"lm_head__weight": "/tmp/other.safetensors"}, "which is not in its folder"),
         ({"model__norm__weight": "model-2.safetensors"}, "looks for model.norm.weight in model-2.safetensors"),
-        ({"metadata": ""}, "has no `metadata`"),
         ({"more": "model-3.safetensors"}, "names model-3.safetensors, which is not there"),
     ],
 )
@@ -184,6 +181,18 @@ def test_an_index_leads_to_files_of_its_folder_that_hold_its_tensors(folder: Pat
     tiny.model().save_pretrained(folder)
     sharded(folder, **places)
     with pytest.raises(LaminaError, match=f"models.mine.source: .*{said}"):
+        described(folder)
+
+
+def test_an_index_without_metadata_is_refused_where_it_is_read(folder: Path) -> None:
+    alone = folder / "model.safetensors"
+    index = {"weight_map": dict.fromkeys(load_file(alone), "model.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert described(folder)["n_layers"] == 5  # the whole file is read, and not the index
+    alone.rename(folder / "model-1.safetensors")
+    index = {"weight_map": dict.fromkeys(index["weight_map"], "model-1.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(LaminaError, match="index.json has no `metadata`.*Write"):
         described(folder)
 
 
@@ -350,6 +359,45 @@ def test_flags_of_a_gguf_tokenizer_are_kept_or_refused(tmp_path: Path, flags: di
     found = load_tokenizer({"path": str(tmp_path / "checkpoint"), "trust_remote_code": False})
     assert (found("in")["input_ids"][0] == 1) == flags.get("add_bos_token", False)
     assert found.unk_token_id == flags.get("unknown_token_id", 0)
+
+
+def renamed_tensor(data: bytes) -> bytes:
+    return data.replace(b"ffn_gate", b"ffn_gatx")
+
+
+def another_number(key: bytes, number: int) -> Callable[[bytes], bytes]:
+    """A change of the 4 bytes that stand behind a key and its kind."""
+
+    def change(data: bytes) -> bytes:
+        place = data.index(key) + len(key) + 4
+        return data[:place] + struct.pack("<I", number) + data[place + 4 :]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (renamed_tensor, r"source: .*has no weights for model.layers.0.mlp.gate_proj.weight.* random"),
+        (another_number(b"llama.block_count", 2), r"source: .*stores 3 layers, the last one 2, and says `.*count: 2`"),
+        (another_number(b"llama.attention.head_count", 0), r"source: .*does not load: ZeroDivisionError.*Convert it"),
+        (
+            another_number(b"llama.feed_forward_length", 80),
+            r"source: .*has weights of another shape|numbers and its mod",
+        ),
+        (another_number(b"ggml.bos_token_id", 9999), r"source: .*a tokenizer that does not load .*tokenizer.json"),
+    ],
+)
+def test_a_gguf_file_whose_parts_do_not_fit_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], said: str
+) -> None:
+    file = tmp_path / "tiny.gguf"
+    gguf_files.write(file)
+    file.write_bytes(change(file.read_bytes()))
+    with pytest.raises(LaminaError, match=said):
+        gguf.shape(file, "source")
+        dequantise(file, tmp_path / "checkpoint")
+    assert not (tmp_path / "checkpoint").exists()
 
 
 def entry(name: str, kind: int, value: bytes) -> bytes:

@@ -20,10 +20,11 @@ from transformers.integrations.ggml import GGUF_CONFIG_MAPPING
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 from transformers.quantizers import AutoQuantizationConfig
 
-from lamina.errors import LaminaError, explained
+from lamina.errors import LaminaError, at, explained
 from lamina.models import gguf
 from lamina.models.checkpoint import check_loadable, decoder_settings, quantisation, read_settings, special_behind
-from lamina.models.load import load_folder
+from lamina.models.load import check_whole, load_folder
+from lamina.models.manifest import unloaded
 from lamina.models.structure import text_config
 from lamina.store import parquet as store
 
@@ -57,18 +58,31 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
             path.parent,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # which `check_whole` names
             gguf_file=path.name,
             quantization_config=GgufConfig(dequantize=True),
             dtype=torch.float32 if dtype == "auto" else getattr(torch, dtype),
             local_files_only=True,
             trust_remote_code=False,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise LaminaError(f"{where}: the model in {path} does not load: {error}") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # a file can make transformers raise anything
+        with at(where):
+            raise unloaded(path.name, path.parent, error) from error
     _check_tensors(model, sizes, path, where)
-    tokenizer = _tokenizer(settings, path, where)
+    with at(where):  # a tensor of another name, and the one that it should be
+        check_whole(path.name, loading_info)
+    try:
+        tokenizer = _tokenizer(settings, path, where)
+    except (MemoryError, LaminaError):
+        raise
+    except Exception as error:
+        why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
+        raise _no_tokenizer(path, where, why) from error
     # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config

@@ -1,5 +1,6 @@
 """What a GGUF file says of its model, read by the package `gguf`; no torch, so that the Snakefile can ask."""
 
+import re
 import struct
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_depth, implausible
 
 SUFFIX = ".gguf"
+_LAYER = re.compile(r"blk[.](\d+)[.]")
 _TEXT, _LIST = 8, 9  # kinds of values; the others have these bytes
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _MOST = 2_000_000  # entries of a list, settings, tensors: several times the largest vocabulary
@@ -99,19 +101,25 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
     Raises
     ------
     LaminaError
-        As `read`, or if the file does not say how many layers there are.
+        As `read`, or if the file does not say how many layers there are, or stores others.
     """
-    layers, context, key = _shape(path, where, path.stat().st_mtime_ns)
+    layers, context, key, stored = _shape(path, where, path.stat().st_mtime_ns)
     if not isinstance(layers, int):
         raise LaminaError(f"{where}: {path} does not say how many layers its model has ({key}).")
     with at(where):
         check_depth(path, key, layers)
+    if stored and stored != {*range(layers)}:
+        raise LaminaError(
+            f"{where}: {path} stores {len(stored)} layers, the last one {max(stored)}, and says `{key}: {layers}`. "
+            "Download or convert it again."
+        )
     return layers, context
 
 
 @cache
-def _shape(path: Path, where: str, written: int) -> tuple[Any, int | None, str]:
+def _shape(path: Path, where: str, written: int) -> tuple[Any, int | None, str, set[int]]:
     """Reading takes seconds with a large vocabulary, and a configuration asks twice."""
-    settings, _ = read(path, where)
+    settings, sizes = read(path, where)
+    stored = {int(found[1]) for found in map(_LAYER.match, sizes) if found}
     key = f"{settings.get('general.architecture')}.block_count"
-    return settings.get(key), settings.get(key.replace("block_count", "context_length")), key
+    return settings.get(key), settings.get(key.replace("block_count", "context_length")), key, stored

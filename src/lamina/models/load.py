@@ -142,7 +142,7 @@ def load_folder(
             dtype=dtype if dtype == "auto" else getattr(torch, dtype),
             use_safetensors=True,
             **local,
-            # `_check_whole` reports weights of another shape, together with missing ones.
+            # `check_whole` reports weights of another shape, together with missing ones.
             ignore_mismatched_sizes=True,
             **options,
         )
@@ -150,7 +150,7 @@ def load_folder(
         raise
     except Exception as error:  # a folder can make transformers raise anything
         raise unloaded(name or str(folder), folder, error) from error
-    _check_whole(name or str(folder), loading_info)
+    check_whole(name or str(folder), loading_info)
     _check_tied(name or str(folder), model)
     for module in model.modules():
         # A processor that computes in bfloat16 would pack 4-bit weights anew at each validation and round their scales.
@@ -171,7 +171,7 @@ def _part_blocks(model: PreTrainedModel) -> list[str]:
     return [name for name, module in linear.items() if module is head or module.in_features % BLOCK]
 
 
-def _check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
+def check_whole(name: str, loading_info: Mapping[str, Any]) -> None:
     """Refuse weights that transformers would make up or leave out; it lists no tied, optional or constant ones."""
     mismatched = {str(key[0] if isinstance(key, tuple) else key) for key in loading_info["mismatched_keys"]}
     lacking = sorted({*map(str, loading_info["missing_keys"])} - mismatched)
@@ -297,7 +297,8 @@ def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = N
 def _try_template(tokenizer: PreTrainedTokenizerBase, manifest: Mapping[str, Any]) -> None:
     """Refuse, by a LaminaError, a chat template that cannot write one question, with the system prompt if there is."""
     system = manifest.get("system_prompt")
-    turns = [{"role": "system", "content": str(system)}] * bool(system) + [{"role": "user", "content": "?"}]
+    turns = [{"role": "system", "content": str(system)}] if system else []
+    turns.append({"role": "user", "content": "?"})
     try:
         tokenizer.apply_chat_template(turns, tokenize=False, **(manifest.get("template_arguments") or {}))
     except (LaminaError, MemoryError):

@@ -213,7 +213,9 @@ def unloaded(name: str, folder: str | Path, error: Exception) -> LaminaError:
     """What transformers said of a folder that it cannot load, and what to correct."""
     # transformers goes on with a list of all the types that it knows.
     message = " ".join(str(error).split("Model type should be one of")[0].split())[:500]
-    if isinstance(error, ImportError):
+    if str(name).endswith(".gguf"):
+        remedy = "Convert it again, or take the model's checkpoint with safetensors weights."
+    elif isinstance(error, ImportError):
         remedy = "Install what it asks for, or correct its config.json."
     elif isinstance(error, OSError):
         remedy = "Download it again, completely."
