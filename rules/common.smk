@@ -36,6 +36,7 @@ from lamina.study.paths import any_of
 from lamina.study.variant import Variant
 
 with failures.refused(workflow.configfiles):
+    failures.check_folder(Path.cwd())
     for file in workflow.configfiles:
         text.check(file)
     CONFIG = load(config, Path.cwd())

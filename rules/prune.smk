@@ -1,4 +1,5 @@
-# Needs: a sweep, the captured activations for runs of layers, or a model to search with. Gives:
+# Needs: the manifest and the calibration, and a sweep, the captured activations for runs of layers, or a model to search
+# with. Gives:
 # results/plans/{model}/{calibration}/{selector}/removed={n}.json, the units that a selector removes at size n, and
 # results/searches/{model}/{calibration}/{selector}.parquet, every set of units that a search tried.
 # An iterative plan of size n is made from the plan of size n - 1 and a sweep of the model that this plan leaves. A search

@@ -1,6 +1,11 @@
 # Needs: everything that the studies measured. Gives, under results/: tables/{table}.parquet, lamina.duckdb,
 # figures/{figure}.svg and .csv, report.html, and refusals.txt (what was asked for and refused). Nothing here imports torch
 # or needs a GPU.
+# Rules whose files are gathered, all of them, by table: models prepare_model; calibrations prepare_calibration;
+# shared_documents check_overlap; activations capture_activations; diagnoses diagnose_layers; sweeps gather_sweep; relevance
+# score_relevance; plans prune_step and pick_plan; searches search_plans; patches fit_patch; training heal_variant;
+# benchmarks and benchmark_samples benchmark_task, benchmark_perplexity and benchmark_generation; efficiency
+# benchmark_efficiency.
 from lamina.report import queries
 from lamina.stages import report as page
 from lamina.tables import TABLES

@@ -48,7 +48,8 @@ def task(folder: Path, gold: list[Any], kind: str = "multiple_choice", **changes
         (["w3", "w5"], 'document 1 .*right answer is "w5", which is none of its 3 choices'),
         (["w3", "1"], 'document 1 .*right answer is "1", which is none'),
         ([0, 1, None], "document 2 .*right answer is null, which is no number of a choice"),
-        ([0.0, 0.5], "document 1 .*right answer is 0.5, which is no number"),
+        ([0.5, 1.0], "document 0 .*right answer is 0.5, which is no number of a choice\\."),
+        ([1.0, 0.0], "document 0 .*right answer is 1.0, which is no number of a choice: write whole numbers"),
         ([[0], []], "document 1 .*empty list of right answers"),
         ([[0], [0, 1, 2]], "document 1 .*all of its 3 choices are right"),
         ([[0], [0, 7]], "document 1 .*right answer is 7, but"),
@@ -69,6 +70,8 @@ def test_a_gold_that_is_no_choice_is_refused_with_its_document(tmp_path: Path, g
         ([["w3"], []], "empty list"),
         ([["w3"], ["w4", " "]], 'right answer is " "'),
         ([[3], [4, 5]], "document 0 .*which are not texts"),
+        ([{"value": "w3"}] * 2, "document 0 .*fields of which one is to be named"),
+        (["w3", "{'value': 'w3'}"], "document 1 .*fields of which one is to be named"),
     ],
 )
 def test_a_written_answer_that_is_no_text_is_refused(tmp_path: Path, gold: list[Any], fault: str) -> None:

@@ -138,6 +138,20 @@ def test_file_names_say_splits_only_if_all_of_them_do(tmp_path: Path) -> None:
         read(write(tmp_path, stress_test=texts["ballet"]), tmp_path)
 
 
+def test_files_are_read_whatever_the_case_of_their_names_and_the_length_of_their_fields(tmp_path: Path) -> None:
+    entry, long = write(tmp_path, a=[{"text": "one"}]), "word " * 40_000
+    (tmp_path / "own/b.JSONL").write_text('{"text": "two"}')
+    (tmp_path / "own/c.jsonl").write_text("\n")
+    assert read(entry, tmp_path) == ["one", "two"]
+    shutil.rmtree(tmp_path / "own")
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/a.csv").write_text(f"id,text\n1,{long}\n")
+    assert read(entry, tmp_path) == [long]
+    (tmp_path / "own/a.csv").write_text("")
+    with pytest.raises(LaminaError, match="calibrations.x.hub: 'own' holds no document"):
+        read(entry, tmp_path)
+
+
 def test_only_the_field_is_read(tmp_path: Path) -> None:
     """Other fields may be of several types, in one file and from file to file, or be missing."""
     entry = write(
@@ -166,6 +180,7 @@ def test_only_the_field_is_read(tmp_path: Path) -> None:
     [
         ("{", "own/a.jsonl, entry 1: not JSON"),
         ("[1]", "entry 2"),
+        ('{"text": null}', "calibrations.x.field: 'text' of a document is null"),
         ('{"text": 3}', "no text 'text'. Its fields are text"),
     ],
 )

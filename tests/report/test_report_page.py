@@ -235,7 +235,7 @@ def test_a_card_says_what_to_remove_how_it_loads_and_what_can_be_pasted(folder):
     ("row", "words"),
     [
         (dict(units="5 9", removed=2, layers=2), "layers 5 and 9 of 12"),
-        (dict(units="5 9 8", removed=3, layers=3), "layers 5, 9 and 8 of 12"),
+        (dict(units="5 9 8", removed=3, layers=3), "layers 5, 8 and 9 of 12"),
         (dict(units="2", removed=1, layers=1), "layer 2 of 12"),
         (dict(units="5.mlp 9.mlp", removed=2, layers=1.0), "5.mlp and 9.mlp"),
         (dict(units=None, removed=3, layers=3), "3 of 12 layers"),

@@ -103,3 +103,13 @@ def test_a_script_gets_answers_alone_and_ends_with_its_first_error(
     monkeypatch.setattr(sys, "stdin", io.StringIO("SELECT nope;\nSELECT 1;"))
     with pytest.raises(LaminaError, match="nope"):
         shell.converse(connection)
+
+
+@pytest.mark.parametrize("end", ["quit", "exit;", ".quit", "QUIT"])
+def test_words_of_other_shells_are_understood(
+    end: str, connection: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither becomes the beginning of the next statement."""
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"help\nSELECT 1 AS n;\n{end}\nSELECT nope;"))
+    shell.converse(connection)
+    assert capsys.readouterr().out == f"{shell.HELP}\nn\n-\n1\n(1 rows)\n"

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lamina.runtime.failures import first_failure, hold
+import snakemake_logger_plugin_lamina as plugin
+from lamina.errors import LaminaError
+from lamina.runtime.failures import check_folder, first_failure, hold
 from tests.given.scripts import ENVIRONMENT
 
 ERROR = """[Sat Nov 21 21:40:18 2026]
@@ -116,3 +118,28 @@ def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
 def test_a_run_without_a_failed_job_has_nothing_to_say(run: Path) -> None:
     run.write_text("Building DAG of jobs...\nMissingInputException\n")
     assert first_failure(run) is None
+
+
+@pytest.mark.parametrize(("file", "said"), [("a {x}/b", "braces"), ("json.py", "json.py has the name of a module")])
+def test_a_folder_that_snakemake_or_python_would_misread_is_refused(file: str, said: str, tmp_path: Path) -> None:
+    check_folder(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    with pytest.raises(LaminaError, match=said):
+        check_folder((tmp_path / file).parent)
+
+
+def test_snakemake_is_told_of_a_missing_cache_or_configuration_before_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "bad.yaml").write_text("models: {a: [\nx")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file/cache"))
+    with pytest.raises(SystemExit, match=r"cannot be written to .*Set XDG_CACHE_HOME and HF_HOME"):
+        plugin.check([])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plugin.check(["--cores", "2", "--", "all"])
+    with pytest.raises(SystemExit, match="there is no configuration file 'nowhere.yaml'"):
+        plugin.check(["-n", "--configfile", "nowhere.yaml", "--cores", "2"])
+    with pytest.raises(SystemExit, match=r"bad.yaml, line 2"):
+        plugin.check([f"--configfile={tmp_path / 'bad.yaml'}"])

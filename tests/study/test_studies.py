@@ -18,6 +18,7 @@ from lamina.models.units import all_units
 from lamina.study import requests as studies
 from lamina.study import sweeps
 from lamina.study.variant import Variant
+from tests.given.configurations import model_folder
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 Raw = dict[str, Any]
@@ -71,8 +72,7 @@ studies:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "small").mkdir()
-    (tmp_path / "small/config.json").write_text('{"num_hidden_layers": 8}')
+    model_folder(tmp_path / "small", {"num_hidden_layers": 8})
     for name in ("mine.jsonl", "mine_test.jsonl"):
         (tmp_path / name).write_text('{"query": "a", "choices": ["b", "c"], "gold": 0}\n')
     return tmp_path

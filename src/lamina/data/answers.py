@@ -3,6 +3,7 @@
 lm-eval counts a document without a possible answer as wrong and goes on, or takes the last choice for number -1.
 """
 
+import ast
 import logging
 from collections.abc import Iterable
 from typing import Any
@@ -60,6 +61,8 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     for answer in _several(gold):
         if isinstance(gold, list) and not isinstance(answer, str):
             raise NoAnswer(f"its right answers are {shown(gold)}, which are not texts.")
+        if isinstance(_value(answer), dict):
+            raise NoAnswer(f"its right answer is {shown(answer)}, fields of which one is to be named.")
         if answer is None or not str(answer).strip():
             raise NoAnswer(f"its right answer is {shown(answer)}, which is no text.")
         texts.append(str(answer))
@@ -148,14 +151,26 @@ def _several(gold: Any) -> list[Any]:
     return gold if isinstance(gold, list) else [gold]
 
 
+def _value(answer: Any) -> Any:
+    """What an answer was before a template made it a text."""
+    if not isinstance(answer, str) or not answer.startswith("{"):
+        return answer
+    try:
+        return ast.literal_eval(answer)
+    except (SyntaxError, ValueError):
+        return answer
+
+
 def _number(gold: Any, choices: list[str]) -> int:
     """The number of the choice that `gold` means: a number from 0, or the text of a choice."""
     if isinstance(gold, str):
         if gold in choices:
             return choices.index(gold)
         raise NoAnswer(f"its right answer is {shown(gold)}, which is none of its {len(choices)} choices.")
-    if not isinstance(gold, int | float) or not float(gold).is_integer():
-        raise NoAnswer(f"its right answer is {shown(gold)}, which is no number of a choice.")
+    if not isinstance(gold, int):
+        # lm-eval itself stops at 1.0, which a column with empty places makes of 1.
+        meant = ": write whole numbers, or `| int` behind it" if isinstance(gold, float) and gold.is_integer() else ""
+        raise NoAnswer(f"its right answer is {shown(gold)}, which is no number of a choice{meant}.")
     if not 0 <= gold < len(choices):
         raise NoAnswer(f"its right answer is {shown(gold)}, but its choices are numbered 0 to {len(choices) - 1}.")
     return int(gold)

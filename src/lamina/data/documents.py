@@ -131,6 +131,8 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
             f"read: {error} Correct the name or the split. Where there is no network, run `snakemake results/"
             f"calibrations/MODEL/{where.partition('.')[2]}.parquet` on a node with one, or write a folder of its files."
         ) from error
+    if not texts and not first:
+        raise LaminaError(f"{place} holds no document. Write another, or another field than '{entry.field}'.")
     if not texts or (last is not None and len(texts) < last - first):
         check_range(entry.documents or "0:1", first + len(texts) if texts else 0, entry.hub, where)
     return texts
@@ -140,6 +142,8 @@ def _fields(rows: Any, field: str, where: str) -> Iterator[str]:
     for row in rows:
         text = _joined(row.get(field))
         if text is None:
+            if isinstance(row, dict) and row.get(field, 0) is None:
+                raise LaminaError(f"{where}.field: '{field}' of a document is null. Leave such documents out.")
             raise LaminaError(
                 f"{where}.field: a document has no text '{field}'. Its fields are {', '.join(map(str, row))}: write "
                 "one that is a text, or a list of turns."

@@ -8,6 +8,7 @@ fields do not matter.
 import csv
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ def rows(file: Path, field: str) -> Iterator[dict[str, Any]]:
             if kind == "txt":
                 yield from ({"text": line.rstrip("\r\n")} for line in text)
             elif kind == "csv":
-                yield from csv.DictReader(text, delimiter="\t" if ".tsv" in file.suffixes else ",")
+                csv.field_size_limit(sys.maxsize)  # a field is a document
+                yield from csv.DictReader(text, delimiter="\t" if ".tsv" in file.name.lower() else ",")
             else:
                 yield from _json(text, file)
 
@@ -153,8 +155,8 @@ def _of_card(
 
 def _kind(path: Path) -> str | None:
     """How a file is read, by its name; None if it is no data."""
-    name = path.with_suffix("") if path.suffix in _COMPRESSED else path
-    return _KINDS.get(name.suffix) if path.is_file() else None
+    name = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
+    return _KINDS.get(name.suffix.lower()) if path.is_file() else None
 
 
 def _split(path: Path) -> str | None:

@@ -93,8 +93,8 @@ def load_task(
         ) from error
     except (DatasetsError, ConnectionError, OSError) as error:
         raise LaminaError(
-            f"the data of task '{name}' cannot be loaded ({error}). Where there is no network, load them once where "
-            "there is one, or write a task on local files."
+            f"the data of task '{name}' cannot be loaded ({error.__cause__ or error}). Where there is no network, load "
+            "them once where there is one, or write a task on local files."
         ) from error
     for leaf in leaves(loaded):
         if num_fewshot is not None:
@@ -149,6 +149,13 @@ def _use_split(task: ConfigurableTask, name: str, split: str) -> None:
         nearest = difflib.get_close_matches(split, usable, 1, 0)
         has = f"It has {', '.join(usable)}: write `split: {nearest[0]}`, or use" if nearest else "Use"
         raise LaminaError(f"task '{name}' has no split '{split}'. {has} another task to calibrate on.")
+    scored = eval_split(task)
+    if task.config.num_fewshot and task.fewshot_cfg.split == scored != chosen:
+        raise LaminaError(
+            f"task '{name}' takes its examples from '{scored}', the split that benchmarks score, and nothing is "
+            "calibrated on test data. Write `num_fewshot: 0` in the calibration, or another "
+            "fewshot_split in a task file of yours."
+        )
     task.set_config("test_split", chosen)
 
 

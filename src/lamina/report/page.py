@@ -212,7 +212,7 @@ def metrics(measured: Container[str]) -> dict[str, str]:
 
 def removal(row: Mapping[str, Any], depth: int) -> str:
     """What a variant removes, in words: layers by their numbers; of a recipe, with a plan for each task, how many."""
-    units = (row["units"] or "").split()
+    units = sorted((row["units"] or "").split(), key=lambda unit: int(unit.split(".")[0]))
     if not units:
         return (
             f"{row['removed']} of {depth} layers"

@@ -17,6 +17,18 @@ from lamina.errors import LaminaError, cause
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
 _ENDED = r"{rule}\.py' (?:returned non-zero exit status (\d+)|died with <Signals\.(\w+))"
 _KILLED = "The system sends it where memory runs out, a scheduler at its limits, and a person by `kill -9`."
+_IMPORTED = {
+    "datasets",
+    "duckdb",
+    "lamina",
+    "lm_eval",
+    "numpy",
+    "peft",
+    "pyarrow",
+    "snakemake",
+    "torch",
+    "transformers",
+}
 _ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
 _LONGEST = 20  # lines of a message; a longer text is a log
 
@@ -29,6 +41,24 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
     except LaminaError as error:
         at = text.place(files, str(error))
         sys.exit(f"lamina: {at}: {error}" if at else f"lamina: {error}")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder to work in that Snakemake or Python would misread: braces in its path, names of modules in it.
+
+    Raises
+    ------
+    LaminaError
+        The message says what to rename.
+    """
+    if "{" in str(folder) or "}" in str(folder):
+        raise LaminaError(f"{folder}: Snakemake takes braces in a path for wildcards. Rename the folder.")
+    own = {file.stem for file in folder.glob("*.py")} & (sys.stdlib_module_names | _IMPORTED)
+    if own:
+        raise LaminaError(
+            f"{folder / min(own)}.py has the name of a module that jobs import, and some would import this file "
+            "instead. Rename it, or move it into a folder."
+        )
 
 
 def hold(folder: Path) -> FileLock:

@@ -30,7 +30,9 @@ _TALK = re.compile(
     "Group jobs: inactive|Removing temporary output|Assuming unrestricted shared filesystem"
 )
 # What the first failure says at the end, in the words of the job itself.
-_REPEATED = re.compile("(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete")
+_REPEATED = re.compile(
+    "(RuleException:\\n)?CalledProcessError|WorkflowError:\\nAt least one job did not complete|Exiting because a job"
+)
 _SECONDS = 60.0  # between two lines in a pipe, at most
 _AGAIN = 5.0  # between two computations of the time left, which reads a file
 _START = 2e10  # operations in the time that a job takes beside its counted arithmetic: a second of a small model
