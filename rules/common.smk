@@ -158,7 +158,8 @@ threading.Thread(target=cancel_timers, daemon=True).start()
 
 onstart:
     # A job of a cluster is no run.
-    held = None if workflow.remote_exec else failures.hold(Path("results"))
+    if not workflow.remote_exec:
+        failures.hold(Path("results"))
     Path(STARTED).touch()
     if workflow.local_exec and not here_gpus():
         forkserver.start()

@@ -8,7 +8,7 @@ import pytest
 
 import snakemake_logger_plugin_lamina as plugin
 from lamina.errors import LaminaError
-from lamina.runtime.failures import check_folder, first_failure, hold
+from lamina.runtime.failures import check_folder, first_failure
 from tests.given.scripts import ENVIRONMENT
 
 ERROR = """[Sat Nov 21 21:40:18 2026]
@@ -106,12 +106,15 @@ def test_one_run_at_a_time_holds_a_results_folder(tmp_path: Path) -> None:
     """Also if another clone reaches it by a link."""
     (tmp_path / "clone").mkdir()
     (tmp_path / "clone/results").symlink_to(tmp_path / "results")
-    held = hold(tmp_path / "results")
     code = "import sys; from pathlib import Path; from lamina.runtime.failures import hold; hold(Path(sys.argv[1]))"
     command = [sys.executable, "-c", code, str(tmp_path / "clone/results")]
+    # A run keeps no reference to its lock.
+    first = [sys.executable, "-c", f"{code}; print(flush=True); input()", str(tmp_path / "results")]
+    run = subprocess.Popen(first, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None and run.stdout.readline()
     other = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert other.returncode == 1 and "is being written by another run" in other.stderr
-    held.release()
+    run.communicate("\n")
     assert subprocess.run(command, env=ENVIRONMENT, check=False).returncode == 0
 
 

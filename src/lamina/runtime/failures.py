@@ -30,6 +30,7 @@ _IMPORTED = {
     "transformers",
 }
 _ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
+_LOCKS: list[FileLock] = []  # a lock that nothing refers to is released
 _LONGEST = 20  # lines of a message; a longer text is a log
 
 
@@ -72,6 +73,7 @@ def hold(folder: Path) -> FileLock:
     with refused([]):
         try:
             lock.acquire(blocking=False)
+            _LOCKS.append(lock)
         except Timeout:
             raise LaminaError(
                 f"{folder} is being written by another run: of another clone, in a container or on another node. Wait "
