@@ -9,6 +9,8 @@ config
 files
     Files to write, by path: a list is written as JSON lines, a mapping as YAML, a text as it is. Other files of the
     folder are copied. A folder `model` becomes a model: the embedded one with these files over it.
+settings
+    What stands otherwise in model/config.json.
 expected
     `refused`: what the message says (a regular expression). Or numbers: `calibrations` by name, with facts of the
     calibration, the `accuracy` of the model on it and `solved`, the prompts that hold their own question twice;
@@ -48,8 +50,10 @@ def place(name: str, root: Path) -> dict[str, Any]:
     (root / "resources").mkdir()
     (root / "resources/reference").symlink_to(ROOT / "resources/reference")
     shutil.copytree(ROOT / "workflow/tasks", root / "workflow/tasks")
-    if (folder / "model").is_dir() or any(path.startswith("model/") for path in case.get("files", {})):
+    model = root / "model/config.json"
+    if "settings" in case or any(path.startswith("model/") for path in case.get("files", {})):
         shutil.copytree(ROOT / "resources/reference", root / "model", ignore=shutil.ignore_patterns("data"))
+        model.write_text(json.dumps(json.loads(model.read_text(encoding="utf-8")) | case.get("settings", {})))
     shutil.copytree(folder, root, dirs_exist_ok=True)
     for path, content in case.get("files", {}).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
