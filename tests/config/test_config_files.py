@@ -157,6 +157,7 @@ def test_a_split_that_the_embedded_corpus_lacks_is_refused(root: Path) -> None:
 
 def test_cut_off_weights_are_refused(root: Path) -> None:
     shutil.copy(REPOSITORY / "resources/reference/model.safetensors", root / "small/model.safetensors")
+    (root / "small/config.json").write_text('{"num_hidden_layers": 12, "n_positions": 64}')
     assert load(raw(), root)
     data = (root / "small/model.safetensors").read_bytes()
     (root / "small/model.safetensors").write_bytes(data[:-7])
