@@ -102,7 +102,10 @@ JOBS = Table(
     rule=(STRING, "Name of the rule."),
     wildcards=(STRING, "Wildcards of the job as name=value, comma-separated; empty where the record names none."),
     seconds=(FLOAT, "Wall time, in seconds."),
-    cpu_seconds=(FLOAT, "CPU time of the job and its children, in seconds. Null if too short to sample, or run by a fork."),
+    cpu_seconds=(
+        FLOAT,
+        "CPU time of the job and its children, in seconds. Null if too short to sample, or run by a fork.",
+    ),
     max_rss_mb=(FLOAT, "Largest resident memory, in MB. Null if too short to sample, or run by a fork."),
     device=(STRING, "gpu where the job asked for one, else cpu."),
 )
