@@ -38,6 +38,7 @@ include: "rules/benchmark.smk"
 include: "rules/report.smk"
 include: "rules/export.smk"
 include: "rules/reference.smk"
+include: "rules/targets.smk"
 
 
 localrules:
@@ -53,27 +54,3 @@ rule all:
         "results/lamina.duckdb",
         expand("results/tables/{table}.parquet", table=TABLES),
         expand("results/figures/{figure}.{form}", figure=FIGURES, form=["svg", "csv"]),
-
-
-# What one may ask for by name, such as `snakemake --cores all relevance`.
-for target, wanted in {
-    "relevance": ["relevance"],
-    "prune": ["plans"],
-    "repair": ["patches"],
-    "heal": ["training"],
-    "diagnose": ["diagnoses"],
-    "benchmark": ["benchmarks", "efficiency"],
-}.items():
-
-    rule:
-        name:
-            target
-        input:
-            expand("results/tables/{table}.parquet", table=wanted),
-        localrule: True
-
-
-rule report:
-    input:
-        "results/report.html",
-    localrule: True

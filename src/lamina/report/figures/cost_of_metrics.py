@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from lamina.config.metrics import METRICS, carried
 from lamina.cost.work import Tokens, sweep_work
@@ -41,6 +42,8 @@ def draw(data: style.Rows, theme: style.Theme) -> Figure:
         left.set_yticks(range(len(by_pass)), [label(pass_, chosen) for pass_, chosen in by_pass.items()], fontsize=7.5)
         left.set_xlabel("seconds for all layers, starting included")
         right.set_xlabel("tokens × layers")
+        right.xaxis.set_major_locator(MaxNLocator(4))
+        right.xaxis.set_major_formatter(EngFormatter())
         left.set_title(theme.title(model, "time"))
         right.set_title("work")
     handles = [
