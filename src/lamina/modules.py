@@ -18,10 +18,8 @@ def declare(names: Iterable[str]) -> None:
 def load(name: str) -> ModuleType:
     """The module `name` of lamina. In a notebook or a test, where no job has declared anything, every module loads.
 
-    Raises
-    ------
-    ModuleNotFoundError
-        If this process runs a job that does not name the module. An edit of the module would not rerun the job.
+    Raises ModuleNotFoundError if this process runs a job that does not name the module. An edit of the module would not
+    rerun the job.
     """
     if _declared is not None and name not in _declared:
         raise ModuleNotFoundError(

@@ -41,33 +41,20 @@ def sweep(
 ) -> pa.Table:
     """Measure the removal of every layer of a model, or of every half of a layer.
 
-    Parameters
-    ----------
-    model, tokenizer
-        From transformers or `lamina.load`. The model is as before afterwards.
-    samples
-        Multiple-choice questions, each (context, choices, index of the right choice), or texts; not both. A choice
+    model, tokenizer: From transformers or `lamina.load`. The model is as before afterwards.
+    samples: Multiple-choice questions, each (context, choices, index of the right choice), or texts; not both. A choice
         follows its context after a space.
-    units
-        What is removed one at a time: `layer`, `attention` or `mlp`.
-    metrics
-        Names of relevance metrics (docs/choose.md).
-    length
-        Tokens of a text that are read, from its beginning.
-    seed
-        Of the bootstrap behind the intervals.
+    units: What is removed one at a time: `layer`, `attention` or `mlp`.
+    metrics: Names of relevance metrics (docs/choose.md).
+    length: Tokens of a text that are read, from its beginning.
+    seed: Of the bootstrap behind the intervals.
 
-    Returns
-    -------
-    pyarrow.Table
-        One row per metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank` (1 is the least relevant),
-        `n_samples`, and the `reason` if there is no score. The columns are those of table `relevance` (docs/tables.md).
+    Returns pyarrow.Table: One row per metric and unit: `score`, its 95 % interval `ci_low` to `ci_high`, `rank` (1 is
+    the least relevant), `n_samples`, and the `reason` if there is no score. The columns are those of table `relevance`
+    (docs/tables.md).
 
-    Raises
-    ------
-    LaminaError
-        If there are no samples, a sample is neither a question nor a text, an option is not known, or the engine does
-        not give this model's own numbers.
+    Raises LaminaError if there are no samples, a sample is neither a question nor a text, an option is not known, or
+    the engine does not give this model's own numbers.
     """
     if units not in COMPONENTS:
         raise LaminaError(f"units: '{units}' is not known. Write one of: {', '.join(COMPONENTS)}.")
@@ -129,9 +116,6 @@ def _tokenised(
 def results(folder: str | Path = "results") -> duckdb.DuckDBPyConnection:
     """The tables and views of a run (docs/tables.md) as a DuckDB connection, read-only.
 
-    Raises
-    ------
-    LaminaError
-        If the folder holds no database, or a damaged one.
+    Raises LaminaError if the folder holds no database, or a damaged one.
     """
     return database.opened(Path(folder) / "lamina.duckdb")

@@ -16,12 +16,8 @@ _SOURCE = Path(__file__).resolve().parents[1]
 def declared(package: str, name: str, root: Path = _SOURCE) -> dict[str, Any]:
     """The literal that each module of `package` assigns to `name`, by module; modules without it are left out.
 
-    Parameters
-    ----------
-    package
-        A name such as `lamina.report.figures`. Modules of packages inside it do not count.
-    root
-        The folder that holds the package.
+    package: A name such as `lamina.report.figures`. Modules of packages inside it do not count.
+    root: The folder that holds the package.
     """
     literals = {}
     for file in sorted(root.joinpath(*package.split(".")).glob("*.py")):

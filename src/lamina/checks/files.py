@@ -42,10 +42,7 @@ def entry_of(config: Configuration, model: str) -> str:
 def described(entry: str, model: Model, root: Path) -> Model:
     """The entry of a model with the layers and the family that its folder holds; a hub model stays unchanged.
 
-    Raises
-    ------
-    LaminaError
-        If there is no such folder, it holds no model, or it contradicts the entry.
+    Raises LaminaError if there is no such folder, it holds no model, or it contradicts the entry.
     """
     where, source = f"{entry}.source", model.source
     folder = root / source
@@ -85,10 +82,7 @@ def _check_hub_id(where: str, source: str, revision: str | None, files: str) -> 
 def check(config: Configuration, root: Path) -> None:
     """Refuse a configuration that cannot run with the files under `root`; called after all other checks.
 
-    Raises
-    ------
-    LaminaError
-        If a file does not fit; the message names the key, the file, and where in it the fault is.
+    Raises LaminaError if a file does not fit; the message names the key, the file, and where in it the fault is.
     """
     _check_code(config, root)
     contexts: dict[str, int | None] = {}

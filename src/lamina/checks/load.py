@@ -30,10 +30,7 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     of checkpoints in its place. Layers and family of a local model and the stride of a perplexity are filled in too.
     Loading `plain()` of the result gives the same.
 
-    Raises
-    ------
-    LaminaError
-        If something cannot run; the message names the key, its value and the remedy.
+    Raises LaminaError if something cannot run; the message names the key, its value and the remedy.
     """
     _refuse_no_studies(raw)
     try:

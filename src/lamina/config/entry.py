@@ -114,10 +114,7 @@ class Entry(BaseModel):
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """The entry with these `options`; the keys in `ASIDE` have their defaults.
 
-        Raises
-        ------
-        LaminaError
-            If a key or a value is not allowed; the message names it and the remedy.
+        Raises LaminaError if a key or a value is not allowed; the message names it and the remedy.
         """
         try:
             return cls.model_validate(dict(options))

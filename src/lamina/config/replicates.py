@@ -28,10 +28,7 @@ def replicate(config: Configuration) -> None:
     The first replicate is the entry itself, so that more replicates only add jobs. The others, `NAME.2`, `NAME.3` …,
     have the next seeds, or for texts the next documents.
 
-    Raises
-    ------
-    LaminaError
-        If all replicates would be the same, or a name is taken.
+    Raises LaminaError if all replicates would be the same, or a name is taken.
     """
     sections: dict[str, dict[str, Any]] = {"calibrations": config.calibrations, "selectors": config.selectors}
     for key, section in sections.items():
@@ -82,10 +79,8 @@ def _check_labels(key: str, section: Mapping[str, Any]) -> None:
 def expand_checkpoints(config: Configuration) -> None:
     """Replace the entry of every series by its models, also in the lists of studies.
 
-    Raises
-    ------
-    LaminaError
-        If a checkpoint has no number for the order, two have the same number, or its name is the name of a model.
+    Raises LaminaError if a checkpoint has no number for the order, two have the same number, or its name is the name of
+    a model.
     """
     series = {name: _models(name, entry) for name, entry in config.models.items() if entry.checkpoints}
     for name, models in series.items():

@@ -44,10 +44,7 @@ _MOST = 100_000  # values in a file; an alias counts as the values that it stand
 def read(path: str | Path) -> str:
     """The text of a file.
 
-    Raises
-    ------
-    LaminaError
-        If it is no plain file, or not UTF-8; the message names the line.
+    Raises LaminaError if it is no plain file, or not UTF-8; the message names the line.
     """
     if not Path(path).is_file():
         raise LaminaError(f"{path}: there is no such file.")
@@ -65,10 +62,7 @@ def read(path: str | Path) -> str:
 def check(path: str | Path) -> None:
     """Refuse a file that is not a YAML (or JSON) mapping whose keys are each given once.
 
-    Raises
-    ------
-    LaminaError
-        The message names the file, the line, what is wrong there and what to write.
+    Raises LaminaError, which names the file, the line, what is wrong there and what to write.
     """
     text = read(path)
     try:
@@ -85,10 +79,7 @@ def check(path: str | Path) -> None:
 def load(path: str | Path, constructors: Mapping[str, Callable[[yaml.Loader, yaml.Node], Any]]) -> dict[str, Any]:
     """A mapping from a YAML file, with `constructors` for tags that are not YAML's own.
 
-    Raises
-    ------
-    LaminaError
-        If it is no mapping; the message names the file, the line, what is wrong there and what to write.
+    Raises LaminaError if it is no mapping; the message names the file, the line, what is wrong there and what to write.
     """
     loader: Any = type("Loader", (yaml.SafeLoader,), {})
     for tag, constructor in constructors.items():
@@ -142,10 +133,7 @@ def _size(path: str | Path, node: yaml.Node, known: dict[int, int]) -> int:
 def place(files: Iterable[str | Path], message: str) -> str:
     """The place of the key at the start of a refusal such as `selectors.mine.metric: …`, or of its longest known part.
 
-    Returns
-    -------
-    str
-        `file, line n`, in the last file that holds most of the key; empty if no file holds a part of it.
+    Returns `file, line n`, in the last file that holds most of the key; empty if no file holds a part of it.
     """
     key = re.match(r"\S+(?=: )", message)
     places = [(*_line(file, key[0] if key else ""), file) for file in files]

@@ -39,10 +39,7 @@ ROW = 150  # bytes of a row of samples: in the job's own file, in the gathered t
 def estimate(config: Configuration, manifests: list[str], drawn: list[str], tested: list[str]) -> dict[str, Any]:
     """What results/cost.json says: the cost of each `stage`, the FLOP of the job behind each output, and `notes`.
 
-    Parameters
-    ----------
-    manifests, drawn, tested
-        Files of the models, of their calibrations, and of the benchmark tasks.
+    manifests, drawn, tested: Files of the models, of their calibrations, and of the benchmark tasks.
     """
     models = {Path(file).parent.name: checksum.read_json(file) for file in manifests}
     calibrations = {(path.parent.name, path.stem): counted(samples_of.read(path).samples) for path in map(Path, drawn)}

@@ -113,18 +113,11 @@ def timing_work(prompts: Tokens, options: Any, n_layers: int, structures: int) -
 def fit_work(options: Repair, own: str, read: Mapping[str, Tokens], depth: int, sizes: Iterable[int]) -> float:
     """Layer-tokens of one fit of a repair for plans of several sizes, each with as many runs as possible.
 
-    Parameters
-    ----------
-    options
-        The repair's entry.
-    own
-        The calibration of the variants.
-    read
-        Tokens of the calibrations that it is fitted on, by name.
-    depth
-        Layers of the model.
-    sizes
-        Removed layers of each plan.
+    options: The repair's entry.
+    own: The calibration of the variants.
+    read: Tokens of the calibrations that it is fitted on, by name.
+    depth: Layers of the model.
+    sizes: Removed layers of each plan.
     """
     stream, sizes = float(sum(tokens.stream for tokens in read.values())), list(sizes)
     if weighed := options.automatic(own):

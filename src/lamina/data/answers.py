@@ -31,10 +31,7 @@ def document_text(task: ConfigurableTask, doc: dict[str, Any]) -> tuple[str, lis
 def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
     """The numbers of the right choices of a document, the first of them first.
 
-    Raises
-    ------
-    NoAnswer
-        If there is none, or it is no number of a choice.
+    Raises NoAnswer if there is none, or it is no number of a choice.
     """
     choices = task.doc_to_choice(doc)
     if not isinstance(choices, list) or not all(isinstance(choice, str) for choice in choices):
@@ -46,10 +43,7 @@ def right_choices(task: ConfigurableTask, doc: dict[str, Any]) -> list[int]:
 def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
     """The texts that are right answers of a document whose answer is written, the first of them first.
 
-    Raises
-    ------
-    NoAnswer
-        If there is none, or it is no text.
+    Raises NoAnswer if there is none, or it is no text.
     """
     gold = task.doc_to_target(doc)
     if task.config.doc_to_choice is not None:
@@ -72,20 +66,13 @@ def right_texts(task: ConfigurableTask, doc: dict[str, Any]) -> list[str]:
 def check(task: ConfigurableTask, split: str, own: bool, numbers: Iterable[int], scored: bool) -> None:
     """Refuse documents (by their numbers in the task) whose right answer lm-eval or lamina cannot count.
 
-    Parameters
-    ----------
-    split
-        What messages call the documents.
-    own
-        Whether the task file is the user's: choices that no score tells apart are then refused as in a file of
+    split: What messages call the documents.
+    own: Whether the task file is the user's: choices that no score tells apart are then refused as in a file of
         questions, and only counted in the log otherwise, since published tasks have some.
-    scored
-        Whether lm-eval itself compares the answers. It takes all documents to have as many right answers as the first.
+    scored: Whether lm-eval itself compares the answers. It takes all documents to have as many right answers as the
+        first.
 
-    Raises
-    ------
-    LaminaError
-        The message names the task, the document and what is wrong.
+    Raises LaminaError, which names the task, the document and what is wrong.
     """
     doubtful, docs = [], task.eval_docs
     for number in numbers:

@@ -157,10 +157,7 @@ def write(path: str | Path, calibration: Calibration) -> None:
 def read(path: str | Path) -> Calibration:
     """Read what `write` wrote.
 
-    Raises
-    ------
-    LaminaError
-        If it is damaged.
+    Raises LaminaError if it is damaged.
     """
     data = store.read(path, [field.name for field in _SCHEMA if field.name != "runs"])
     with store.reading(path):

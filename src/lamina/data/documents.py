@@ -40,10 +40,8 @@ def read_documents(path: Path, documents: str | None = None, where: str = "text"
     Unless `blank`, documents of white space are left out and not counted, and their number is logged. `documents` is a
     half-open range of the others, such as "0:500"; `where` is the entry of the configuration that messages name.
 
-    Raises
-    ------
-    LaminaError
-        If the file is missing, of another form or encoding, or holds fewer documents than the range asks for.
+    Raises LaminaError if the file is missing, of another form or encoding, or holds fewer documents than the range asks
+    for.
     """
     texts = _texts(path, f"{where}.text")
     kept = [text for text in texts if blank or text.strip()]
@@ -101,10 +99,7 @@ def read_hub(entry: Hub, root: Path, where: str) -> list[str]:
     A data set of the hub stays where `datasets` keeps its files. With streaming, only the documents that are asked for
     are read. `where` is the entry of the configuration that messages name.
 
-    Raises
-    ------
-    LaminaError
-        If the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
+    Raises LaminaError if the data set cannot be read, lacks the name, the split or the field, or holds fewer documents.
     """
     from datasets import load_dataset
 

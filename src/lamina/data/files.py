@@ -22,10 +22,7 @@ _QUESTION = (
 def read_text(path: Path, where: str, form: str) -> str:
     """The text of a file without a byte order mark, lines ending in \\n; `where` is the key that names it.
 
-    Raises
-    ------
-    LaminaError
-        If there is no such file, or it is not UTF-8. `form` describes the file in the message.
+    Raises LaminaError if there is no such file, or it is not UTF-8. `form` describes the file in the message.
     """
     if not path.is_file():
         raise LaminaError(f"{where}: there is no file {path}. Write the path of {form}.")
@@ -44,10 +41,7 @@ def read_text(path: Path, where: str, form: str) -> str:
 def json_lines(text: str, place: str, form: str) -> Iterator[tuple[str, Any]]:
     """(place with line number, value) of each line that is not blank. Only \\n ends a line: U+2028 may stand in a text.
 
-    Raises
-    ------
-    LaminaError
-        At the first line that is not JSON, with the `form` that it should have.
+    Raises LaminaError at the first line that is not JSON, with the `form` that it should have.
     """
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -69,11 +63,8 @@ def read_questions(path: Path, where: str = "choices") -> list[dict[str, Any]]:
 
     Other keys of a line are left out. `where` is the key of the configuration that messages name.
 
-    Raises
-    ------
-    LaminaError
-        If there is no such file, it is not UTF-8 or holds no question, or a line is no question. The message
-        names the first such line.
+    Raises LaminaError if there is no such file, it is not UTF-8 or holds no question, or a line is no question. The
+    message names the first such line.
     """
     text = read_text(path, where, "a .jsonl file with query, choices and gold in each line")
     questions = []
@@ -146,10 +137,8 @@ def _fault(record: Any) -> str | None:
 def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
     """Texts and their labels; `where` is the key that names the file.
 
-    Raises
-    ------
-    LaminaError
-        If a line has another form, or there are fewer than two labels with a line in each of `folds` folds.
+    Raises LaminaError if a line has another form, or there are fewer than two labels with a line in each of `folds`
+    folds.
     """
     lines = _lines(path, where, {"text": str, "label": object}, LABELLED)
     texts = [(line["text"], str(line["label"])) for _, line in lines]
@@ -167,10 +156,7 @@ def labelled(path: Path, where: str, folds: int) -> list[tuple[str, str]]:
 def pairs(path: Path, where: str) -> list[tuple[str, dict[str, str]]]:
     """Pairs of prompts, each after its place in the file.
 
-    Raises
-    ------
-    LaminaError
-        If a line has another form, or has two equal prompts or answers; or if there is no line.
+    Raises LaminaError if a line has another form, or has two equal prompts or answers; or if there is no line.
     """
     lines = _lines(path, where, dict.fromkeys(("clean", "corrupt", "right", "foil"), str), PAIRS)
     for at, line in lines:

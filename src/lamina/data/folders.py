@@ -33,10 +33,7 @@ def files(folder: Path, name: str | None, split: str, where: str) -> list[Path]:
 
     `where` begins messages.
 
-    Raises
-    ------
-    LaminaError
-        If there are none; the message says what there is.
+    Raises LaminaError if there are none; the message says what there is.
     """
     card = folder / "README.md"
     configurations = (metadata_load(card) or {}).get("configs") if card.is_file() else None

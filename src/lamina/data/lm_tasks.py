@@ -40,10 +40,7 @@ def task_object(
 ) -> ConfigurableTask:
     """As `load_task`, for callers that need a single task.
 
-    Raises
-    ------
-    LaminaError
-        Also if it is a group.
+    Raises LaminaError also if it is a group.
     """
     task = load_task(name, root, num_fewshot, choices, split, trust_code)
     if isinstance(task, Group):
@@ -64,10 +61,8 @@ def load_task(
     `choices` is a .jsonl file with `query`, `choices` and `gold` and makes a task of that `name`. With `trust_code`,
     Python that the task files of the project name may run.
 
-    Raises
-    ------
-    LaminaError
-        If no task has that name, it names Python that is not trusted, its data cannot be loaded, or it lacks the split.
+    Raises LaminaError if no task has that name, it names Python that is not trusted, its data cannot be loaded, or it
+    lacks the split.
     """
     try:
         # Paths in task files count from the root, whatever the current folder is.
@@ -167,10 +162,7 @@ def is_own(name: str, root: Path) -> bool:
 def test_documents(found: TaskOrGroup, limit: int | None = None, own: bool = True) -> list[tuple[str, list[str]]]:
     """Question and choices of the documents that a benchmark of a task or group scores, `limit` of each task.
 
-    Raises
-    ------
-    LaminaError
-        If one of them has no answer that could be right (`lamina.data.answers.check`).
+    Raises LaminaError if one of them has no answer that could be right (`lamina.data.answers.check`).
     """
     documents = []
     for task in leaves(found):
@@ -193,10 +185,7 @@ def task_samples(
     `own` is whether the task file is the user's (`lamina.data.answers.check`). A written answer has a row for each of
     the right ones.
 
-    Raises
-    ------
-    LaminaError
-        If the task's answers are neither choices nor a text, or a document has no right one.
+    Raises LaminaError if the task's answers are neither choices nor a text, or a document has no right one.
     """
     total = len(task.eval_docs)
     chosen = sorted(random.Random(seed).sample(range(total), limit)) if limit and limit < total else list(range(total))

@@ -32,11 +32,8 @@ def prepare(
 ) -> Calibration:
     """Tokenise the samples of calibration `name` for one model; `parts` are the entries that a mixture is made of.
 
-    Raises
-    ------
-    LaminaError
-        If a task, split or file is missing, there are fewer samples than the entry asks for, or one cannot be encoded
-        or does not fit into the model's context.
+    Raises LaminaError if a task, split or file is missing, there are fewer samples than the entry asks for, or one
+    cannot be encoded or does not fit into the model's context.
     """
     tokenizer, skeleton = load_tokenizer(manifest), load_skeleton(manifest)
     if manifest["chat_template"] and not tokenizer.chat_template:
@@ -111,10 +108,8 @@ def text_samples(
 
     Documents of fewer than two tokens are left out, and their number is logged.
 
-    Raises
-    ------
-    LaminaError
-        If a document holds a token that is not among the `vocabulary` of the model, or none has two tokens.
+    Raises LaminaError if a document holds a token that is not among the `vocabulary` of the model, or none has two
+    tokens.
     """
     samples: list[Sample] = []
     for number, text in enumerate(documents):
@@ -133,10 +128,7 @@ def text_samples(
 def mixed(name: str, entry: entries.Mixture, parts: Mapping[str, Calibration]) -> list[Sample]:
     """Samples drawn from `parts` by seed, in shares of the entry's weights: its `limit`, or as many as there are.
 
-    Raises
-    ------
-    LaminaError
-        If a part has fewer samples than its share.
+    Raises LaminaError if a part has fewer samples than its share.
     """
     weights = [entry.mixture[source] for source in parts]
     # The part that is used up first limits the number of samples.

@@ -76,10 +76,7 @@ def build(
 ) -> None:
     """Make the requests of a task (`task.instances`): of the documents `samples`, of the first `limit`, or of all.
 
-    Raises
-    ------
-    LaminaError
-        If there are too few other documents for the examples, or one of them has no answer.
+    Raises LaminaError if there are too few other documents for the examples, or one of them has no answer.
     """
     task.set_fewshot_seed(FEWSHOT_SEED)
     if task.config.num_fewshot:

@@ -32,22 +32,14 @@ def parts(
 ) -> list[list[int]]:
     """The part, from 0, of every sample of every source. All copies of a document share one part.
 
-    Parameters
-    ----------
-    sizes
-        Maps the number of documents of a source to the number for each part; these add up to the former. If sources
+    sizes: Maps the number of documents of a source to the number for each part; these add up to the former. If sources
         share documents, they are met as closely as possible.
-    seed
-        Seed of the draws. The draws from one source do not depend on the others if they share no documents.
-    least
-        The least number of documents of every source, 2 or more.
-    purpose
-        What needs the parts, for the message.
+    seed: Seed of the draws. The draws from one source do not depend on the others if they share no documents.
+    least: The least number of documents of every source, 2 or more.
+    purpose: What needs the parts, for the message.
 
-    Raises
-    ------
-    LaminaError
-        If a source has fewer documents, or shares so many with others that one of its parts would be empty.
+    Raises LaminaError if a source has fewer documents, or shares so many with others that one of its parts would be
+    empty.
     """
     numbered = documents(sources)
     part: dict[int, int] = {}

@@ -50,10 +50,7 @@ class TaskFile:
 def read(path: Path, above: tuple[Path, ...] = ()) -> TaskFile:
     """Read a task file; `above` are the files that include it.
 
-    Raises
-    ------
-    LaminaError
-        If the file, or one that it includes, is missing or no mapping, or a function has no name.
+    Raises LaminaError if the file, or one that it includes, is missing or no mapping, or a function has no name.
     """
     if path.resolve() in above:
         raise LaminaError(f"{path}: the file includes itself. Take it out of `include`.")
@@ -86,10 +83,7 @@ def files(name: str, root: str | Path = ".") -> list[str]:
 def reached(name: str, folder: Path) -> list[TaskFile]:
     """The files in `folder` of a task, or of a group or tag with everything that it names.
 
-    Raises
-    ------
-    LaminaError
-        If a file that is named after the task, or known to hold it, cannot be read.
+    Raises LaminaError if a file that is named after the task, or known to hold it, cannot be read.
     """
     by_path: dict[Path, TaskFile] = {}
     known, waiting, seen = _known(folder), [name], set[str]()
@@ -120,10 +114,8 @@ def members(keys: Mapping[str, Any]) -> list[str]:
 def check_code(paths: Iterable[Path], where: str) -> None:
     """Refuse task files that make lm-eval import foreign Python.
 
-    Raises
-    ------
-    LaminaError
-        The message names the file, the function and the key that allows it; `where` is the entry of the configuration.
+    Raises LaminaError, which names the file, the function and the key that allows it; `where` is the entry of the
+    configuration.
     """
     for path in paths:
         if is_of_lm_eval(path):

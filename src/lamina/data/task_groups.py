@@ -46,10 +46,7 @@ def find(name: str, local: str | Path, trust_code: bool = False) -> TaskOrGroup:
     A tag, and a group without an aggregation of its own, get the usual one of lm-eval: the mean over all documents of
     every metric that all of their tasks have.
 
-    Raises
-    ------
-    LaminaError
-        If there is nothing of that name, or one of its files would run Python that is not trusted.
+    Raises LaminaError if there is nothing of that name, or one of its files would run Python that is not trusted.
     """
     manager = _manager(name, str(local))
     paths = list(dict.fromkeys(_files(manager.task_index, name, set())))

@@ -69,10 +69,7 @@ def diagnose(model: PreTrainedModel, samples: Sequence[Sample], options: Fit, to
     The value is the mean over draws with the interval of that mean, and `control` the error with nothing in the place
     of the run. Draws share documents, so intervals of large sizes are too narrow.
 
-    Raises
-    ------
-    LaminaError
-        If a run is longer than the model, or there are fewer than three documents.
+    Raises LaminaError if a run is longer than the model, or there are fewer than three documents.
     """
     from lamina.models.structure import layers_of
 

@@ -55,10 +55,7 @@ class Pair:
 def read(path: Path, tokenizer: PreTrainedTokenizerBase, options: Patching) -> list[Pair]:
     """Pairs from a file of JSON lines.
 
-    Raises
-    ------
-    LaminaError
-        As for `lamina.data.files.pairs`, and if prompts differ in length or answers begin alike.
+    Raises LaminaError as for `lamina.data.files.pairs`, and if prompts differ in length or answers begin alike.
     """
     lines = files.pairs(path, "diagnosis patching, file")
     return [_pair(at, line, tokenizer) for at, line in lines]
@@ -90,10 +87,7 @@ def diagnose(model: PreTrainedModel, given: Sequence[Pair], options: Patching, t
 
     The control is the recovery with the clean stream of another pair of the same length.
 
-    Raises
-    ------
-    LaminaError
-        If no pair is usable.
+    Raises LaminaError if no pair is usable.
     """
     import numpy as np
 

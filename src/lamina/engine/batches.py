@@ -49,10 +49,7 @@ R = TypeVar("R")
 def halved(work: Callable[[P], object], part: P, halves: Callable[[P], Sequence[P]]) -> None:
     """Do `work` on a part; if memory runs out, do it on the parts that `halves` makes of it, until they fit.
 
-    Raises
-    ------
-    torch.cuda.OutOfMemoryError
-        If a part that has no halves does not fit.
+    Raises torch.cuda.OutOfMemoryError if a part that has no halves does not fit.
     """
     try:
         work(part)
@@ -74,10 +71,7 @@ def fitting(
 
     The work begins anew with a smaller size; `forget` takes back what a failed try has left behind.
 
-    Raises
-    ------
-    torch.cuda.OutOfMemoryError
-        If a size of at most `least` does not fit.
+    Raises torch.cuda.OutOfMemoryError if a size of at most `least` does not fit.
     """
     while True:
         try:

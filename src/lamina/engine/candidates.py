@@ -111,10 +111,7 @@ def swept(
     another model, which takes the place of a layer and is not observed. `parallel` are numbers of the layers whose
     halves both read the layer's input. Without `removing`, `current` is the only candidate.
 
-    Raises
-    ------
-    LaminaError
-        If one of `units` is not the name of a unit.
+    Raises LaminaError if one of `units` is not the name of a unit.
     """
     wanted, observed = {CURRENT: current}, {}
     for unit in units:

@@ -25,11 +25,8 @@ def capture(model: PreTrainedModel, sequences: Sequence[tuple[int, ...]], tokens
     1 - cos between boundary l and l + n, mean over tokens, then samples; the angle at the last token over π
     [arXiv 2403.17887, eq. 6-7]; the relative change |h_{l+n} - h_l| / |h_l|. Standard errors are over samples.
 
-    Raises
-    ------
-    LaminaError
-        If the streams are not numbers, or the model is not a causal one whose layers can be cut, or its numbers depend
-        on what runs beside a sequence.
+    Raises LaminaError if the streams are not numbers, or the model is not a causal one whose layers can be cut, or its
+    numbers depend on what runs beside a sequence.
     """
     short, longest = check.short(sequences), max(sequences, key=len)
     check.check(model, short, longest)

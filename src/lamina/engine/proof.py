@@ -68,10 +68,8 @@ class Proof:
     def prove(self, session: Session) -> None:
         """Make the session share contexts if that is right, else run each row alone.
 
-        Raises
-        ------
-        LaminaError
-            If neither gives the plain model's numbers, naming the family, the layer and how far it is off.
+        Raises LaminaError if neither gives the plain model's numbers, naming the family, the layer and how far it is
+        off.
         """
         if self.known is not None:
             *way, why = self.known
@@ -149,10 +147,7 @@ def _far(
 def check_halves(session: Session) -> None:
     """Prove the session on layers that lack their attention or their MLP, once, when such a layer is first needed.
 
-    Raises
-    ------
-    LaminaError
-        If a layer cannot lose a half, or if engine and cut model differ without it.
+    Raises LaminaError if a layer cannot lose a half, or if engine and cut model differ without it.
     """
     model = session.model
     if check.finding(model, _HALVES):
@@ -184,10 +179,7 @@ def _check_parts(model: PreTrainedModel, ids: Sequence[int]) -> None:
     With the attention of every layer gone no token may see another, and a layer without both halves must hand its
     input on, unless the family is known for a norm on the stream.
 
-    Raises
-    ------
-    LaminaError
-        The message says which of the two, and by how much.
+    Raises LaminaError, which says which of the two, and by how much.
     """
     depth, last, dtype, most = len(layers_of(model)), check.places(model, ids), model.dtype, check.tolerance(model)
     tokenwise = remove(share(model), [f"{layer}.attention" for layer in range(depth)])

@@ -120,11 +120,8 @@ class Session:
         its name, or in the first pass if no candidate has its name. With `progress`, the batches that a killed process
         measured by the same call are taken from there; the numbers are the same as without the kill.
 
-        Raises
-        ------
-        LaminaError
-            If the model cannot be without a candidate's units, if patches do not fit, or if the logits of the candidate
-            CURRENT are not numbers.
+        Raises LaminaError if the model cannot be without a candidate's units, if patches do not fit, or if the logits
+        of the candidate CURRENT are not numbers.
         """
         observed = observed or {}
         for candidate in [*wanted.values(), *(seen.after for seen in observed.values())]:

@@ -33,10 +33,7 @@ Consumer = Callable[[taps.Batch, Mapping[int, torch.Tensor], torch.Tensor, float
 def split(sources: Sequence[Source], seed: int) -> list[list[bool]]:
     """Whether each sample of each source is held out, drawn by document over all sources together.
 
-    Raises
-    ------
-    LaminaError
-        If a source has fewer than two documents.
+    Raises LaminaError if a source has fewer than two documents.
     """
     sequences = [source.sequences for source in sources]
     return held_out(sequences, HELDOUT_SHARE, seed, "a patch is fitted on some documents and checked on others")

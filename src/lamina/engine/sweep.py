@@ -44,24 +44,14 @@ def sweep(
 ) -> Scores:
     """Measure the removal of each of `units` from `model` without its `removed` units, on every sample.
 
-    Parameters
-    ----------
-    model
-        The base model, complete: `removed` units are skipped on the way, not cut out.
-    pass_
-        "removal" evaluates the model without each unit; "stream" runs the current model alone, which is enough for the
-        metrics that compare a unit's input with its output.
-    tokens
-        Budget of one pass: lines × streams × length. Memory follows it.
-    outputs
-        Whether to compare the outputs with the unpruned model's.
-    progress
-        Keeps what is measured so far, for a process that continues the work of a killed one.
+    model: The base model, complete: `removed` units are skipped on the way, not cut out.
+    pass_: "removal" evaluates the model without each unit; "stream" runs the current model alone, which is enough for
+        the metrics that compare a unit's input with its output.
+    tokens: Budget of one pass: lines × streams × length. Memory follows it.
+    outputs: Whether to compare the outputs with the unpruned model's.
+    progress: Keeps what is measured so far, for a process that continues the work of a killed one.
 
-    Raises
-    ------
-    LaminaError
-        If the model itself yields logits that are not numbers.
+    Raises LaminaError if the model itself yields logits that are not numbers.
     """
     with opened(model, samples, tokens, outputs and pass_ == "removal") as session:
         session.sweep(units, removed, pass_, progress)
@@ -80,10 +70,7 @@ def opened(
 
     `replacements` are the layers that units such as `7.@math` put in the place of the model's own.
 
-    Raises
-    ------
-    LaminaError
-        If the engine does not give this model's own numbers, see `lamina.engine.proof`.
+    Raises LaminaError if the engine does not give this model's own numbers, see `lamina.engine.proof`.
     """
     proven = proof.Proof(model, samples)
     with forking.forking(model) as (layers, head):

@@ -67,10 +67,7 @@ def run(
     batch, see `positions`; a batch too large for a GPU is halved, unless batches must stay `whole`. `outputs` are
     modules before the last boundary whose outputs are wanted too.
 
-    Raises
-    ------
-    LaminaError
-        If a stream holds NaN, or the model has more than one.
+    Raises LaminaError if a stream holds NaN, or the model has more than one.
     """
     wanted, width = sorted(set(boundaries)), text_config(model).hidden_size
     body: Any = model.base_model

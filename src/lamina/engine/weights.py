@@ -72,10 +72,7 @@ def taylor(
 
     The loss of a sample is the mean negative log-likelihood of its gold continuation's tokens.
 
-    Raises
-    ------
-    LaminaError
-        If the loss of a sample is NaN.
+    Raises LaminaError if the loss of a sample is NaN.
     """
     cut = remove(share(model), list(removed)) if removed else model
     weights = {unit: _weights(model, unit) for unit in units}

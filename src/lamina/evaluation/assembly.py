@@ -43,10 +43,7 @@ def refused(variant: Variant, results: str | Path = paths.RESULTS) -> str | None
 def read(variant: Variant, results: str | Path = paths.RESULTS) -> Parts:
     """The contents of a variant's files under `results`.
 
-    Raises
-    ------
-    LaminaError
-        If the variant was refused.
+    Raises LaminaError if the variant was refused.
     """
     if reason := refused(variant, results):
         raise LaminaError(f"there is no {variant}. {reason}")

@@ -70,10 +70,7 @@ def measure(
     ratios then measure the noise. A variant whose weights have the shapes of an earlier variant takes over the
     measurements of the earlier one, and its `timed` says so.
 
-    Raises
-    ------
-    LaminaError
-        If prompt and generated tokens are more than the model's context.
+    Raises LaminaError if prompt and generated tokens are more than the model's context.
     """
     check_generation(options.prompt, options.generate, context(base.config.to_dict()), str(base.config.name_or_path))
     run = _runner(base, options)

@@ -64,10 +64,7 @@ def written(task: ConfigurableTask) -> ConfigurableTask:
 
     White space around an answer does not count. Few-shot examples stay as they are: solved with the right choice.
 
-    Raises
-    ------
-    LaminaError
-        If the task's choices stand in its questions, or it has several right ones.
+    Raises LaminaError if the task's choices stand in its questions, or it has several right ones.
     """
     name = task.config.task
     if task.multiple_input:
@@ -190,10 +187,7 @@ class _Drawn(LogitsProcessor):
 class GenerationBenchmark(TaskBenchmark):
     """Answers that variants write to the questions of one lm-eval task. Parameters and errors are as in TaskBenchmark.
 
-    Raises
-    ------
-    LaminaError
-        If the task scores neither choices nor generated texts, or its samples cannot be right or wrong.
+    Raises LaminaError if the task scores neither choices nor generated texts, or its samples cannot be right or wrong.
     """
 
     def __init__(
@@ -241,10 +235,7 @@ class GenerationBenchmark(TaskBenchmark):
         `repetition`, `unstopped` and `length` of the likeliest answers; and of the samples `pass@k` and the same three
         with the prefix `sampled_`.
 
-        Raises
-        ------
-        LaminaError
-            If the variant gives NaN.
+        Raises LaminaError if the variant gives NaN.
         """
         self.writer.draw = None
         choices = super().score(model, name, together)

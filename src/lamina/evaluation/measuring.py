@@ -64,12 +64,8 @@ def measure(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of `benchmarks` and of `benchmark_samples` of every variant that was not refused.
 
-    Parameters
-    ----------
-    base
-        The unpruned model of all variants.
-    results
-        The folder with their plans, patches and adapters.
+    base: The unpruned model of all variants.
+    results: The folder with their plans, patches and adapters.
     """
     rows: list[dict[str, Any]] = []
     samples: list[dict[str, Any]] = []

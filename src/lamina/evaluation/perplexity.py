@@ -50,10 +50,7 @@ def joined_windows(
     window is left out. So the mean over tokens is the mean over windows. Neighbouring windows are alike: 30 blocks of
     them take the place of documents in the error bar, or all windows if there are fewer.
 
-    Raises
-    ------
-    LaminaError
-        If the stream does not fill a window.
+    Raises LaminaError if the stream does not fill a window.
     """
     tokens = encode(tokenizer, between.join(documents))
     count = len(tokens) // window
@@ -76,10 +73,7 @@ def windows(
     first token, BOS or not, has no context and is not scored. Without overlap, the first token of a later window is
     predicted from the token before it.
 
-    Raises
-    ------
-    LaminaError
-        If window or stride make no sense, or no document has a token to score.
+    Raises LaminaError if window or stride make no sense, or no document has a token to score.
     """
     stride = window if stride is None else stride
     if window < 2 or not 1 <= stride <= window:
@@ -137,10 +131,7 @@ def document_nll(
 
     `together` holds the variants that are measured in one pass.
 
-    Raises
-    ------
-    LaminaError
-        If a window is longer than the model's context, or the model gives NaN.
+    Raises LaminaError if a window is longer than the model's context, or the model gives NaN.
     """
     longest = max(len(window.tokens) for window in cut) - 1
     check_fits("window", longest, context(model.config.to_dict()), name)

@@ -148,16 +148,11 @@ class _RefuseNaN(LogitsProcessor):
 class TaskBenchmark:
     """One lm-eval task or group of tasks, ready to score variant after variant.
 
-    Parameters
-    ----------
-    task : an lm-eval task or group with the few-shot number set.
-    limit : score the first documents of each task only; None scores all.
-    style : how prompts are written.
+    task: an lm-eval task or group with the few-shot number set.
+    limit: score the first documents of each task only; None scores all.
+    style: how prompts are written.
 
-    Raises
-    ------
-    LaminaError
-        If a task has no documents to score, or a group has no score of its own.
+    Raises LaminaError if a task has no documents to score, or a group has no score of its own.
     """
 
     def __init__(
@@ -188,10 +183,7 @@ class TaskBenchmark:
 
         The rows of a group include its tasks and the groups in it; these rows name the group in `part_of`.
 
-        Raises
-        ------
-        LaminaError
-            If the variant gives NaN.
+        Raises LaminaError if the variant gives NaN.
         """
         self.lm.use(model, name, together)
         groups = [self.task, *self.task.get_all_groups()] if isinstance(self.task, Group) else []

@@ -81,10 +81,7 @@ class Together:
 
         None for a variant that is measured alone: it has other weights, or the engine cannot run its family correctly.
 
-        Raises
-        ------
-        LaminaError
-            If the variant gives NaN.
+        Raises LaminaError if the variant gives NaN.
         """
         key = tuple(rows)
         if name not in self.candidates or self._alone or not rows:

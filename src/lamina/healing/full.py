@@ -54,10 +54,8 @@ def heal(
 
     Returns the best epoch's weights by name, and the rows of table `training`, as `lora.heal` does.
 
-    Raises
-    ------
-    LaminaError
-        If random weights are wanted for a variant that is not a plain model of its class, or as in `training.train`.
+    Raises LaminaError if random weights are wanted for a variant that is not a plain model of its class, or as in
+    `training.train`.
     """
     import torch
 

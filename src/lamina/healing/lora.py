@@ -91,11 +91,8 @@ def heal(
     last step of each epoch has validation_loss, and `chosen` marks the kept epoch. `progress` holds the state of an
     interrupted training, see `training.train`.
 
-    Raises
-    ------
-    LaminaError
-        If the variant has no patch to train or no known projections, if there are too few documents for a validation
-        split, or if the loss is not a number.
+    Raises LaminaError if the variant has no patch to train or no known projections, if there are too few documents for
+    a validation split, or if the loss is not a number.
     """
     import torch
 

@@ -56,10 +56,7 @@ class Objective:
     ) -> "Objective":
         """The objective for a plan.
 
-        Raises
-        ------
-        LaminaError
-            If the objective compares streams and the plan removes no whole layer.
+        Raises LaminaError if the objective compares streams and the plan removes no whole layer.
         """
         places: dict[int, int] = {}
         if name == "lm+hidden":

@@ -50,10 +50,7 @@ class Step(NamedTuple):
 def split(sources: Sequence[Source], seed: int) -> tuple[list[Source], list[Source]]:
     """The samples for training and for validation, drawn by document over all sources together.
 
-    Raises
-    ------
-    LaminaError
-        If a source has fewer than four documents.
+    Raises LaminaError if a source has fewer than four documents.
     """
     purpose = "healing trains on some documents and picks the epoch on others"
     sequences = [[sample.sequence() for sample in source.samples] for source in sources]
@@ -83,10 +80,7 @@ def train(
     epoch and every SAVE_STEPS steps. Training goes on from a saved state, with the random numbers, moments and batches
     of a run without interruption.
 
-    Raises
-    ------
-    LaminaError
-        If there are too few documents for a validation split, or the loss is not a number.
+    Raises LaminaError if there are too few documents for a validation split, or the loss is not a number.
     """
     training, validation = split(sources, options.seed)
     masters = Masters(weights)
@@ -264,10 +258,7 @@ def validate(objective: Objective, sources: Sequence[Source], memory: int) -> fl
 
     It is a mean per token in which tokens have the weight of their source.
 
-    Raises
-    ------
-    LaminaError
-        If the objective is not a number.
+    Raises LaminaError if the objective is not a number.
     """
     objective.variant.eval()
     total: list[float] = []

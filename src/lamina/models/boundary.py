@@ -54,10 +54,7 @@ class Patch:
     def apply(self, variant: PreTrainedModel, place: Place) -> None:
         """Make the layer or the final norm behind the boundary apply the patch.
 
-        Raises
-        ------
-        LaminaError
-            If the run reaches the end of a model without a final norm.
+        Raises LaminaError if the run reaches the end of a model without a final norm.
         """
         layers, norm = layers_of(variant), final_norm_of(variant)
         if place.position < len(layers):
@@ -97,10 +94,7 @@ def own_all(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 def check_patches(model: PreTrainedModel, units: Sequence[str], patches: Mapping[Boundary, Patch]) -> None:
     """Refuse patches that a materialised variant would refuse; `model` is the unpruned base model.
 
-    Raises
-    ------
-    LaminaError
-        If the patches do not belong to the runs that `units` leave, or one of them has no place.
+    Raises LaminaError if the patches do not belong to the runs that `units` leave, or one of them has no place.
     """
     check_boundaries(model, units, patches)
     last = max(kept_layers(model, units), default=-1)
@@ -137,10 +131,7 @@ def patch_before(module: nn.Module, patch: Patch) -> None:
 def assert_finite(values: torch.Tensor, name: str, stage: str) -> None:
     """Refuse NaN.
 
-    Raises
-    ------
-    LaminaError
-        The message names the model and the stage in which it happened.
+    Raises LaminaError, which names the model and the stage in which it happened.
     """
     if torch.isnan(values).any():
         raise LaminaError(

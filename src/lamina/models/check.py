@@ -166,10 +166,7 @@ def check(model: PreTrainedModel, ids: Sequence[int], longest: Sequence[int]) ->
     Both are also checked on the longest row, because windows and chunks change nothing before their size, and some
     rotations of positions depend on the length of a text. A model is checked once, see `note`.
 
-    Raises
-    ------
-    LaminaError
-        The message says which of them, and by how much.
+    Raises LaminaError, which says which of them, and by how much.
     """
     if finding(model, _WHOLE, len(longest)):
         return
@@ -219,10 +216,7 @@ def _looks_ahead(model: PreTrainedModel, ids: Sequence[int]) -> float:
 def check_cut(model: PreTrainedModel, gone: Sequence[int], ids: Sequence[int]) -> None:
     """Refuse to cut layers if this differs from bypassing them; each set of layers is checked once.
 
-    Raises
-    ------
-    LaminaError
-        The message says by how much.
+    Raises LaminaError, which says by how much.
     """
     what = f"cut by {list(gone)}"
     if not gone or finding(model, what, len(ids)):

@@ -39,11 +39,8 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 def read_settings(folder: Path, where: str, source: str) -> dict[str, Any]:
     """The settings in the config.json of a model folder. The key `where` of the configuration names it as `source`.
 
-    Raises
-    ------
-    LaminaError
-        If there is no config.json, it is no JSON object, it holds impossible values, or the folder holds a pipe or a
-        device.
+    Raises LaminaError if there is no config.json, it is no JSON object, it holds impossible values, or the folder holds
+    a pipe or a device.
     """
     for path in folder.iterdir():
         if path.exists() and not stat.S_ISREG(path.stat().st_mode) and not path.is_dir():
@@ -88,10 +85,7 @@ def decoder_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 def check_loadable(folder: Path, settings: Mapping[str, Any], where: str, source: str) -> None:
     """Refuse what no job could load or judge, as far as the names of files and config.json tell.
 
-    Raises
-    ------
-    LaminaError
-        The message says what the folder holds, and what to take instead.
+    Raises LaminaError, which says what the folder holds, and what to take instead.
     """
     model, config = f"{where}: '{source}'", f"{where}: '{source}/config.json'"
     decoder, names = decoder_settings(settings), {path.name for path in folder.iterdir()}
@@ -163,10 +157,7 @@ def is_quantised(source: str | Path) -> bool:
 def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
     """Refuse a folder without a tokenizer or, if the `entry` of its model wants one, without a chat template.
 
-    Raises
-    ------
-    LaminaError
-        As the names of files tell; whether a tokenizer loads and fits is seen when it is loaded.
+    Raises LaminaError as the names of files tell; whether a tokenizer loads and fits is seen when it is loaded.
     """
     names, own = {path.name for path in folder.iterdir()}, folder / "tokenizer_config.json"
     tables = [name for name in names if _TOKENIZER.search(name) and name not in _NO_VOCABULARY]
@@ -186,10 +177,8 @@ def check_tokenizer(folder: Path, entry: str, chat_template: bool) -> None:
 def weight_files(folder: Path) -> list[Path]:
     """The files from which transformers loads the weights of a folder; empty if there are none.
 
-    Raises
-    ------
-    LaminaError
-        If an index is damaged, stands beside a whole checkpoint, or names a file that is not in the folder.
+    Raises LaminaError if an index is damaged, stands beside a whole checkpoint, or names a file that is not in the
+    folder.
     """
     return sorted({folder / shard for shard in _index(folder).values()}) or [
         path for path in (folder / WHOLE,) if path.is_file()
@@ -230,11 +219,8 @@ def check_names(
 ) -> None:
     """Refuse stored tensors that are not those of the model in config.json, as far as names and types tell.
 
-    Raises
-    ------
-    LaminaError
-        If weights are quantised though config.json does not say so, an adapter lies within them, or there are more or
-        fewer layers than config.json says. The rest is compared when the model is loaded.
+    Raises LaminaError if weights are quantised though config.json does not say so, an adapter lies within them, or
+    there are more or fewer layers than config.json says. The rest is compared when the model is loaded.
     """
     decoder = decoder_settings(settings)
     if quantisation(settings) is None:
@@ -263,11 +249,8 @@ def check_names(
 def read_weights(folder: Path, where: str) -> dict[str, dict[str, Any]]:
     """`shape` and `dtype` of each tensor that is loaded, by name; empty if there are none.
 
-    Raises
-    ------
-    LaminaError
-        As `weight_files`, or if a file is damaged, a tensor is in two files or not in the file that the index says, or
-        a wrapper of training has left its name before all of them.
+    Raises LaminaError as `weight_files` does, or if a file is damaged, a tensor is in two files or not in the file that
+    the index says, or a wrapper of training has left its name before all of them.
     """
     tensors: dict[str, dict[str, Any]] = {}
     with at(where):

@@ -48,10 +48,7 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     `auto` is float32 for a GGUF file, and else the type that config.json says. A tokenizer.json beside a GGUF file
     replaces the tokenizer that the file describes.
 
-    Raises
-    ------
-    LaminaError
-        If the file is damaged, or holds something that would be lost. Then no folder is left behind.
+    Raises LaminaError if the file is damaged, or holds something that would be lost. Then no folder is left behind.
     """
     if path.name == "config.json":
         _dequantise_folder(path.parent, folder, dtype, where)

@@ -37,10 +37,7 @@ def visible() -> list[tuple[torch.device, int]]:
 def spread(model: PreTrainedModel, devices: Sequence[tuple[torch.device, int]]) -> PreTrainedModel:
     """Move a model that was loaded into host memory to `devices`, in place.
 
-    Raises
-    ------
-    LaminaError
-        If the first device has no room for one layer and everything that is no layer.
+    Raises LaminaError if the first device has no room for one layer and everything that is no layer.
     """
     layers = layers_of(model)
     sizes, first = [_bytes(layer) for layer in layers], devices[0][0]

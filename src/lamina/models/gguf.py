@@ -26,10 +26,7 @@ def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
 
     `where` is the entry that messages name.
 
-    Raises
-    ------
-    LaminaError
-        If it is no GGUF file, is cut off, or has a version that is not known.
+    Raises LaminaError if it is no GGUF file, is cut off, or has a version that is not known.
     """
     from gguf import GGUFReader, GGUFValueType
 
@@ -98,10 +95,7 @@ def _check_lengths(path: Path) -> None:
 def shape(path: Path, where: str) -> tuple[int, int | None]:
     """Decoder layers, and the longest context in tokens (None if the file does not say).
 
-    Raises
-    ------
-    LaminaError
-        As `read`, or if the file does not say how many layers there are, or stores others.
+    Raises LaminaError as `read` does, or if the file does not say how many layers there are, or stores others.
     """
     layers, context, key, stored = _shape(path, where, path.stat().st_mtime_ns)
     if not isinstance(layers, int):

@@ -46,10 +46,7 @@ def device() -> torch.device:
 def on_device(asked: str | torch.device | None) -> torch.device:
     """The device that is asked for by name, by default `device()`.
 
-    Raises
-    ------
-    LaminaError
-        If lamina does not compute there.
+    Raises LaminaError if lamina does not compute there.
     """
     chosen = device() if asked is None else torch.device(asked)
     if chosen.type not in ("cpu", "cuda"):
@@ -65,11 +62,8 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
 
     By default it has all devices of the job, see `lamina.models.devices`. `check` is the file of rule check_model.
 
-    Raises
-    ------
-    LaminaError
-        If transformers cannot build the model from its folder, its files are not those that were prepared, or the
-        devices are too small.
+    Raises LaminaError if transformers cannot build the model from its folder, its files are not those that were
+    prepared, or the devices are too small.
     """
     check_files(manifest)
     model = load_folder(manifest["path"], manifest["dtype"], manifest["trust_remote_code"], name=manifest["source"])
@@ -85,10 +79,7 @@ def load_model(manifest: dict[str, Any], on: torch.device | None = None, check: 
 def load_quantised(manifest: dict[str, Any], quantise: str, check: str | None = None) -> PreTrainedModel:
     """The model of a manifest, its weights in 4 bits if `quantise` says so (`4bit`, not `none`).
 
-    Raises
-    ------
-    LaminaError
-        If this machine cannot load weights in 4 bits.
+    Raises LaminaError if this machine cannot load weights in 4 bits.
     """
     if quantise == "none":
         return load_model(manifest, check=check)
@@ -112,11 +103,8 @@ def load_folder(
 
     `classes`, of the configuration and of the model, replace those that transformers would pick.
 
-    Raises
-    ------
-    LaminaError
-        If `dtype` is not one of DTYPES, the folder holds an adapter, transformers cannot build the model, or one of its
-        weights is missing or has another shape.
+    Raises LaminaError if `dtype` is not one of DTYPES, the folder holds an adapter, transformers cannot build the
+    model, or one of its weights is missing or has another shape.
     """
     if dtype not in DTYPES:
         raise LaminaError(f"dtype: '{dtype}' is not known. Write one of: {', '.join(DTYPES)}.")
@@ -226,10 +214,7 @@ def _check_tied(name: str, model: PreTrainedModel) -> None:
 def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype: str) -> dict[str, Any]:
     """Options of `load_folder` for several devices or for weights in 4 bits.
 
-    Raises
-    ------
-    LaminaError
-        If the package that an option needs is missing.
+    Raises LaminaError if the package that an option needs is missing.
     """
     options: dict[str, Any] = {}
     if device_map is not None:
@@ -255,10 +240,7 @@ def placement(device_map: str | dict[str, Any] | None, load_in_4bit: bool, dtype
 def load_tokenizer(manifest: dict[str, Any], config: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer beside the model's weights; `config` is the model's, if it is loaded already.
 
-    Raises
-    ------
-    LaminaError
-        If the folder holds none that transformers can load.
+    Raises LaminaError if the folder holds none that transformers can load.
     """
     source, local = (
         manifest.get("source", manifest["path"]),
@@ -302,10 +284,7 @@ def load_skeleton(manifest: dict[str, Any]) -> PreTrainedModel:
 def within(seconds: int, what: str) -> Iterator[None]:
     """Stop what runs inside after some seconds; this works only in the main thread of a process.
 
-    Raises
-    ------
-    LaminaError
-        If it takes longer.
+    Raises LaminaError if it takes longer.
     """
 
     def late(*_: Any) -> None:

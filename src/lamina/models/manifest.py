@@ -39,10 +39,8 @@ _WIDTH_KEYS = ("hidden_size", "n_embd", "d_model")
 def find_model(name: str, entry: Model, root: Path) -> Path:
     """Folder of a model: a local one as it stands, a hub one downloaded once into the Hugging Face cache.
 
-    Raises
-    ------
-    LaminaError
-        If the folder is missing, or the hub knows no such model or revision, or does not let this user have it.
+    Raises LaminaError if the folder is missing, or the hub knows no such model or revision, or does not let this user
+    have it.
     """
     source = entry.source
     local = root / source
@@ -93,20 +91,14 @@ def _download(name: str, source: str, revision: str | None) -> Path:
 def describe(name: str, entry: Model, folder: Path) -> dict[str, Any]:
     """Manifest of the model in `folder`.
 
-    Returns
-    -------
-    dict
-        path (relative to the current folder if it is in there), source, revision, weights_sha256, settings_sha256 (of
-        its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size C, vocabulary,
-        family (the config's `model_type`), parameters, layer_parameters (of one layer, on average), weights_bytes (all
-        three of the model as it is loaded), dtype, trust_remote_code, how prompts are written; for a checkpoint of
-        a training also series and step.
+    Returns dict: path (relative to the current folder if it is in there), source, revision, weights_sha256,
+    settings_sha256 (of its configuration, tokenizer and code), files (size and time of each), n_layers L, hidden_size
+    C, vocabulary, family (the config's `model_type`), parameters, layer_parameters (of one layer, on average),
+    weights_bytes (all three of the model as it is loaded), dtype, trust_remote_code, how prompts are written; for a
+    checkpoint of a training also series and step.
 
-    Raises
-    ------
-    LaminaError
-        If config or weights are missing or cut off, the model is none that can be loaded or judged, code is present but
-        not allowed, or the number of layers or the family is not the one that the config file promises.
+    Raises LaminaError if config or weights are missing or cut off, the model is none that can be loaded or judged, code
+    is present but not allowed, or the number of layers or the family is not the one that the config file promises.
     """
     where = f"models.{name}.source: {entry.source}"
     config = read_settings(folder, f"models.{name}.source", entry.source)
@@ -192,10 +184,7 @@ def auto_class(config: Any) -> Any:
 def skeleton(folder: str | Path, source: str, trust_remote_code: bool) -> "PreTrainedModel":
     """The model that a folder describes, with no weights (meta tensors) and nothing quantised.
 
-    Raises
-    ------
-    LaminaError
-        If transformers cannot build it from config.json.
+    Raises LaminaError if transformers cannot build it from config.json.
     """
     import torch
     from transformers import AutoConfig

@@ -41,20 +41,15 @@ def materialise(
 ) -> PreTrainedModel:
     """The variant as a plain transformers model in evaluation mode; `model` itself is not changed.
 
-    Parameters
-    ----------
-    model : the unpruned base model.
-    plan : a plan with its `units`, and what its `replacements` are; None gives the base model itself (shared).
-    patches : one repair per contiguous run of removed layers, keyed by boundary in base numbering.
-    adapter : folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter, which is merged
+    model: the unpruned base model.
+    plan: a plan with its `units`, and what its `replacements` are; None gives the base model itself (shared).
+    patches: one repair per contiguous run of removed layers, keyed by boundary in base numbering.
+    adapter: folder that a healing of the same plan and patches wrote. It holds a PEFT LoRA adapter, which is merged
         into copies of the weights that it changes; or trained patches, which replace `patches`; or both; or trained
         weights, which replace the weights of the whole model.
 
-    Raises
-    ------
-    LaminaError
-        If the plan was refused, the model cannot be cut like this, patches and plan do not fit together, or the adapter
-        belongs to another variant.
+    Raises LaminaError if the plan was refused, the model cannot be cut like this, patches and plan do not fit together,
+    or the adapter belongs to another variant.
     """
     variant = share(model)
     if plan is None:
@@ -88,10 +83,7 @@ class _Special:
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Refuse: transformers would save the patch and ignore it on reload.
 
-        Raises
-        ------
-        LaminaError
-            Always.
+        Raises LaminaError always.
         """
         raise LaminaError(
             "a plain save_pretrained of a variant with patches or removed halves would lose them on reload. Write it "
@@ -181,10 +173,7 @@ class Adaptable:
 def adaptable(model: PreTrainedModel, targets: str) -> Adaptable:
     """The projections that `targets` names: those of `mlp`, of `attention`, of both (`all`) or of `none`.
 
-    Raises
-    ------
-    LaminaError
-        If there are none.
+    Raises LaminaError if there are none.
     """
     parts = {"all": ("mlp", "attention"), "none": ()}.get(targets, (targets,))
     targeted = Adaptable(

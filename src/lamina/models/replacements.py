@@ -29,10 +29,7 @@ _POSITIONS = ("rope_parameters", "rope_theta", "rope_scaling", "partial_rotary_f
 def layers(base: PreTrainedModel, units: Iterable[str], records: Records) -> dict[str, nn.Module]:
     """The modules that units such as `7.@math` put in the places of the base model's layers.
 
-    Raises
-    ------
-    LaminaError
-        If a donor is unknown, or is no sibling of the base model.
+    Raises LaminaError if a donor is unknown, or is no sibling of the base model.
     """
     modules = {}
     for unit in units:
@@ -61,10 +58,7 @@ def put(variant: PreTrainedModel, base: PreTrainedModel, plan: Mapping[str, Any]
 def check(base: PreTrainedModel, manifest: Mapping[str, Any], records: Records) -> None:
     """Refuse donors that are no siblings of the model with this manifest.
 
-    Raises
-    ------
-    LaminaError
-        If shapes, positions or tokenizers differ; the message names what differs.
+    Raises LaminaError if shapes, positions or tokenizers differ; the message names what differs.
     """
     words = load_tokenizer(dict(manifest)).get_vocab()
     for name, record in records.items():

@@ -66,10 +66,7 @@ def text_config(model: PreTrainedModel) -> PretrainedConfig:
 def family_of(model: PreTrainedModel) -> Family:
     """What a loaded model is made of.
 
-    Raises
-    ------
-    LaminaError
-        If it does not have exactly one list of layers.
+    Raises LaminaError if it does not have exactly one list of layers.
     """
     config = text_config(model)
     layers = _layer_list(model, config)

@@ -31,10 +31,7 @@ def runs(removed: Iterable[int], depth: int) -> list[tuple[int, int]]:
     >>> runs([3, 7, 4], 12)
     [(3, 5), (7, 8)]
 
-    Raises
-    ------
-    LaminaError
-        If a layer is outside 0 … depth-1.
+    Raises LaminaError if a layer is outside 0 … depth-1.
     """
     gone = sorted(set(removed))
     outside = [layer for layer in gone if not 0 <= layer < depth]
@@ -72,10 +69,8 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
     Surviving layers are renumbered from 0 and every per-layer list of the configuration is cut to them, so that the
     key-value cache, generation and a saved checkpoint agree. A layer that loses both halves is removed whole.
 
-    Raises
-    ------
-    LaminaError
-        If a unit does not exist or is named twice, if nothing would be left, or if the family's sub-layers are unknown.
+    Raises LaminaError if a unit does not exist or is named twice, if nothing would be left, or if the family's
+    sub-layers are unknown.
     """
     check(model, units)
     layers, config = layers_of(model), text_config(model)
@@ -112,10 +107,7 @@ def remove(model: PreTrainedModel, units: Sequence[str]) -> PreTrainedModel:
 def check(model: PreTrainedModel, units: Sequence[str]) -> None:
     """Refuse units that cannot leave an unpruned model.
 
-    Raises
-    ------
-    LaminaError
-        If a unit does not exist or is named twice, or if the model or its family cannot lose it.
+    Raises LaminaError if a unit does not exist or is named twice, or if the model or its family cannot lose it.
     """
     depth, config = len(layers_of(model)), text_config(model)
     parsed = [parse(unit) for unit in units]

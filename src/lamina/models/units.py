@@ -18,10 +18,7 @@ def parse(unit: str) -> tuple[int, str]:
     >>> parse("7"), parse("7.mlp")
     ((7, 'layer'), (7, 'mlp'))
 
-    Raises
-    ------
-    LaminaError
-        If the text is not a unit.
+    Raises LaminaError if the text is not a unit.
     """
     number, _, component = str(unit).partition(".")
     component = component or "layer"

@@ -103,14 +103,9 @@ def ends(draws: np.ndarray, documents: int) -> tuple[Sequence[float | None], Seq
 def ratios(sums: np.ndarray, numbers: np.ndarray, copies: ArrayLike) -> list[dict[str, float | int | None]]:
     """Values, their intervals and the number of samples of sum / number, bootstrapped over documents.
 
-    Parameters
-    ----------
-    sums
-        What each sample adds to each measure, (samples, measures).
-    numbers
-        What each sample adds to the count that divides the sum, (samples,); samples of 0 are left out.
-    copies
-        The document of each sample.
+    sums: What each sample adds to each measure, (samples, measures).
+    numbers: What each sample adds to the count that divides the sum, (samples,); samples of 0 are left out.
+    copies: The document of each sample.
     """
     kept = numbers > 0
     samples = int(kept.sum())

@@ -16,10 +16,7 @@ from lamina.study.variant import Variant
 def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
     """Boundaries of the runs of whole layers that a plan removes.
 
-    Raises
-    ------
-    LaminaError
-        If the plan removes sub-layers, for which there are no patches yet.
+    Raises LaminaError if the plan removes sub-layers, for which there are no patches yet.
     """
     if any(component in ("attention", "mlp") for _, component in map(parse, plan["units"])):
         raise LaminaError(

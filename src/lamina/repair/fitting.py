@@ -75,16 +75,10 @@ def fit(
 ) -> list[Group]:
     """Fit the repair for all plans of a request.
 
-    Parameters
-    ----------
-    model
-        The unpruned base model.
-    calibrations
-        What the repair is fitted on, by name, the variants' own calibration first.
-    weights
-        The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
-    seed
-        Draws the held-out samples.
+    model: The unpruned base model.
+    calibrations: What the repair is fitted on, by name, the variants' own calibration first.
+    weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
+    seed: Draws the held-out samples.
     """
     options, method = request.options, protocol.method(request.options.method)
     if not weights:

@@ -50,10 +50,7 @@ def refused(path: str | Path, removed: int) -> str | None:
 def load(path: str | Path, removed: int) -> dict[Boundary, Fitted]:
     """The fitted repairs of the plan of size `removed`, ready for `materialise`.
 
-    Raises
-    ------
-    LaminaError
-        If the file has no patch of that size, or holds a tensor that is not part of a patch.
+    Raises LaminaError if the file has no patch of that size, or holds a tensor that is not part of a patch.
     """
     tensors: dict[Boundary, dict[str, torch.Tensor]] = {}
     with store.reading(path), safe_open(str(path), framework="pt") as handle:

@@ -43,18 +43,11 @@ def groups(
 ) -> Iterator[Group]:
     """The plans of one selector, grouped by their chosen weight.
 
-    Parameters
-    ----------
-    model
-        The unpruned base model.
-    read
-        Calibrations by name, the variants' own first.
-    wanted
-        The boundaries of each plan, by its size.
-    options
-        Options of the repair, whose method is a linear map of the stream.
-    seed
-        Holds samples out.
+    model: The unpruned base model.
+    read: Calibrations by name, the variants' own first.
+    wanted: The boundaries of each plan, by its size.
+    options: Options of the repair, whose method is a linear map of the stream.
+    seed: Holds samples out.
     """
     automatic = options.automatic(next(iter(read)))
     grid = {weight: _sources(read, options, weight) for weight in GRID}

@@ -35,8 +35,6 @@ def recommendations(
     """One row per question, for each task and over all of them: the smallest variant that keeps enough, or the nearest
     one if none does (`kept_enough` false).
 
-    Parameters
-    ----------
     keep: share of the base model's number that must be left, above 0 to 1
     general_text: most that the perplexity of general text may be, times the base model's; None allows anything
     counted_from: `zero`, or `chance`: what the share is counted from

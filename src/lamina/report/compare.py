@@ -69,10 +69,7 @@ PAIRS = """
 def compared(a: str | Path, b: str | Path) -> list[dict[str, Any]]:
     """One row per number that both folders hold with an error; moved numbers come first. `COLUMNS` are its keys.
 
-    Raises
-    ------
-    LaminaError
-        If a folder holds no tables, or if the folders have no number in common.
+    Raises LaminaError if a folder holds no tables, or if the folders have no number in common.
     """
     folders = [_tables(Path(folder)) for folder in (a, b)]
     differences: list[dict[str, Any]] = []

@@ -37,10 +37,7 @@ _TABLE_FILE = re.compile(r"'results/tables/(\w+)\.parquet'")
 def statements(views: str | Path, tables: Iterable[str | Path]) -> Iterator[str]:
     """Statements of the views file over these Parquet files, `{table}.parquet` each; tables without a file have none.
 
-    Raises
-    ------
-    LaminaError
-        If a file is not named like a table, or if it is damaged, which DuckDB does not check.
+    Raises LaminaError if a file is not named like a table, or if it is damaged, which DuckDB does not check.
     """
     paths = [Path(path) for path in tables]
     files = {path.stem: relation(path) for path in paths}
@@ -84,10 +81,7 @@ def connect(
 def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
     """The database of a run, opened for reading only.
 
-    Raises
-    ------
-    LaminaError
-        If there is no database, if another program writes to it, or if it is damaged.
+    Raises LaminaError if there is no database, if another program writes to it, or if it is damaged.
     """
     if not Path(file).is_file():
         raise LaminaError(f"there is no {file} here. Run the study first: make run")
@@ -108,10 +102,7 @@ def opened(file: str | Path) -> duckdb.DuckDBPyConnection:
 def build(views: str | Path, tables: Iterable[str | Path], output: str | Path, study: str = "study") -> None:
     """Keep the tables as those of `study`, and write the views of all studies into a database file.
 
-    Raises
-    ------
-    LaminaError
-        If a table has no file: the views of a file must all work.
+    Raises LaminaError if a table has no file: the views of a file must all work.
     """
     files = [path for path in map(Path, tables) if path.exists()]
     missing = set(store.TABLES) - {path.stem for path in files}

@@ -60,8 +60,6 @@ def render(
 ) -> str:
     """The report as HTML.
 
-    Parameters
-    ----------
     connection: views of the run's tables (`lamina.report.database.connect`)
     figures: folder of the figures as `{name}.svg`
     facts: run facts, shown unchanged: versions, seed, commit, wall time, machine; may be nested

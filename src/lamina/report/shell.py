@@ -30,10 +30,7 @@ HELP = "End a query with ;   .tables lists the views   .queries lists questions 
 def query(name: str, folder: Path = QUERIES) -> Path:
     """The file of a question, by its name or its path.
 
-    Raises
-    ------
-    LaminaError
-        If there is no question of that name. The message names the nearest one.
+    Raises LaminaError if there is no question of that name. The message names the nearest one.
     """
     known = sorted(path.stem for path in folder.glob("*.sql"))
     if name not in known and not Path(name).is_file():
@@ -44,10 +41,7 @@ def query(name: str, folder: Path = QUERIES) -> Path:
 def ask(connection: duckdb.DuckDBPyConnection, question: str) -> tuple[list[str], list[tuple[Any, ...]]]:
     """Names of the columns of an answer, and its rows.
 
-    Raises
-    ------
-    LaminaError
-        If DuckDB refuses the query. The message is that of DuckDB.
+    Raises LaminaError if DuckDB refuses the query. The message is that of DuckDB.
     """
     try:
         answer = connection.execute(question)

@@ -47,10 +47,7 @@ def refused(files: Sequence[str | Path]) -> Iterator[None]:
 def check_folder(folder: Path) -> None:
     """Refuse a folder to work in that Snakemake or Python would misread: braces in its path, names of modules in it.
 
-    Raises
-    ------
-    LaminaError
-        The message says what to rename.
+    Raises LaminaError, which says what to rename.
     """
     if "{" in str(folder) or "}" in str(folder):
         raise LaminaError(f"{folder}: Snakemake takes braces in a path for wildcards. Rename the folder.")

@@ -39,15 +39,10 @@ def evidence(
 ) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
 
-    Parameters
-    ----------
-    scored
-        The sweeps that are read, by the names of their calibrations, the variant's own first; none for a strategy that
-        reads no sweep.
-    activations
-        The captured activations of the unpruned model, for a strategy that compares runs of layers.
-    previous
-        The plan with one unit less that an iterative step goes on from; None for a step from the unpruned model.
+    scored: The sweeps that are read, by the names of their calibrations, the variant's own first; none for a strategy
+        that reads no sweep.
+    activations: The captured activations of the unpruned model, for a strategy that compares runs of layers.
+    previous: The plan with one unit less that an iterative step goes on from; None for a step from the unpruned model.
     """
     refused, step = previous.refused if previous else None, Step()
     if refused is None and scored:

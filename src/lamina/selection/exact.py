@@ -36,20 +36,13 @@ def run(
 ) -> Candidate | None:
     """Measure until only the best of `candidates` (and those that tie with it) can be the minimum.
 
-    Parameters
-    ----------
-    evaluator
-        It measures the model before the removal beside the candidates, which all lack one unit of that model.
-    budget
-        `seed`, which draws the order of the first samples.
-    chance
-        Accuracy of guessing. Accuracy relevance cannot rank removals at chance. So if the best candidate is not above
-        chance, every candidate is measured on every sample.
+    evaluator: It measures the model before the removal beside the candidates, which all lack one unit of that model.
+    budget: `seed`, which draws the order of the first samples.
+    chance: Accuracy of guessing. Accuracy relevance cannot rank removals at chance. So if the best candidate is not
+        above chance, every candidate is measured on every sample.
 
-    Returns
-    -------
-    The best candidate. None where losses do not decide (several tie, or are at chance). The possible candidates have
-    then been measured on all samples, and the ranking of their scores decides, as in a full sweep.
+    Returns the best candidate. None where losses do not decide (several tie, or are at chance). The possible candidates
+    have then been measured on all samples, and the ranking of their scores decides, as in a full sweep.
     """
     count, loss = evaluator.count, evaluator.loss
     values = {candidate: np.full(count, np.nan) for candidate in candidates}

@@ -114,10 +114,7 @@ def parted(calibrations: Mapping[str, Calibration], options: Any) -> tuple[Calib
 
     No document is on both sides, whatever its length or the calibration that has it.
 
-    Raises
-    ------
-    LaminaError
-        If there are too few documents.
+    Raises LaminaError if there are too few documents.
     """
     own, calibration = next(iter(calibrations.items()))
     samples = calibration.samples

@@ -43,10 +43,7 @@ ON_DEVICE = HELD = 8 << 30
 def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[int]]:
     """The fold of every sequence of every source, 0 or 1: a half of each source, drawn by document over all sources.
 
-    Raises
-    ------
-    LaminaError
-        If a source has fewer than four documents, because each half holds some out to choose a ridge.
+    Raises LaminaError if a source has fewer than four documents, because each half holds some out to choose a ridge.
     """
     purpose = (
         "selection with a repair in the loop (`repair` of a selector) fits on one half of the documents and scores "
@@ -92,23 +89,13 @@ def fitted(
 ) -> Repairs:
     """Patches for every run of the candidates, fitted on each fold.
 
-    Parameters
-    ----------
-    model
-        The unpruned base model, not yet wrapped.
-    sources
-        The samples that the repair is fitted on. Sources of weight 0 only get folds.
-    options
-        An instance of the method's class in `lamina.config.repairs`.
-    seed
-        Draws the folds, and the documents that the method holds out of each fold.
-    scored
-        Number of the source whose samples will be scored.
+    model: The unpruned base model, not yet wrapped.
+    sources: The samples that the repair is fitted on. Sources of weight 0 only get folds.
+    options: An instance of the method's class in `lamina.config.repairs`.
+    seed: Draws the folds, and the documents that the method holds out of each fold.
+    scored: Number of the source whose samples will be scored.
 
-    Raises
-    ------
-    LaminaError
-        If there are too few documents for two folds, or the method is not a linear map of the stream.
+    Raises LaminaError if there are too few documents for two folds, or the method is not a linear map of the stream.
     """
     depth = len(layers_of(model))
     drawn, wanted = folds([source.sequences for source in sources], seed), boundaries(candidates, depth)

@@ -69,10 +69,7 @@ class Given:
     def layers(self, model: Any, manifest: Mapping[str, Any], units: Iterable[str]) -> dict[str, Any]:
         """The modules of those of `units` that replace layers of the model with this manifest.
 
-        Raises
-        ------
-        LaminaError
-            If a layer cannot take the place of the model's own.
+        Raises LaminaError if a layer cannot take the place of the model's own.
         """
         library = load("lamina.models.replacements")
         library.check(model, manifest, self.records)

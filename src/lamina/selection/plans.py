@@ -82,10 +82,7 @@ def write(path: str | Path, plan: Plan) -> None:
 def read(path: str | Path) -> Plan:
     """Read a plan that `write` wrote.
 
-    Raises
-    ------
-    LaminaError
-        If the file is damaged.
+    Raises LaminaError if the file is damaged.
     """
     written = seal.read_json(path)
     if stray := {field.name for field in fields(Plan)} ^ written.keys():

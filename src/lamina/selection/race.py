@@ -96,15 +96,10 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
 
     It need not have the smallest mean loss: a beaten candidate may have been lucky on fewer samples.
 
-    Parameters
-    ----------
-    evaluator
-        Its loss must have a bound.
-    budget
-        `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of the samples for accuracy), and `step`,
-        the place of this removal in its plan, from 1.
-    chance
-        Not used here; part of the interface that budgets share.
+    evaluator: Its loss must have a bound.
+    budget: `seed`, `confidence`, `tolerance` (in the unit of the loss: a share of the samples for accuracy), and
+        `step`, the place of this removal in its plan, from 1.
+    chance: Not used here; part of the interface that budgets share.
     """
     largest = evaluator.loss.metric.bound
     assert largest is not None
@@ -151,12 +146,8 @@ def run(evaluator: Evaluator, candidates: Sequence[Candidate], budget: dict[str,
 def log_evidence(values: np.ndarray, count: int, low: float, high: float, mean: float) -> float:
     """Logarithm of the evidence that the mean of a finite population is above `mean`.
 
-    Parameters
-    ----------
-    values
-        (n,) values drawn so far, in the order of a random permutation of the population's `count` values.
-    low, high
-        Bounds of every value.
+    values: (n,) values drawn so far, in the order of a random permutation of the population's `count` values.
+    low, high: Bounds of every value.
 
     The evidence is a capital process: if the population's mean is at most `mean`, the chance that it ever reaches 1/α,
     over all n, is at most α (Ville's inequality). The bets are those of Waudby-Smith and Ramdas, Estimating means of

@@ -54,28 +54,17 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Rows of table `sweeps` without its keys.
 
-    Parameters
-    ----------
-    model
-        The base model, complete.
-    calibrations
-        By name: first the one that is scored, then those that only fit the repair of `loop`.
-    units, removed
-        The units to measure, and the units that were removed before the sweep.
-    tokens
-        Budget of one pass: lines x streams x length.
-    current
-        Whether the model before the removals has rows too.
-    budget
-        Lets units leave early: `budget` (its module), `metric`, `score`, `protect`, `seed`, `step` (the place of this
-        removal in its plan, from 1) and the options of its module.
-    loop, replacements
-        The repair in place, and whose layers are among `units`. The layers that they or a budget protect are not
-        measured.
-    manifest
-        That of the model, which replacements are compared with.
-    progress
-        The file in which a sweep of all units on all samples keeps its results so far.
+    model: The base model, complete.
+    calibrations: By name: first the one that is scored, then those that only fit the repair of `loop`.
+    units, removed: The units to measure, and the units that were removed before the sweep.
+    tokens: Budget of one pass: lines x streams x length.
+    current: Whether the model before the removals has rows too.
+    budget: Lets units leave early: `budget` (its module), `metric`, `score`, `protect`, `seed`, `step` (the place of
+        this removal in its plan, from 1) and the options of its module.
+    loop, replacements: The repair in place, and whose layers are among `units`. The layers that they or a budget
+        protect are not measured.
+    manifest: That of the model, which replacements are compared with.
+    progress: The file in which a sweep of all units on all samples keeps its results so far.
     """
     calibration = next(iter(calibrations.values()))
     budgeted = room.tokens(tokens, model, calibration.samples, len(units) + 2)

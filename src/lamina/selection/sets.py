@@ -45,22 +45,14 @@ def searched(
 ) -> tuple[list[Plan], list[dict[str, Any]]]:
     """The plans of all `sizes`, and the rows of table `searches` without its keys.
 
-    Parameters
-    ----------
-    model
-        The base model, complete.
-    calibrations
-        By name: first the one that compares sets, then those that only fit the repair of `loop`.
-    keys
-        Model, calibration and selector, as plans name them.
-    score
-        `acc` or `acc_norm`.
-    tokens
-        Budget of one pass: lines x streams x length.
-    replacements, manifest
-        Whose layers may replace the model's own, and the manifest of the model, which they are compared with.
-    log
-        The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
+    model: The base model, complete.
+    calibrations: By name: first the one that compares sets, then those that only fit the repair of `loop`.
+    keys: Model, calibration and selector, as plans name them.
+    score: `acc` or `acc_norm`.
+    tokens: Budget of one pass: lines x streams x length.
+    replacements, manifest: Whose layers may replace the model's own, and the manifest of the model, which they are
+        compared with.
+    log: The file of the losses so far. A search that was killed goes on from it if it has the same `origin`.
     """
     scored, calibration = next(iter(calibrations.items()))
     metric = selector.metric or ""

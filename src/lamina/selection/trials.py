@@ -196,16 +196,10 @@ def run(
 ) -> Result:
     """Search the best set of each size, and measure it and the unpruned model on the samples held back.
 
-    Parameters
-    ----------
-    units
-        The units that may be removed.
-    options
-        A selector with a searching strategy.
-    seen, held_back
-        Numbers of the samples of the search, and of the samples on which the final sets are measured once.
-    lengths
-        Tokens of every sample.
+    units: The units that may be removed.
+    options: A selector with a searching strategy.
+    seen, held_back: Numbers of the samples of the search, and of the samples on which the final sets are measured once.
+    lengths: Tokens of every sample.
     """
     own, base = (Search(strategy, trials, seen, lengths) for strategy in (options.strategy, BASE))
     sets: dict[int, Candidate] = load(f"lamina.selection.strategies.{options.strategy}").find(
@@ -225,10 +219,7 @@ def run(
 def split(sequences: Sequence[Sequence[int]], share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers of the samples that a search sees and of those held back, a seeded share of the documents.
 
-    Raises
-    ------
-    LaminaError
-        If there are fewer than two documents.
+    Raises LaminaError if there are fewer than two documents.
     """
     purpose = "a search chooses on some documents and measures its winner on others (`held_back`)"
     (flags,) = held_out([sequences], share, seed, purpose)

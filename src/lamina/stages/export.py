@@ -54,10 +54,7 @@ def asked_for(arguments: Iterable[str]) -> list[str]:
 def check_form(environment: Mapping[str, str]) -> None:
     """Refuse an unknown form or size of weights files, before an earlier export is deleted.
 
-    Raises
-    ------
-    LaminaError
-        If one is unknown. The message says what may be written.
+    Raises LaminaError if one is unknown. The message says what may be written.
     """
     form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
     if form and form not in EXPORTED_AS:
@@ -69,10 +66,7 @@ def check_form(environment: Mapping[str, str]) -> None:
 def check(config: Configuration, variant: Variant) -> None:
     """Refuse a variant that nothing in the configuration makes.
 
-    Raises
-    ------
-    LaminaError
-        If a part is unknown. The message names the first such part, and the nearest valid one.
+    Raises LaminaError if a part is unknown. The message names the first such part, and the nearest valid one.
     """
     v, where = variant, f"the variant {variant}"
     for part, section, known in (

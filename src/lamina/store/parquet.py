@@ -29,10 +29,7 @@ _LISTS = {"list<string>": pa.list_(pa.string()), "list<float>": pa.list_(pa.floa
 def schema(table: str) -> pa.Schema:
     """Arrow schema of `table`.
 
-    Raises
-    ------
-    KeyError
-        If there is no such table.
+    Raises KeyError if there is no such table.
     """
     kinds = {name: kind for name, (kind, _) in TABLES[table].columns.items()}
     return pa.schema([(name, _LISTS.get(kind) or pa.type_for_alias(kind)) for name, kind in kinds.items()])
@@ -70,10 +67,7 @@ def _footer(columns: pa.Schema, metadata: Mapping[str, str]) -> str:
 def metadata(path: str | Path) -> dict[str, str]:
     """The metadata that `write` put into a file; the names have no prefix `lamina.`.
 
-    Raises
-    ------
-    LaminaError
-        If the file is damaged.
+    Raises LaminaError if the file is damaged.
     """
     written = read(path).schema.metadata or {}
     return {name.decode().removeprefix("lamina."): value.decode() for name, value in written.items()}
@@ -88,10 +82,7 @@ def kept_provenance(path: str | Path) -> dict[str, str]:
 def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read one Parquet file written by `write`; its file metadata is under the schema's metadata.
 
-    Raises
-    ------
-    LaminaError
-        If the file is damaged.
+    Raises LaminaError if the file is damaged.
     """
     with reading(path):
         data = pq.read_table(path, columns=columns, partitioning=None, page_checksum_verification=True)
@@ -108,10 +99,7 @@ def read(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
 def reading(path: str | Path) -> Iterator[None]:
     """A context for reading a file of lamina. If the file is incomplete or damaged, the error names it and the remedy.
 
-    Raises
-    ------
-    LaminaError
-        If the file was changed after it was written, or cannot be read in its format.
+    Raises LaminaError if the file was changed after it was written, or cannot be read in its format.
     """
     seal.check(path)
     try:
@@ -152,10 +140,8 @@ def gather(table: str, paths: Sequence[str | Path]) -> pa.Table:
 
     Columns that a file lacks become null, so that a new column of a table does not make old measurements useless.
 
-    Raises
-    ------
-    LaminaError
-        If a file has columns that the table lacks, or columns of another type: another version of lamina wrote it.
+    Raises LaminaError if a file has columns that the table lacks, or columns of another type: another version of lamina
+    wrote it.
     """
     wanted = schema(table)
     parts = [wanted.empty_table()]

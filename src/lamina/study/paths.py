@@ -42,10 +42,7 @@ def any_of(names: Iterable[str], *more: str) -> str:
 def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
     """The name under which the tables of these configuration files are kept: a folder, and a schema of the database.
 
-    Raises
-    ------
-    LaminaError
-        If the files' names do not make one.
+    Raises LaminaError if the files' names do not make one.
     """
     name = "+".join(Path(file).stem for file in files)
     if not name or not name.isprintable() or name.startswith(".") or len(name) > 100:

@@ -22,10 +22,7 @@ from lamina.study.sweeps import sweeps
 def parts(config: Configuration, table: str) -> list[str]:
     """The files that one table is gathered from: exactly those that the configuration asks for.
 
-    Raises
-    ------
-    LaminaError
-        If nothing says what the table is gathered from.
+    Raises LaminaError if nothing says what the table is gathered from.
     """
     match table:
         case "models":

@@ -36,10 +36,7 @@ class Variant:
     def parse(cls, text: str) -> "Variant":
         """The variant that `str` wrote.
 
-        Raises
-        ------
-        LaminaError
-            If the text has another form.
+        Raises LaminaError if the text has another form.
         """
         match = _TEXT.fullmatch(text.strip("/"))
         if match is None:

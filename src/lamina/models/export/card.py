@@ -246,10 +246,8 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[str]]) -> str:
     """The passthrough recipe for the plan alone: mergekit's `layer_range` is half-open, in base numbering.
 
-    Parameters
-    ----------
-    kept : base numbers of the layers that stay.
-    silenced : by layer, parts of the names of weights in its removed halves; the recipe scales these weights to zero.
+    kept: base numbers of the layers that stay.
+    silenced: by layer, parts of the names of weights in its removed halves; the recipe scales these weights to zero.
     """
     slices: list[dict[str, Any]] = []
     merged = []

@@ -19,10 +19,7 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | 
     Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
     for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
 
-    Raises
-    ------
-    LaminaError
-        The message says what differs, and by how much.
+    Raises LaminaError, which says what differs, and by how much.
     """
     called = f"the export of this '{text_config(variant).model_type}'"
     differs = f"{called} does not load back as the same model"
@@ -45,10 +42,7 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | 
 def check_cache(variant: PreTrainedModel, base: PreTrainedModel, called: str, advice: str = "") -> None:
     """Refuse a variant that generates other text from a cache than without one, where the unpruned model does not.
 
-    Raises
-    ------
-    LaminaError
-        The message says by how much.
+    Raises LaminaError, which says by how much.
     """
     ids, most = probe(variant), tolerance(variant)
     far = _cache_error(variant, ids)

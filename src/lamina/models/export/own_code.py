@@ -38,10 +38,7 @@ def source(config_class: str, model_class: str, model_type: str) -> str:
 def classes(folder: Path) -> tuple[type[PretrainedConfig], type[PreTrainedModel]]:
     """The classes that an export's configuration and model have.
 
-    Raises
-    ------
-    LaminaError
-        If the modeling file or the configuration is not what this version of lamina writes.
+    Raises LaminaError if the modeling file or the configuration is not what this version of lamina writes.
     """
     text = (folder / CODE).read_text(encoding="utf-8", errors="replace")
     arguments = _arguments(text)

@@ -71,20 +71,15 @@ def export(
 ) -> str:
     """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns the form, stock or code.
 
-    Parameters
-    ----------
-    base : the unpruned model; it is not changed.
-    folder : where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
-    patches, adapter : as for `materialise`; the adapter is merged.
-    form : `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights
-        leaves none); `code` also leaves removed halves out instead of zeroing them.
-    max_shard_size : largest weights file, such as 5GB.
+    base: the unpruned model; it is not changed.
+    folder: where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
+    patches, adapter: as for `materialise`; the adapter is merged.
+    form: `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights leaves
+        none); `code` also leaves removed halves out instead of zeroing them.
+    max_shard_size: largest weights file, such as 5GB.
 
-    Raises
-    ------
-    LaminaError
-        If the parts do not fit together, the form cannot hold the variant, `folder` holds something else, or the
-        checkpoint loads back as another model. Then no checkpoint is left behind.
+    Raises LaminaError if the parts do not fit together, the form cannot hold the variant, `folder` holds something
+    else, or the checkpoint loads back as another model. Then no checkpoint is left behind.
     """
     target = Path(folder)
     _check(base, form, target)
@@ -118,10 +113,7 @@ def save(variant: PreTrainedModel, folder: str | Path, max_shard_size: str = "5G
 
     `carried` is the base model's folder, whose tokenizer, generation configuration and licence are copied.
 
-    Raises
-    ------
-    LaminaError
-        If the variant needs code and its class is not one of transformers' own.
+    Raises LaminaError if the variant needs code and its class is not one of transformers' own.
     """
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

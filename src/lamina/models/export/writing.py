@@ -29,10 +29,7 @@ _known: "WeakKeyDictionary[PreTrainedModel, _Maps]" = WeakKeyDictionary()
 def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
     """The linear map of a layer's MLP whose output is added to the residual stream.
 
-    Raises
-    ------
-    LaminaError
-        If the layer has none, or something stands between it and the stream.
+    Raises LaminaError if the layer has none, or something stands between it and the stream.
     """
     return _writer(model, layer, "mlp")
 
@@ -40,11 +37,8 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
 def writers(model: PreTrainedModel, layers: Iterable[int]) -> list[nn.Module]:
     """The maps of both sub-layers of these layers.
 
-    Raises
-    ------
-    LaminaError
-        If a sub-layer has none, or something stands between it and the stream; or if the model has no final norm, which
-        would undo a number that all of them are divided by.
+    Raises LaminaError if a sub-layer has none, or something stands between it and the stream; or if the model has no
+    final norm, which would undo a number that all of them are divided by.
     """
     maps = [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
     if final_norm_of(model) is None:

@@ -25,10 +25,8 @@ class Accuracy(Metric):
     def score(self, columns: Columns, weights: np.ndarray, context: Context) -> np.ndarray:
         """1 - max(acc(f_-u) - r, 0) / max(acc(f) - r, 0) [arXiv 2605.14075, eq. 3], (draws, units); r is chance.
 
-        Parameters
-        ----------
-        weights
-            (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the mean).
+        weights: (draws, samples), rows sum to 1: each row is one weighting of the samples (a bootstrap draw, or the
+            mean).
 
         0 means that nothing is lost, and negative that the model is better without the unit. A unit that left the sweep
         early is compared with the model on the samples that both saw.

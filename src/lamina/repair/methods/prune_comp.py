@@ -46,10 +46,7 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[Channels]]]:
     """Sums of the unpruned stream per channel, separate for fit and held-out samples.
 
-    Raises
-    ------
-    LaminaError
-        If the family has no weights into which the number could be folded.
+    Raises LaminaError if the family has no weights into which the number could be folded.
     """
     from lamina.models.export.writing import writers
     from lamina.models.structure import layers_of

@@ -70,10 +70,7 @@ def collect(
 ) -> Iterator[tuple[Boundary, Statistics[Moments] | Trained]]:
     """Moments with X = A and D = h_e - h_s, separate for fit and held-out samples.
 
-    Raises
-    ------
-    LaminaError
-        If a run is refused, or the family changes the MLP output before it adds it to the stream.
+    Raises LaminaError if a run is refused, or the family changes the MLP output before it adds it to the stream.
     """
     from lamina.engine import moments
 

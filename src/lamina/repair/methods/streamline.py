@@ -82,10 +82,7 @@ def collect(
     If the streams of all runs fit into `HELD` bytes, the base model runs once. Otherwise it runs once for each run. If
     not even the streams of a single run fit, it runs again in every epoch.
 
-    Raises
-    ------
-    LaminaError
-        If a run is refused, or the model's weights are quantised.
+    Raises LaminaError if a run is refused, or the model's weights are quantised.
     """
     from lamina.engine import taps
     from lamina.engine.sources import split
