@@ -81,7 +81,7 @@ def documents(world: str, task: str) -> tuple[Calibration, Calibration]:
 
 def written(name: str, lines: Iterable[str]) -> str:
     """A file of these lines, out of the checkout."""
-    file = Path(sys.argv[5]).resolve().with_suffix("") / name
+    file = Path(sys.argv[-1]).resolve().with_suffix("") / name
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(f"{line}\n" for line in lines))
     return str(file)
