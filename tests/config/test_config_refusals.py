@@ -266,7 +266,7 @@ SELECTOR_MISMATCHES = [
     ),
     (
         {"strategy": "deepest", "seed": 3},
-        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative, portfolio or random"],
+        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative, pairwise, portfolio or random"],
     ),
     ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
     (
