@@ -14,7 +14,7 @@ def test_every_name_that_a_study_lists_is_explained_and_no_other() -> None:
     raw = yaml.safe_load((REPOSITORY / "config/config.yaml").read_text(encoding="utf-8"))
     told = glossary.glossary(load(raw, REPOSITORY))
     assert {section: list(told[section]) for section in ("selectors", "repairs", "healings")} == {
-        "selectors": ["accuracy_with_repair", "accuracy", "cosine", "random"],
+        "selectors": ["portfolio", "accuracy", "cosine", "random"],
         "repairs": ["ghost", "ghost_mixed", "train_neighbour"],
         "healings": ["lora"],
     }
