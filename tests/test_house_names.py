@@ -41,7 +41,7 @@ STRATEGY_NAMES: Mapping[str, set[str]] = {
     "stages/": {"block"},  # a block of a sweep
 }
 REPAIR_NAMES: Mapping[str, set[str]] = {
-    "cost/work.py": {"streamline"},  # its work is no number of passes
+    "cost/work.py": {"streamline"}  # its work is no number of passes
 }
 
 

@@ -146,11 +146,7 @@ def test_options_hold_what_differs_from_the_defaults_and_what_tells_the_class(ro
     loaded = config.load(put(raw, "selectors.accuracy.protect", [0, -1]), root)
     assert loaded.repairs["ghost"].options() == {"method": "ghost"}
     assert loaded.repairs["mild"].options() == {"method": "ghost", "ridge": 1e-6}
-    assert loaded.selectors["accuracy"].options() == {
-        "strategy": "iterative",
-        "metric": "accuracy",
-        "protect": [0, -1],
-    }
+    assert loaded.selectors["accuracy"].options() == {"strategy": "iterative", "metric": "accuracy", "protect": [0, -1]}
     assert loaded.calibrations["recall"].options() == {"task": "microworld_recall"}
     assert loaded.benchmarks.tasks["microworld_recall"].options() == {}
     seeded = config.load(put(raw, "seed", 7), root)

@@ -43,11 +43,7 @@ def local_smollm2(raw: Raw, folder: Path) -> Raw:
     model_folder(folder / "m30", {"num_hidden_layers": 30})
     lines = {"choices": json.dumps({"query": "a", "choices": ["b", "c"], "gold": 0}), "text": json.dumps({"text": "a"})}
     measured = {"tasks": {}, "perplexity": {}} | raw.get("benchmarks", {})
-    for entry in (
-        *raw["calibrations"].values(),
-        *measured["tasks"].values(),
-        *measured["perplexity"].values(),
-    ):
+    for entry in (*raw["calibrations"].values(), *measured["tasks"].values(), *measured["perplexity"].values()):
         key = "choices" if "choices" in entry else "text"
         entry[key] = str(folder / Path(entry[key]).name)
         Path(entry[key]).write_text("\n".join([lines[key]] * 1000))

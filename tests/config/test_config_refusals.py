@@ -296,10 +296,7 @@ SELECTOR_MISMATCHES = [
         {"metric": "taylor", "also": {"corpus": 1}},
         ["also: scores by 'taylor'", "accuracy, agreement, angular, cosine", "or leave `also` out"],
     ),
-    (
-        {"metric": "accuracy", "budget": "race", "also": {"corpus": 1}},
-        ["also: budget 'race'", "Write budget: full"],
-    ),
+    ({"metric": "accuracy", "budget": "race", "also": {"corpus": 1}}, ["also: budget 'race'", "Write budget: full"]),
     ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative, one_shot or portfolio"]),
     (
         {"strategy": "deepest", "repair": "ghost"},

@@ -33,9 +33,7 @@ from tests.device.placed import (
 )
 
 
-def _attention(
-    plain: Callable[..., torch.Tensor],
-) -> Callable[..., torch.Tensor]:
+def _attention(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Attention by the kernel that the CPU takes for it, which like a GPU's keeps no matrix of all pairs of tokens."""
 
     def attended(

@@ -37,12 +37,7 @@ def given(made: Made, monkeypatch: pytest.MonkeyPatch, *layers: float) -> tuple[
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("stage", ALL)
 def test_a_model_over_several_devices(
-    stage: str,
-    count: int,
-    made: Made,
-    on_host: OnHost,
-    on_devices: OnDevices,
-    monkeypatch: pytest.MonkeyPatch,
+    stage: str, count: int, made: Made, on_host: OnHost, on_devices: OnDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if stage == "load_an_export":
         pytest.skip("a load without device_map goes to one device")

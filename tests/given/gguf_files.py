@@ -13,11 +13,7 @@ HEADS, KV_HEADS, WIDTH, INNER, LAYERS, CONTEXT = 4, 2, 64, 96, 3, 256
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["Ġ t", "h e", "Ġt he", "Ċ Ċ", "Ġ Ġ", "i n", "Ġ 1", "1 2"]
 TOKENS = [*SPECIAL, *sorted(bytes_to_unicode().values()), *("".join(merge.split()) for merge in MERGES)]
-KINDS = {
-    "embedding": GGMLQuantizationType.Q8_0,
-    "value": GGMLQuantizationType.F16,
-    "other": GGMLQuantizationType.Q4_1,
-}
+KINDS = {"embedding": GGMLQuantizationType.Q8_0, "value": GGMLQuantizationType.F16, "other": GGMLQuantizationType.Q4_1}
 TEMPLATE = "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
 
 

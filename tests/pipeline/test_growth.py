@@ -78,10 +78,7 @@ def test_a_metric_of_a_measured_column_reruns_scores_and_the_report(restored: Pr
 def test_a_repair_reruns_nothing_until_a_study_lists_it(restored: Project) -> None:
     add_twin(restored, "repair/methods", "ghost")
     assert restored.stale() == []
-    change = {
-        "repairs": {"new": {"method": "made_up"}},
-        "studies": {"prune": {"repairs": ["none", "ghost", "new"]}},
-    }
+    change = {"repairs": {"new": {"method": "made_up"}}, "studies": {"prune": {"repairs": ["none", "ghost", "new"]}}}
     restored.configure(change)
     jobs = restored.stale()
     assert of(jobs, "fit_patch", "repair") == {"new"}

@@ -69,9 +69,7 @@ def test_the_database_opens_read_only_and_answers(finished: Project, monkeypatch
 
 
 def test_an_iterative_plan_grows_by_one_unit(finished: Project) -> None:
-    rows = finished.query(
-        "SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans GROUP BY ALL",
-    )
+    rows = finished.query("SELECT calibration, selector, removed, list(unit ORDER BY position) FROM plans GROUP BY ALL")
     plans = {row[:3]: row[3] for row in rows}
     for (calibration, selector, removed), units in plans.items():
         assert len(set(units)) == removed
@@ -84,7 +82,7 @@ def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) ->
     rows = finished.query(
         """SELECT a.cosine, r.score FROM activations a JOIN relevance r
             ON a.model = r.model AND a.calibration = r.calibration AND a.layer = r.layer
-            WHERE a.span = 1 AND r.metric = 'cosine' AND r.removed = 0 AND r.selector = 'base'""",
+            WHERE a.span = 1 AND r.metric = 'cosine' AND r.removed = 0 AND r.selector = 'base'"""
     )
     assert len(rows) >= 24
     for captured, swept in rows:
@@ -94,7 +92,7 @@ def test_the_cosine_of_one_span_is_the_cosine_of_the_sweep(finished: Project) ->
 def test_accuracy_after_a_removal_is_the_accuracy_before_the_next(finished: Project) -> None:
     rows = finished.query(
         """SELECT accuracy_after, lead(accuracy_before) OVER (PARTITION BY calibration ORDER BY position)
-            FROM plans WHERE selector = 'accuracy' AND removed = 2""",
+            FROM plans WHERE selector = 'accuracy' AND removed = 2"""
     )
     compared = [(after, following) for after, following in rows if following is not None]
     assert compared

@@ -60,10 +60,7 @@ def test_a_new_task_adds_its_jobs_and_reruns_only_what_gathers(restored: Project
 
 
 def test_an_option_that_is_written_out_with_its_default_reruns_nothing(restored: Project) -> None:
-    change = {
-        "repairs": {"ghost": {"ridge": "validated", "bias": False}},
-        "selectors": {"cosine": {"budget": "full"}},
-    }
+    change = {"repairs": {"ghost": {"ridge": "validated", "bias": False}}, "selectors": {"cosine": {"budget": "full"}}}
     restored.configure(change)
     assert restored.stale() == []
 

@@ -72,10 +72,7 @@ def test_a_job_of_a_cluster_is_told_by_its_own_log_or_else_the_clusters(run: Pat
 @pytest.mark.parametrize(
     ("ended", "said"),
     [
-        (
-            "returned non-zero exit status 137.",
-            "Signal SIGKILL ended the job. The system sends it where memory",
-        ),
+        ("returned non-zero exit status 137.", "Signal SIGKILL ended the job. The system sends it where memory"),
         ("died with <Signals.SIGSEGV: 11>.", "Signal SIGSEGV ended the job."),
         ("returned non-zero exit status 3.", "The job wrote nothing and ended with exit status 3."),
         ("", "The job wrote nothing and ended with an unknown status."),

@@ -1,4 +1,4 @@
-"""Where files stand: one grammar for rules, with wildcards, and for scripts, with names."""
+"""Where files stand."""
 
 import re
 from pathlib import Path
@@ -23,15 +23,6 @@ def test_what_a_variant_lacks_has_no_file() -> None:
     files = paths.variant_files(Variant("m", "c", "s", 3))
     assert (files.plan, files.patch, files.adapter) == ("results/plans/m/c/s/removed=3.json", None, None)
     assert paths.variant_files(Variant.base("m")) == paths.VariantFiles(None, None, None)
-
-
-def test_wildcards_stand_where_names_do() -> None:
-    """What a rule writes for a key is what another reads for it."""
-    pattern = paths.plan(paths.KEY, "{removed}")
-    assert pattern.format(model="m", calibration="c", selector="s", removed=3) == paths.plan("m/c/s", 3)
-    folder = paths.adapter(paths.KEY, "{removed}", "{repair}", "{healing}")
-    filled = folder.format(**HEALED.row())
-    assert filled == paths.variant_files(HEALED).adapter
 
 
 def test_an_export_stands_under_the_variants_own_name() -> None:

@@ -190,10 +190,7 @@ def _check_contexts(config: Configuration, limits: Mapping[str, int | None]) -> 
 
 
 def _check_calibrations(config: Configuration, study: Study, model: str, limit: int | None) -> None:
-    mending = {
-        *getattr(study, "repairs", []),
-        *(config.selectors[s].repair for s in getattr(study, "selectors", [])),
-    }
+    mending = {*getattr(study, "repairs", []), *(config.selectors[s].repair for s in getattr(study, "selectors", []))}
     healing = set(getattr(study, "healings", [])) - {"none"}
     added = {name for each in mending - {"none", None} for name in config.repairs[each].data}
     added |= {name for each in healing for name in config.healings[each].weights(OWN)}

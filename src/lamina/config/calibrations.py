@@ -1,6 +1,7 @@
 """Section `calibrations`: the samples on which units are scored and patches fitted, never test data."""
 
-from typing import Annotated, Any, Literal
+from functools import partial
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -52,11 +53,11 @@ _LENGTH = option(
 )
 
 
-def trust_code_option() -> Any:
-    """The key `trust_code` of what is drawn from task files."""
-    return option(
-        "Whether Python that task files in `workflow/tasks` name (`!function`, metrics of their own) may run.", False
-    )
+trust_code_option = partial(
+    option,
+    "Whether Python that task files in `workflow/tasks` name (`!function`, metrics of their own) may run.",
+    False,
+)
 
 
 class Calibration(Choice):

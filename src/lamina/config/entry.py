@@ -9,7 +9,7 @@ import os
 import pkgutil
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar, Union
 
@@ -55,29 +55,27 @@ def option(
     return Field(default, description=help, **bounds)
 
 
-def seed_option() -> Any:
-    """The key `seed` of an entry that draws something."""
-    help = "Seed of what is random here. Left out, it is the top-level `seed`."
-    return option(help, 0, ge=0, shown_default="top-level `seed`")
-
-
-def group_option() -> Any:
-    """The key `group` of an entry that can be repeated with other seeds."""
-    return option(
-        "Label shared by replicates, which differ in what they draw. Tables, figures and report have their mean and "
-        "spread under it.",
-        None,
-    )
-
-
-def replicates_option() -> Any:
-    """The key `replicates` of an entry that draws something."""
-    return option(
-        "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for texts the next "
-        "documents. Studies that list NAME take all of them.",
-        1,
-        ge=1,
-    )
+# Keys that several entries have.
+seed_option = partial(
+    option,
+    "Seed of what is random here. Left out, it is the top-level `seed`.",
+    0,
+    ge=0,
+    shown_default="top-level `seed`",
+)
+group_option = partial(
+    option,
+    "Label shared by replicates, which differ in what they draw. Tables, figures and report have their mean and "
+    "spread under it.",
+    None,
+)
+replicates_option = partial(
+    option,
+    "Number of draws: this one and NAME.2, NAME.3 … of one `group`, with the next seeds, or for texts the next "
+    "documents. Studies that list NAME take all of them.",
+    1,
+    ge=1,
+)
 
 
 def read_text(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:

@@ -28,12 +28,7 @@ _ARTICLES = {
     "object": "a mapping of keys to values",
     "null": "null",
 }
-_BOUNDS = {
-    "minimum": "of at least",
-    "exclusiveMinimum": "above",
-    "maximum": "up to",
-    "exclusiveMaximum": "below",
-}
+_BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "up to", "exclusiveMaximum": "below"}
 
 
 def wrong(message: str, key: str = "") -> PydanticCustomError:

@@ -47,11 +47,7 @@ class Metric:
 
 
 # Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
-MODULES = {
-    "gradient": "lamina.engine.weights",
-    "weights": "lamina.engine.weights",
-    "fit": "lamina.selection.residuals",
-}
+MODULES = {"gradient": "lamina.engine.weights", "weights": "lamina.engine.weights", "fit": "lamina.selection.residuals"}
 
 ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
 """What the class of a metric says of it."""

@@ -1,6 +1,7 @@
 """Section `repairs`: what all repairs of removed runs of layers share; options of a method stand in its module."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -18,13 +19,12 @@ def _with_own(weights: dict[str, Any]) -> dict[str, Any]:
     return weights
 
 
-def ridge_option() -> Any:
-    """The key `ridge`."""
-    return option(
-        "Ridge relative to the mean squared activation; `validated` picks it on held-out calibration samples.",
-        "validated",
-        allowed="validated, or a number of at least 0",
-    )
+ridge_option = partial(
+    option,
+    "Ridge relative to the mean squared activation; `validated` picks it on held-out calibration samples.",
+    "validated",
+    allowed="validated, or a number of at least 0",
+)
 
 
 class Repair(Choice):

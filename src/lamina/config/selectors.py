@@ -1,6 +1,7 @@
 """Section `selectors`: what all ways to choose what is removed share; options of a strategy stand in its module."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
@@ -28,10 +29,51 @@ _LACKING: Mapping[str, Any] = {
 }
 Combine = Literal["mean", "worst"]
 
+RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
 
-def units_option() -> Any:
-    """The key `units`."""
-    return option("What is removed, whole layers or one of their two halves.", "layer")
+# Keys that several strategies have.
+units_option = partial(option, "What is removed, whole layers or one of their two halves.", "layer")
+repair_option = partial(
+    option,
+    "Repair (a name under `repairs`) that is in place while units are scored, so that what is easiest to repair goes; "
+    "`null` scores bare removals.",
+    None,
+)
+also_option = partial(
+    option,
+    "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of each "
+    "score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
+    {},
+    allowed="weights above 0 by calibration, such as {corpus: 1}",
+    shown_default="none",
+)
+combine_option = partial(
+    option, "Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean"
+)
+donors_option = partial(
+    option,
+    "Siblings (names under `donors`) whose layers may take the places of layers that stay. `removed` counts what is "
+    "dropped.",
+    [],
+    shown_default="none",
+)
+held_back_option = partial(
+    option,
+    "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are measured "
+    "there.",
+    0.25,
+    gt=0,
+    lt=1,
+)
+
+
+def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any) -> Any:
+    """The key `metric`; `examples` are metrics to begin with."""
+    return option("Relevance metric by which units are compared.", examples=list(examples), **more)
+
+
+# The key `metric` of a strategy that reads the captured activations.
+metric_of_runs_option = partial(metric_option, RUNS, allowed=listed(RUNS))
 
 
 def check_halves(units: Units, metrics: Iterable[str]) -> None:
@@ -45,68 +87,9 @@ def check_halves(units: Units, metrics: Iterable[str]) -> None:
             )
 
 
-def metric_option(examples: Sequence[str] = ("accuracy", "cosine"), **more: Any) -> Any:
-    """The key `metric`; `examples` are metrics to begin with."""
-    return option("Relevance metric by which units are compared.", examples=list(examples), **more)
-
-
-RUNS = sorted(name for name, metric in METRICS.items() if metric.runs)
-
-
-def metric_of_runs_option() -> Any:
-    """The key `metric` of a strategy that reads the captured activations."""
-    return metric_option(RUNS, allowed=listed(RUNS))
-
-
-def repair_option() -> Any:
-    """The key `repair`."""
-    return option(
-        "Repair (a name under `repairs`) that is in place while units are scored, so that what is easiest to "
-        "repair goes; `null` scores bare removals.",
-        None,
-    )
-
-
-def also_option() -> Any:
-    """The key `also`."""
-    return option(
-        "Calibrations on which removals are scored beside the variant's own, by the same metric, with the weight of "
-        "each score; that of the own one is 1. General text keeps a task from choosing what ruins all else.",
-        {},
-        allowed="weights above 0 by calibration, such as {corpus: 1}",
-        shown_default="none",
-    )
-
-
-def combine_option() -> Any:
-    """The key `combine`."""
-    return option("Whether a removal counts by the weighted `mean` of its scores or by the largest, `worst`.", "mean")
-
-
-def donors_option() -> Any:
-    """The key `donors`."""
-    return option(
-        "Siblings (names under `donors`) whose layers may take the places of layers that stay. `removed` counts what "
-        "is dropped.",
-        [],
-        shown_default="none",
-    )
-
-
 def _adds(metric: Metric) -> bool:
     """Whether scores of several calibrations share a scale; scores from gradients and weights have no fixed one."""
     return metric.pass_ in ("removal", "stream")
-
-
-def held_back_option() -> Any:
-    """The key `held_back`."""
-    return option(
-        "Share of the calibration that the search never sees; its winner, and what greedy and one-shot reach, are "
-        "measured there.",
-        0.25,
-        gt=0,
-        lt=1,
-    )
 
 
 class Selector(Choice):
@@ -138,32 +121,19 @@ class Selector(Choice):
     group: Filled | None = group_option()
     replicates: int = replicates_option()
 
-    if TYPE_CHECKING:
-
-        @property
-        def metric(self) -> str | None: ...
-        @property
-        def budget(self) -> str: ...
-        @property
-        def confidence(self) -> float | None: ...
-        @property
-        def tolerance(self) -> float | None: ...
-        @property
-        def seed(self) -> int: ...
-        @property
-        def repair(self) -> str | None: ...
-        @property
-        def repairs(self) -> Sequence[str]: ...
-        @property
-        def members(self) -> Sequence[str]: ...
-        @property
-        def judge(self) -> str | None: ...
-        @property
-        def also(self) -> Mapping[str, float]: ...
-        @property
-        def combine(self) -> str: ...
-        @property
-        def donors(self) -> Sequence[str]: ...
+    if TYPE_CHECKING:  # keys of some strategies; the others have the values in `_LACKING`
+        metric: str | None
+        budget: str
+        confidence: float | None
+        tolerance: float | None
+        seed: int
+        repair: str | None
+        repairs: Sequence[str]
+        members: Sequence[str]
+        judge: str | None
+        also: Mapping[str, float]
+        combine: str
+        donors: Sequence[str]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:

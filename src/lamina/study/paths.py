@@ -1,12 +1,10 @@
-"""The path grammar under `results/`, written once. Rules use it with wildcards in the place of names.
-
-`removed` and `block` may be numbers or wildcards such as `{removed}`.
-"""
+"""The path grammar under `results/`, as functions of names."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from inspect import Parameter, Signature
 from pathlib import Path
+from typing import NamedTuple
 
 from lamina.errors import LaminaError
 from lamina.study.variant import Variant
@@ -22,11 +20,9 @@ def own(file: str) -> str:
 
 RESULTS = "results"
 VIEWS = own("sql/views.sql")
-KEY = "{model}/{calibration}/{selector}"  # of a plan, in a rule's wildcards
 
 
-@dataclass(frozen=True)
-class VariantFiles:
+class VariantFiles(NamedTuple):
     """The files of a variant; None for a part that it does not have. `adapter` is a folder."""
 
     plan: str | None
@@ -60,124 +56,42 @@ def study(files: Iterable[str | Path], results: str | Path = RESULTS) -> str:
     return name
 
 
-def manifest(model: str, results: str | Path = RESULTS) -> str:
-    """The manifest of a model: what its folder holds."""
-    return f"{results}/models/{model}/manifest.json"
+def _path(form: str) -> Callable[..., str]:
+    """A function that fills a form from its arguments, in their order; the last one is the folder of results."""
+    names = re.findall(r"{(\w+)}", form)
+    parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    parameters.append(Parameter("results", Parameter.POSITIONAL_OR_KEYWORD, default=RESULTS))
+    signature = Signature(parameters)
+
+    def path(*parts: object, **named: object) -> str:
+        given = signature.bind(*parts, **named)
+        given.apply_defaults()
+        return f"{{results}}/{form}".format(**given.arguments)
+
+    return path
 
 
-def check(model: str, results: str | Path = RESULTS) -> str:
-    """What the check of a model found."""
-    return f"{results}/models/{model}/check.json"
-
-
-def checkpoint(model: str, results: str | Path = RESULTS) -> str:
-    """The folder of a model that came as a GGUF file, dequantised."""
-    return f"{results}/models/{model}/checkpoint"
-
-
-def calibration(model: str, name: str, results: str | Path = RESULTS) -> str:
-    """Tokenised samples."""
-    return f"{results}/calibrations/{model}/{name}.parquet"
-
-
-def task(name: str, results: str | Path = RESULTS) -> str:
-    """Hashes of the documents of a task or perplexity text."""
-    return f"{results}/tasks/{name}.parquet"
-
-
-def overlap(model: str, calibration: str, task: str, results: str | Path = RESULTS) -> str:
-    """The check that a calibration holds no document of a task."""
-    return f"{results}/overlap/{model}/{calibration}/{task}.json"
-
-
-def activations(model: str, calibration: str, results: str | Path = RESULTS) -> str:
-    """Similarity of all pairs of boundaries."""
-    return f"{results}/activations/{model}/{calibration}.parquet"
-
-
-def sweep(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
-    """Every remaining unit's removal; `key` is model/calibration/selector."""
-    return f"{results}/sweeps/{key}/removed={removed}.parquet"
-
-
-def sweep_block(key: str, removed: int | str, block: int | str, results: str | Path = RESULTS) -> str:
-    """One job's share of a sweep."""
-    return f"{results}/sweeps/{key}/removed={removed}/block={block}.parquet"
-
-
-def relevance(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
-    """All metrics of a sweep."""
-    return f"{results}/relevance/{key}/removed={removed}.parquet"
-
-
-def plan(key: str, removed: int | str, results: str | Path = RESULTS) -> str:
-    """The units that a selector removes at a size."""
-    return f"{results}/plans/{key}/removed={removed}.json"
-
-
-def search(key: str, results: str | Path = RESULTS) -> str:
-    """Everything that a search tried, for all sizes of a selector."""
-    return f"{results}/searches/{key}.parquet"
-
-
-def patch(key: str, repair: str, results: str | Path = RESULTS) -> str:
-    """Fitted tensors of a repair, for all sizes of a selector."""
-    return f"{results}/patches/{key}/{repair}.safetensors"
-
-
-def patch_table(key: str, repair: str, results: str | Path = RESULTS) -> str:
-    """The table of the fits."""
-    return f"{results}/patches/{key}/{repair}.parquet"
-
-
-def adapter(key: str, removed: int | str, repair: str, healing: str, results: str | Path = RESULTS) -> str:
-    """Folder of a healing's weights and its training curve."""
-    return f"{results}/adapters/{key}/removed={removed}/{repair}/{healing}"
-
-
-def benchmark(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
-    """One task on a share of a calibration's variants; calibration `none` is the unpruned model."""
-    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.parquet"
-
-
-def benchmark_samples(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
-    """The same job's single documents."""
-    return f"{results}/benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet"
-
-
-def generation(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
-    """Answers to one task written by a share of a calibration's variants."""
-    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.parquet"
-
-
-def generation_samples(model: str, calibration: str, task: str, block: int | str, results: str | Path = RESULTS) -> str:
-    """The same job's single documents."""
-    return f"{results}/generation/{model}/{calibration}/{task}/block={block}.samples.parquet"
-
-
-def efficiency(model: str, results: str | Path = RESULTS) -> str:
-    """Size, speed and memory of a model's variants."""
-    return f"{results}/efficiency/{model}.parquet"
-
-
-def diagnosis(model: str, calibration: str, name: str, results: str | Path = RESULTS) -> str:
-    """One diagnosis of a model on a calibration."""
-    return f"{results}/diagnoses/{model}/{calibration}/{name}.parquet"
-
-
-def table(name: str, results: str | Path = RESULTS) -> str:
-    """One gathered table."""
-    return f"{results}/tables/{name}.parquet"
-
-
-def figure(name: str, results: str | Path = RESULTS) -> str:
-    """One figure."""
-    return f"{results}/figures/{name}.svg"
-
-
-def export(variant: Variant | str, results: str | Path = RESULTS) -> str:
-    """Folder of a variant as a checkpoint."""
-    return f"{results}/exports/{variant}"
+# A `key` is that of a plan: model/calibration/selector.
+manifest = _path("models/{model}/manifest.json")
+calibration = _path("calibrations/{model}/{calibration}.parquet")  # tokenised samples
+overlap = _path("overlap/{model}/{calibration}/{task}.json")  # the check that they hold no document of a task
+activations = _path("activations/{model}/{calibration}.parquet")  # similarity of all pairs of boundaries
+diagnosis = _path("diagnoses/{model}/{calibration}/{diagnosis}.parquet")
+sweep = _path("sweeps/{key}/removed={removed}.parquet")  # every remaining unit's removal
+sweep_block = _path("sweeps/{key}/removed={removed}/block={block}.parquet")  # one job's share of it
+relevance = _path("relevance/{key}/removed={removed}.parquet")
+plan = _path("plans/{key}/removed={removed}.json")
+search = _path("searches/{key}.parquet")  # everything that was tried, for all sizes of a selector
+patch = _path("patches/{key}/{repair}.safetensors")  # fitted tensors, for all sizes of a selector
+patch_table = _path("patches/{key}/{repair}.parquet")
+adapter = _path("adapters/{key}/removed={removed}/{repair}/{healing}")  # a folder
+# A share of a calibration's variants on one task (calibration `none`: the unpruned model), and its single documents.
+benchmark = _path("benchmarks/{model}/{calibration}/{task}/block={block}.parquet")
+benchmark_samples = _path("benchmarks/{model}/{calibration}/{task}/block={block}.samples.parquet")
+generation = _path("generation/{model}/{calibration}/{task}/block={block}.parquet")  # of written answers
+generation_samples = _path("generation/{model}/{calibration}/{task}/block={block}.samples.parquet")
+efficiency = _path("efficiency/{model}.parquet")
+export = _path("exports/{variant}")  # a folder
 
 
 def training(folder: str) -> str:

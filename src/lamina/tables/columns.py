@@ -1,47 +1,52 @@
-"""What a table is, the types of its columns, and the key columns that tables share.
+"""What a table is, how it is written down, and the key columns that tables share.
 
 A description says what the column means, its unit or range, and when it is null; it is written nowhere else. The
 comments of the database and docs/tables.md are made from it. Rules read the tables too, so types are names, of which
-`lamina.store.parquet` makes Arrow types.
+`lamina.store.parquet` makes Arrow types: of `list<float>`, one number per channel of the stream, in single precision.
 """
+
+import re
+from typing import NamedTuple
 
 Columns = dict[str, tuple[str, str]]
 """By name: type and description."""
 
-STRING, INT, FLOAT, BOOL = "string", "int64", "double", "bool"
-STRINGS = "list<string>"
-CHANNELS = "list<float>"  # one number per channel of the stream, C of them, in single precision
+
+class Table(NamedTuple):
+    """The schema of a table: what one row is (`grain`), and the columns by name, keys first."""
+
+    grain: str
+    columns: Columns
 
 
-class Table:
-    """The schema of a table.
-
-    Attributes
-    ----------
-    grain : what one row is.
-    columns : the columns by name, keys first.
-    """
-
-    def __init__(self, grain: str, keys: Columns | None = None, **columns: tuple[str, str]) -> None:
-        self.grain = grain
-        self.columns: Columns = (keys or {}) | columns
+def columns(text: str) -> Columns:
+    """The columns in a text such as `task (string): Name of the task.`, one on each line; long lines go on indented."""
+    lines = re.sub(r"\n +", " ", text.strip()).splitlines()
+    parts = (line.split(" ", 2) for line in lines)
+    return {name: (kind.strip("():"), description) for name, kind, description in parts}
 
 
-MODEL: Columns = {"model": (STRING, "Name of the model in the configuration.")}
-CALIBRATION: Columns = MODEL | {"calibration": (STRING, "Name of the calibration in the configuration.")}
-SELECTION: Columns = CALIBRATION | {
-    "selector": (STRING, "Name of the selector in the configuration."),
-    "removed": (INT, "Size of the plan: number of units it removes."),
-}
+def table(keys: Columns, text: str) -> Table:
+    """The table with these key columns and a text of its grain, an empty line, and its other columns."""
+    grain, _, others = text.strip().partition("\n\n")
+    return Table(grain.replace("\n", " "), keys | columns(others))
+
+
+MODEL = columns("model (string): Name of the model in the configuration.")
+CALIBRATION = MODEL | columns("calibration (string): Name of the calibration in the configuration.")
+SELECTION = CALIBRATION | columns("""
+selector (string): Name of the selector in the configuration.
+removed (int64): Size of the plan: number of units it removes.
+""")
 # A variant is spelled out in six columns.
-VARIANT: Columns = MODEL | {
-    "calibration": (STRING, "Calibration of the variant's plan and repairs; none for the base model."),
-    "selector": (STRING, "Selector of the variant's plan; none for the base model."),
-    "removed": (INT, "Size of the variant's plan: number of units removed; 0 for the base model."),
-    "repair": (STRING, "Name of the repair; none without one."),
-    "healing": (STRING, "Name of the healing; none without one."),
-}
-SWEPT: Columns = CALIBRATION | {
-    "selector": (STRING, "Selector whose plan was applied before; base for the unpruned model, whose sweep is shared."),
-    "removed": (INT, "Number of units that were gone already."),
-}
+VARIANT = MODEL | columns("""
+calibration (string): Calibration of the variant's plan and repairs; none for the base model.
+selector (string): Selector of the variant's plan; none for the base model.
+removed (int64): Size of the variant's plan: number of units removed; 0 for the base model.
+repair (string): Name of the repair; none without one.
+healing (string): Name of the healing; none without one.
+""")
+SWEPT = CALIBRATION | columns("""
+selector (string): Selector whose plan was applied before; base for the unpruned model, whose sweep is shared.
+removed (int64): Number of units that were gone already.
+""")
