@@ -427,7 +427,7 @@ def test_patches_are_trained_only_where_every_repair_leaves_some(root: Path, tra
     assert "studies.prune.healings: 'lora'" in refusal(copy.deepcopy(raw), root)
     put(raw, "studies.prune.repairs", ["ghost"])
     assert config.load(copy.deepcopy(raw), root)
-    for method in ("replaceme", "prune_comp"):
+    for method in ("replaceme", "streamline"):
         put(raw, "repairs.ghost", {"method": method})
         message = refusal(copy.deepcopy(raw), root)
         assert "'ghost' folds its repair into weights" in message and "write train: lora" in message

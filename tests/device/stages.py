@@ -160,7 +160,6 @@ REPAIRS: dict[str, dict[str, Any]] = {
     "linearpatch_diag": {"method": "linearpatch", "form": "diag"},
     "replaceme": {"method": "replaceme"},
     "replaceme_cosine": {"method": "replaceme", "objective": "cosine", "epochs": 2},
-    "prune_comp": {"method": "prune_comp"},
     "streamline": {"method": "streamline", "epochs": 2, "batch": 4},
 }
 

@@ -49,7 +49,6 @@ PLANTED = {
     "fit_patch[linearpatch]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[linearpatch_diag]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[replaceme]": "lamina.engine.moments:empty",
-    "fit_patch[prune_comp]": "lamina.repair.methods.linearpatch:_empty",
     "fit_patch[streamline]": "lamina.models.devices:alone",
     "fit_patch_refit": "lamina.engine.moments:empty",
     "fit_patch_auto_weight": "lamina.engine.moments:empty",

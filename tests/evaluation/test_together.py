@@ -212,11 +212,9 @@ def test_perplexities_are_those_of_the_plain_recipe(window: int, stride: int) ->
 def test_a_variant_with_other_weights_is_measured_alone() -> None:
     model = tiny.model()
     trained = {(2, 3): Fitted("streamline", {})}
-    folded = {(2, 3): Fitted("prune_comp", {"scale": torch.full((32,), 1.3)})}
     assert together.candidate(model, Parts({"units": ["2"]}, None, "adapter")) is None
     assert together.candidate(model, Parts({"units": ["2.@other"], "replacements": {"other": {}}}, None, None)) is None
     assert together.candidate(model, Parts({"units": ["2"]}, trained, None)) is None
-    assert together.candidate(model, Parts({"units": ["2"]}, folded, None)) is None
     assert Together(model, {}).likelihoods("one", rows(), "a test") is None
 
 

@@ -237,7 +237,7 @@ def _check_healings(config: Configuration, where: str, study: Prune) -> None:
         if healing == "none" or not config.healings[healing].patches:
             continue
         for name in study.repairs:
-            if name == "none" or config.repairs[name].FOLDED:
+            if name == "none" or not config.repairs[name].LINEAR:
                 left = "leaves none" if name == "none" else "folds its repair into weights"
                 raise LaminaError(
                     f"{where}.healings: '{healing}' trains the patches of the repair, and repair '{name}' {left}. "

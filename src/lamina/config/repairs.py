@@ -32,10 +32,9 @@ class Repair(Choice):
 
     BY = "method"
     PACKAGE = "lamina.repair.methods"
-    # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored.
+    # Whether it is a linear map of the stream at the boundary, which can be in place while candidates are scored and
+    # can be trained; else it changes weights.
     LINEAR: ClassVar[bool] = True
-    # Whether it is folded into weights and leaves no patch that could be trained.
-    FOLDED: ClassVar[bool] = False
 
     method: str = option("The repair method.")
     data: Annotated[Named[Literal["auto"] | Annotated[float, Spelt, Field(gt=0)]], AfterValidator(_with_own)] = option(
@@ -73,8 +72,8 @@ class Repair(Choice):
 
     @classmethod
     def of_stream(cls) -> str:
-        """`a or b`: the methods that put a linear map of the stream where a run went, and fold it into no weights."""
-        return listed([kind.title() for kind in Repair.kinds() if kind.LINEAR and not kind.FOLDED])
+        """`a or b`: the methods that put a linear map of the stream where a run went."""
+        return listed([kind.title() for kind in Repair.kinds() if kind.LINEAR])
 
     @property
     def chain(self) -> str | None:

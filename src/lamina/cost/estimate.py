@@ -276,7 +276,7 @@ class Works:
     def _is_candidate(self, variant: Variant) -> bool:
         """Whether a variant's layers have the base model's weights, apart from linear maps of the stream."""
         entry = None if variant.repair == "none" else self.config.repairs[variant.repair]
-        linear = entry is None or (entry.LINEAR and not entry.FOLDED)
+        linear = entry is None or entry.LINEAR
         others = not variant.is_base and self.config.replacing(variant.selector)
         return linear and variant.healing == "none" and not others
 

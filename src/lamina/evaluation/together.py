@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from lamina.config.repairs import Repair
 from lamina.data.calibrations import Row, Sample
 from lamina.engine import memory as room
 from lamina.engine import sweep as engine
@@ -51,9 +50,7 @@ def candidate(model: PreTrainedModel, parts: Parts) -> Candidate | None:
     to, patches = (model.device, patch_dtype(model.dtype)), {}
     for boundary, fitted in (parts.patches or {}).items():
         repair = fitted.as_patch()
-        # What is folded into weights is a map of the stream but for the epsilon of the norms: it is measured as it is.
-        kind = Repair.kind_of(fitted.method)
-        if repair is None or (kind and kind.FOLDED):
+        if repair is None:
             return None
         bias = None if repair.bias is None else repair.bias.to(*to)
         patches[boundary] = Patch(repair.operator.to(*to), bias)

@@ -48,7 +48,7 @@ def chosen(selector: Selector) -> str:
 
 def _is_stock(repair: Repair) -> bool:
     """Whether an export has a class of transformers: the repair leaves no map of the stream beside its layers."""
-    return repair.FOLDED or not repair.LINEAR
+    return not repair.LINEAR
 
 
 def words(entry: Choice) -> str:

@@ -1,10 +1,9 @@
-"""The linear maps through which layers write to the residual stream, for repairs that are folded into weights.
+"""The linear maps through which MLPs write to the residual stream, for repairs that are folded into weights.
 
-A map is found by what it does: its output is the output of the sub-layer, and the layer adds exactly that to the
-stream.
+A map is found by what it does: its output is the output of the MLP, and the layer adds exactly that to the stream.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,13 +15,11 @@ from transformers.pytorch_utils import Conv1D
 
 from lamina.config.repairs import Repair
 from lamina.errors import LaminaError
-from lamina.models.structure import Half, family_of, final_norm_of, halves, layers_of, text_config
+from lamina.models.structure import Half, family_of, halves, layers_of, text_config
 
 _CLOSE = 1e-2  # of the largest value; rounding in 16 bits is smaller
 
-_NAMES = {"attention": "attention", "mlp": "the MLP"}
-
-_Maps = dict[tuple[int, str], nn.Module | str]
+_Maps = dict[int, nn.Module | str]
 _known: "WeakKeyDictionary[PreTrainedModel, _Maps]" = WeakKeyDictionary()
 
 
@@ -31,29 +28,13 @@ def down_projection(model: PreTrainedModel, layer: int) -> nn.Module:
 
     Raises LaminaError if the layer has none, or something stands between it and the stream.
     """
-    return _writer(model, layer, "mlp")
-
-
-def writers(model: PreTrainedModel, layers: Iterable[int]) -> list[nn.Module]:
-    """The maps of both sub-layers of these layers.
-
-    Raises LaminaError if a sub-layer has none, or something stands between it and the stream; or if the model has no
-    final norm, which would undo a number that all of them are divided by.
-    """
-    maps = [_writer(model, layer, part) for layer in layers for part in ("attention", "mlp")]
-    if final_norm_of(model) is None:
-        raise _unfoldable(model, "has no norm behind its layers, which would undo what is folded into weights")
-    return maps
-
-
-def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
     if getattr(text_config(model), "quantization_config", None) is not None:
         raise _unfoldable(model, "is quantised, and would round what is folded into its weights")
     if family_of(model).stream_norm:
         raise _unfoldable(model, "has a norm between the MLP and the stream, which undoes what is folded into weights")
     if model not in _known:
         _known[model] = _look(model)
-    writer = _known[model].get((layer, part), f"has no {part} in layer {layer}")
+    writer = _known[model].get(layer, f"has no mlp in layer {layer}")
     if isinstance(writer, str):
         raise _unfoldable(model, writer)
     return writer
@@ -61,7 +42,7 @@ def _writer(model: PreTrainedModel, layer: int, part: str) -> nn.Module:
 
 @torch.inference_mode()
 def _look(model: PreTrainedModel) -> _Maps:
-    """For each half of each layer, the linear map that writes to the stream, or the reason why there is none."""
+    """For the MLP of each layer, the linear map that writes to the stream, or the reason why there is none."""
     layers, maps = layers_of(model), _Maps()
     calls: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
     handles = [
@@ -76,29 +57,26 @@ def _look(model: PreTrainedModel) -> _Maps:
         for handle in handles:
             handle.remove()
     for number, (args, kwargs) in calls.items():
-        for part, modules in halves(layers[number]).items():
-            if modules:
-                maps[number, part] = _map_of(layers[number], part, modules, args, kwargs)
+        if modules := halves(layers[number])["mlp"]:
+            maps[number] = _map_of(layers[number], modules, args, kwargs)
     return maps
 
 
-def _map_of(layer: nn.Module, part: str, modules: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
-    # The last of the modules gives what the part gives, if there are several in a row.
+def _map_of(layer: nn.Module, modules: Sequence[Half], args: Any, kwargs: Any) -> nn.Module | str:
+    # The last of the modules gives what the MLP gives, if there are several in a row.
     half = modules[-1]
     maps = [module for module in half.module.modules() if isinstance(module, (nn.Linear, Conv1D))]
     with _given([half.module, *maps]) as given:
         whole = _stream(layer(*args, **kwargs))
     if half.module not in given:
-        return f"does not run the {part} of a layer"
+        return "does not run the mlp of a layer"
     (inputs, named), output = given[half.module]
     gives = _stream(output)
     if half.residual:
         gives = gives - (named["residual"] if "residual" in named else inputs[1])
     writing = [module for module in maps if module in given and _same(_stream(given[module][1]), gives)]
     if not writing:
-        return f"has no one linear map that leads from {_NAMES[part]} to the stream"
-    if part == "attention":
-        return writing[-1]
+        return "has no one linear map that leads from the MLP to the stream"
     silence = half.module.register_forward_hook(
         lambda module, inputs, output: (
             output - gives.view(output.shape)

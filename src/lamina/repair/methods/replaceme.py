@@ -37,7 +37,6 @@ class ReplaceMe(Repair):
     """One linear map of what the last MLP before a run gives out, folded into its weights, after arXiv 2505.02819."""
 
     LINEAR = False
-    FOLDED = True
 
     method: Literal["replaceme"] = "replaceme"
     objective: Literal["least_squares", "cosine"] = option(
