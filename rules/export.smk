@@ -7,7 +7,7 @@ from lamina.stages import export
 with failures.refused(workflow.configfiles):
     for variant in export.asked_for(sys.argv):
         export.check(CONFIG, Variant.parse(variant))
-        export.check_form(os.environ)
+        export.check_form(os.environ, CONFIG, Variant.parse(variant))
 
 
 localrules:

@@ -61,7 +61,7 @@ def write(
 ) -> LlamaForCausalLM:
     """A GGUF file of `original(seed)`, and that model with the weights that quantising left.
 
-    `cut` is the name of how its tokenizer cuts text, `more` are further settings (numbers) and tensors (arrays),
+    `cut` is the name of how its tokenizer cuts text, `more` are further settings (numbers, lists) and tensors (arrays),
     `flags` those of its tokenizer.
     """
     import torch
@@ -123,6 +123,8 @@ def write(
     for name, value in (more or {}).items():
         if isinstance(value, np.ndarray):
             writer.add_tensor(name, value)
+        elif isinstance(value, list):
+            writer.add_array(name, value)
         else:
             writer.add_float32(name, value)
     writer.write_header_to_file()

@@ -57,9 +57,17 @@ def test_targets_are_told_from_other_arguments() -> None:
     assert export.asked_for(given) == ["a/b/c/removed=1/none/none"]
 
 
-def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away() -> None:
-    export.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"})
+VARIANT = Variant("small", "recall", "cosine", 2)
+
+
+def test_a_form_or_size_that_is_none_is_refused_before_anything_is_taken_away(config: Configuration) -> None:
+    export.check_form({"LAMINA_EXPORT_FORM": "", "LAMINA_EXPORT_SHARD": "2GB"}, config, VARIANT)
     with pytest.raises(LaminaError, match="FORM=codee: .* Did you mean 'code'"):
-        export.check_form({"LAMINA_EXPORT_FORM": "codee"})
+        export.check_form({"LAMINA_EXPORT_FORM": "codee"}, config, VARIANT)
     with pytest.raises(LaminaError, match="SHARD=2XB is no size.* SHARD=2GB"):
-        export.check_form({"LAMINA_EXPORT_SHARD": "2XB"})
+        export.check_form({"LAMINA_EXPORT_SHARD": "2XB"}, config, VARIANT)
+
+
+def test_a_checkpoint_is_no_gguf_file(config: Configuration) -> None:
+    with pytest.raises(LaminaError, match="no GGUF file. Leave FORM out, and run llama.cpp's convert_hf_to_gguf.py"):
+        export.check_form({"LAMINA_EXPORT_FORM": "gguf"}, config, VARIANT)

@@ -1,4 +1,4 @@
-"""Write one variant as a Hugging Face checkpoint with tokenizer, model card and mergekit recipe."""
+"""Write one variant as a Hugging Face checkpoint with tokenizer, model card and mergekit recipe, or as a GGUF file."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ import torch
 from lamina.errors import LaminaError
 from lamina.evaluation import assembly
 from lamina.models.export.card import ONWARD
+from lamina.models.export.gguf_file import FILE
 from lamina.models.export.save import Source, export
 from lamina.models.load import load_model
 from lamina.runtime.script import running
@@ -35,7 +36,8 @@ if __name__ == "__main__":
             job.shard,
         )
         trust = ", trust_remote_code=True" if form == "code" else ""
-        print(f'{form}: AutoModelForCausalLM.from_pretrained("{folder}"{trust})')
+        load = f'AutoModelForCausalLM.from_pretrained("{folder}"{trust})'
+        print(f"{form}: {f'llama-cli -m {folder / FILE}' if form == 'gguf' else load}")
         card = (folder / "README.md").read_text(encoding="utf-8")
         _, _, after = card.partition(f"{ONWARD}\n\n")
         print(after.partition("\n\n## ")[0].replace("FOLDER", str(folder)), end="\n" if after else "")

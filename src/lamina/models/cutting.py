@@ -4,6 +4,7 @@ Rules do not see everything (layers at every n-th place, for example). What they
 back and compared.
 """
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -51,6 +52,28 @@ def cut(config: PretrainedConfig, kept: Sequence[int], depth: int) -> None:
     }
     if left:
         config.per_layer_config = left
+
+
+def kinds(config: PretrainedConfig, depth: int) -> list[int]:
+    """For each layer, the first of the layers that the lists of a configuration make equal to it; 0 if all are alike.
+
+    Kinds are full or sliding attention, with or without positions, dense or of experts.
+    """
+    told: list[dict[str, Any]] = []
+    for layer in range(depth):
+        alone = copy.deepcopy(config)
+        cut(alone, [layer], depth)
+        lists = {name: list(value) for name, value in vars(alone).items() if isinstance(value, (list, tuple))}
+        told.append(lists | {"": alone.to_dict().get("per_layer_config")})
+    return [told.index(each) for each in told]
+
+
+def shifts(kinds: Sequence[int], kept: Sequence[int]) -> bool:
+    """Whether layers that stay are of other kinds than the first layers of the base model, by their new numbers.
+
+    Programs that tell a layer's kind from its number then run another model.
+    """
+    return [kinds[layer] for layer in kept] != list(kinds[: len(kept)])
 
 
 def set_depth(config: PretrainedConfig, depth: int) -> None:

@@ -53,6 +53,33 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     if path.name == "config.json":
         _dequantise_folder(path.parent, folder, dtype, where)
         return
+    settings, _ = gguf.read(path, where)
+    model = read_model(path, dtype, where)
+    try:
+        tokenizer = _tokenizer(settings, path, where)
+    except (MemoryError, LaminaError):
+        raise
+    except Exception as error:
+        why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
+        raise _no_tokenizer(path, where, why) from error
+    # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    with store.replacing(folder) as temporary:
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(temporary)
+        tokenizer.save_pretrained(temporary)
+        again = read_tokenizer(temporary, local_files_only=True)
+        if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
+            raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
+    _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
+
+
+def read_model(path: Path, dtype: str, where: str) -> PreTrainedModel:
+    """The model in a GGUF file with its weights in `dtype`, by default float32.
+
+    Raises LaminaError as `dequantise` does.
+    """
     settings, sizes = gguf.read(path, where)
     _check_settings(settings, path, where)
     kind: Any = AutoModelForCausalLM
@@ -75,24 +102,8 @@ def dequantise(path: Path, folder: Path, dtype: str = "auto", where: str = "sour
     _check_tensors(model, sizes, path, where)
     with at(where):  # a tensor of another name, and the one that it should be
         check_whole(path.name, loading_info)
-    try:
-        tokenizer = _tokenizer(settings, path, where)
-    except (MemoryError, LaminaError):
-        raise
-    except Exception as error:
-        why = f"has a tokenizer that does not load ({type(error).__name__}: {error})"
-        raise _no_tokenizer(path, where, why) from error
-    # The saved model is an ordinary one. With this key, loading would refuse it or quantise it again.
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config
-    with store.replacing(folder) as temporary:
-        shutil.rmtree(folder, ignore_errors=True)
-        model.save_pretrained(temporary)
-        tokenizer.save_pretrained(temporary)
-        again = read_tokenizer(temporary, local_files_only=True)
-        if any(again(text)["input_ids"] != tokenizer(text)["input_ids"] for text in _TEXTS):
-            raise _no_tokenizer(path, where, "has a tokenizer that loads back as another one")
-    _logger.warning("%s: dequantised %s into %s, once.", where, path, folder)
+    read: PreTrainedModel = model.eval()
+    return read
 
 
 def _dequantise_folder(source: Path, folder: Path, dtype: str, where: str) -> None:

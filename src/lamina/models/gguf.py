@@ -8,9 +8,10 @@ from typing import Any
 
 from lamina.errors import LaminaError, at
 from lamina.models.checkpoint import check_depth, implausible
+from lamina.study.variant import Variant
 
 SUFFIX = ".gguf"
-_LAYER = re.compile(r"blk[.](\d+)[.]")
+LAYER = re.compile(r"blk[.](\d+)[.]")  # begins the names of a layer's tensors
 _TEXT, _LIST = 8, 9  # kinds of values; the others have these bytes
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _MOST = 2_000_000  # entries of a list, settings, tensors: several times the largest vocabulary
@@ -19,6 +20,27 @@ _MOST = 2_000_000  # entries of a list, settings, tensors: several times the lar
 def is_gguf(source: str | Path) -> bool:
     """Whether a model's source is a GGUF file, by its name."""
     return str(source).endswith(SUFFIX)
+
+
+def check_cut(variant: Variant, source: str | Path, kind: str, replaced: bool) -> None:
+    """Refuse a variant that is no GGUF file without some of its layers. `replaced` is whether donors give layers.
+
+    Raises LaminaError, which says what to export instead.
+    """
+    convert = "run llama.cpp's convert_hf_to_gguf.py on its folder"
+    if not is_gguf(source):
+        why = f"the model is {source}, which is no GGUF file. Leave FORM out, and {convert}"
+    elif (variant.repair, variant.healing) != ("none", "none"):
+        why = (
+            "its repair or healing changes numbers, which would have to be quantised anew. Leave FORM out, and, if the "
+            f"checkpoint is stock, {convert}; or export the variant whose repair and healing are none"
+        )
+    elif kind != "layer" or replaced:
+        what = "layers of other models" if replaced else f"layers without their {kind}"
+        why = f"a GGUF file has no place for {what}. Leave FORM out, and {convert}"
+    else:
+        return
+    raise LaminaError(f"{variant}: FORM=gguf takes layers out of a GGUF file and changes nothing else, and {why}.")
 
 
 def read(path: Path, where: str) -> tuple[dict[str, Any], dict[str, int]]:
@@ -114,6 +136,6 @@ def shape(path: Path, where: str) -> tuple[int, int | None]:
 def _shape(path: Path, where: str, written: int) -> tuple[Any, int | None, str, set[int]]:
     """Reading takes seconds with a large vocabulary, and a configuration asks twice."""
     settings, sizes = read(path, where)
-    stored = {int(found[1]) for found in map(_LAYER.match, sizes) if found}
+    stored = {int(found[1]) for found in map(LAYER.match, sizes) if found}
     key = f"{settings.get('general.architecture')}.block_count"
     return settings.get(key), settings.get(key.replace("block_count", "context_length")), key, stored

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Self
 from lamina.config.configuration import Configuration
 from lamina.config.explain import nearest
 from lamina.errors import LaminaError
+from lamina.models.gguf import check_cut
 from lamina.stages.changes import repair_modules
 from lamina.stages.job import READ, WRITTEN, Job, family
 from lamina.study import paths
@@ -51,14 +52,18 @@ def asked_for(arguments: Iterable[str]) -> list[str]:
     return [argument.removeprefix(folder) for argument in arguments if argument.startswith(folder)]
 
 
-def check_form(environment: Mapping[str, str]) -> None:
+def check_form(environment: Mapping[str, str], config: Configuration, variant: Variant) -> None:
     """Refuse an unknown form or size of weights files, before an earlier export is deleted.
 
-    Raises LaminaError if one is unknown. The message says what may be written.
+    Raises LaminaError if one is unknown, or the form has no place for the variant. The message says what may be
+    written.
     """
     form, shard = (environment.get(f"LAMINA_EXPORT_{name}") for name in ("FORM", "SHARD"))
     if form and form not in EXPORTED_AS:
         raise LaminaError(f"FORM={form}: there is no such form of an export. {nearest(form, EXPORTED_AS)}")
+    if form == "gguf":
+        selector = config.selectors[variant.selector]
+        check_cut(variant, config.models[variant.model].source, selector.units, selector.replaces)
     if shard and not re.fullmatch(r"[1-9]\d*[KMG]B", shard):
         raise LaminaError(f"SHARD={shard} is no size. Write a number with KB, MB or GB, such as SHARD=2GB.")
 

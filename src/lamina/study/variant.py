@@ -8,7 +8,7 @@ from typing import Any
 from lamina.errors import LaminaError
 
 FORM = "model/calibration/selector/removed=n/repair/healing"
-EXPORTED_AS = ("auto", "stock", "code")  # the forms of its checkpoint
+EXPORTED_AS = ("auto", "stock", "code", "gguf")  # the forms of its export
 
 _TEXT = re.compile(r"([^/]+)/([^/]+)/([^/]+)/removed=(\d+)/([^/]+)/([^/]+)")
 

@@ -7,6 +7,9 @@ from typing import Any
 import yaml
 
 from lamina.config.selectors import Selector
+from lamina.models.cutting import shifts
+from lamina.models.export.gguf_file import FILE
+from lamina.models.gguf import is_gguf
 from lamina.models.units import parse, replacement
 from lamina.study.variant import Variant
 from lamina.version import VERSION
@@ -24,7 +27,7 @@ class Facts:
     Attributes
     ----------
     variant : its names in the configuration.
-    form : stock or code.
+    form : stock, code or gguf.
     layers, parameters : (base, export).
     boundaries : runs of removed layers (start, end) in base numbering, end exclusive.
     patched : whether the export applies a patch at each of them.
@@ -32,6 +35,9 @@ class Facts:
     base_card : metadata of the base model's card.
     predicts_ahead : whether the base model has heads for tokens further ahead, which no export holds.
     base_class : the class of transformers that loads the base model.
+    kept : base numbers of the layers that stay.
+    kinds : of the base model's layers, as `lamina.models.cutting.kinds` tells them apart.
+    sizes : bytes of the GGUF file that is the base model (None if it is none), and of the weights of the export.
     """
 
     variant: Variant
@@ -47,6 +53,15 @@ class Facts:
     base_card: Mapping[str, Any]
     predicts_ahead: bool
     base_class: str
+    kept: Sequence[int]
+    kinds: Sequence[int]
+    sizes: tuple[int | None, int]
+
+    @property
+    def cut_alone(self) -> bool:
+        """Whether whole layers went and nothing else was changed."""
+        bare = self.variant.repair == self.variant.healing == "none"
+        return bare and self.plan["kind"] == "layer" and not self.donated
 
     @property
     def loads_with(self) -> str:
@@ -75,7 +90,8 @@ def card(facts: Facts) -> str:
 def _metadata(facts: Facts) -> str:
     carried = {key: facts.base_card[key] for key in (*_LICENCE, *_DESCRIPTIVE) if key in facts.base_card}
     tags = ["lamina", "pruned", *(["custom_code"] if facts.form == "code" else [])]
-    head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "text-generation", "tags": tags}
+    library = "gguf" if facts.form == "gguf" else "transformers"
+    head: dict[str, Any] = {"library_name": library, "pipeline_tag": "text-generation", "tags": tags}
     if facts.manifest.get("revision"):
         head["base_model"] = str(facts.manifest["source"])
     return f"---\n{yaml.safe_dump(carried | head, sort_keys=False, allow_unicode=True).strip()}\n---"
@@ -87,7 +103,8 @@ def _summary(facts: Facts) -> str:
     revision = f", revision `{facts.manifest['revision']}`" if facts.manifest.get("revision") else ""
     kinds = {"layer": "layers", "attention": "attention sub-layers", "mlp": "MLP sub-layers"}
     gone = sum(not replacement(unit) for unit in plan["units"])
-    title = f"# {facts.base_name} without {gone} {kinds[plan['kind']]}"
+    what = kinds[plan["kind"]]
+    title = f"# {facts.base_name} without {gone} {what.removesuffix('s') if gone == 1 else what}"
     text = (
         f"`{facts.base_name}`{revision} with {after} of its {before} layers and {facts.parameters[1]:,} of its "
         f"{facts.parameters[0]:,} parameters ({share:.1%}). "
@@ -99,10 +116,32 @@ def _summary(facts: Facts) -> str:
             " The removed halves are still there as zero weights, so that stock transformers loads the checkpoint: it "
             "saves neither memory nor time. Export with `FORM=code` to leave them out."
         )
-    return f"{title}\n\n{text}"
+    return f"{title}\n\n{text}{_size(facts)}"
+
+
+def _size(facts: Facts) -> str:
+    """What the weights take beside the GGUF file that they come from; empty for other models."""
+    before, after = facts.sizes
+    if before is None:
+        return ""
+    text = f" The weights take {after / 1e6:,.1f} MB, the GGUF file of the base model {before / 1e6:,.1f} MB."
+    if facts.form == "gguf":
+        return text + " The tensors that stay have the bits that they have there."
+    if facts.manifest["dtype"] in ("auto", "float32"):
+        text += " They are stored in float32; `dtype: bfloat16` in the model's entry halves that."
+    if facts.cut_alone:
+        text += (
+            f" `make export VARIANT={facts.variant} FORM=gguf` writes a GGUF file with the bits of the base model's."
+        )
+    return text
 
 
 def _loading(facts: Facts) -> str:
+    if facts.form == "gguf":
+        return (
+            f"## How to load\n\n```\nllama-cli -m FOLDER/{FILE}\n```\n\nlamina takes the file as the `source` of a "
+            f'model, transformers by `{facts.base_class}.from_pretrained("FOLDER", gguf_file="{FILE}")`.'
+        )
     trust = ", trust_remote_code=True" if facts.form == "code" else ""
     code = (
         f"## How to load\n\n```python\nfrom transformers import {facts.loads_with}, AutoTokenizer\n\n"
@@ -118,13 +157,21 @@ def _loading(facts: Facts) -> str:
 
 
 def _onward(facts: Facts) -> str:
-    """Commands for programs that read a stock checkpoint; llama.cpp can cut a GGUF of the base, without repairs."""
+    """Commands for programs that read a stock checkpoint, where they run the same model."""
     if facts.form != "stock":
         return ""
+    if shifts(facts.kinds, facts.kept):
+        first = next(n for n, layer in enumerate(facts.kept) if facts.kinds[layer] != facts.kinds[n])
+        return (
+            f"{ONWARD}\n\nNot to llama.cpp or vLLM. They place sliding windows, RoPE bases and experts by a layer's "
+            f"number, and this cut shifts them: layer {first} is of another kind than layer {first} of the base model. "
+            "They would run another model, and no error would say so. A selector with `strategy: block` and "
+            "`periods: whole` makes cuts that keep the pattern."
+        )
     commands = [("As a GGUF, with llama.cpp", "python convert_hf_to_gguf.py FOLDER --outfile model.gguf")]
-    bare = facts.variant.repair == facts.variant.healing == "none"
-    # Heads that predict tokens further ahead count as layers of a GGUF.
-    if bare and facts.plan["kind"] == "layer" and not (facts.predicts_ahead or facts.donated):
+    # Heads that predict tokens further ahead count as layers of a GGUF, and llama-quantize leaves lists by layer whole.
+    alike = len(set(facts.kinds)) == 1 and not facts.predicts_ahead
+    if facts.cut_alone and alike and not is_gguf(facts.manifest["source"]):
         gone = ",".join(map(str, sorted(map(int, facts.plan["units"]))))
         cut = f"llama-quantize --prune-layers {gone} base-f16.gguf model-q4_k_m.gguf q4_k_m"
         commands.append(("The same layers dropped from a GGUF of the base model", cut))
@@ -243,15 +290,14 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
-def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[str]]) -> str:
+def mergekit(facts: Facts, silenced: Mapping[int, Sequence[str]]) -> str:
     """The passthrough recipe for the plan alone: mergekit's `layer_range` is half-open, in base numbering.
 
-    kept: base numbers of the layers that stay.
-    silenced: by layer, parts of the names of weights in its removed halves; the recipe scales these weights to zero.
+    `silenced` has by layer parts of the names of weights in its removed halves; the recipe scales these to zero.
     """
     slices: list[dict[str, Any]] = []
     merged = []
-    for layer in kept:
+    for layer in facts.kept:
         filters, of = list(silenced.get(layer, ())), facts.manifest
         if layer in facts.donated:
             of = facts.plan["replacements"][facts.donated[layer]]
@@ -259,6 +305,8 @@ def mergekit(facts: Facts, kept: Sequence[int], silenced: Mapping[int, Sequence[
                 merged.append(layer)
                 of = facts.manifest
         model = f"{of['source']}@{of['revision']}" if of.get("revision") else str(of["source"])
+        if is_gguf(model):  # mergekit reads the checkpoint that the file became
+            model = str(of["path"])
         last = slices[-1]["sources"][0] if slices else {}
         joins = last.get("model") == model and last["layer_range"][1] == layer
         if not filters and joins and "parameters" not in last:

@@ -1,7 +1,6 @@
 """The check of an export: loaded back, it is the variant that it was written from, and generates the same."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,15 +8,14 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.check import distance, logits, probe, tolerance
-from lamina.models.load import load_folder
 from lamina.models.structure import text_config
 
 
-def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | Path, trusted: bool) -> None:
-    """Load a checkpoint back and refuse it if it is not the variant it was written from.
+def check_export(variant: PreTrainedModel, base: PreTrainedModel, load: Callable[[], PreTrainedModel]) -> None:
+    """Load an export back and refuse it if it is not the variant it was written from.
 
     Its logits must be the variant's. Generating with a cache must give what generating without one gives, if it does so
-    for the unpruned `base`. `trusted` is whether the folder's code is lamina's own.
+    for the unpruned `base`.
 
     Raises LaminaError, which says what differs, and by how much.
     """
@@ -25,7 +23,7 @@ def check_export(variant: PreTrainedModel, base: PreTrainedModel, folder: str | 
     differs = f"{called} does not load back as the same model"
     advice = "Keep the variant as it is: lamina.load loads it, and every benchmark of lamina runs on it."
     try:
-        back = load_folder(folder, "auto", trusted)
+        back = load()
     except Exception as error:  # a family's code can raise anything
         raise LaminaError(f"{differs}: {error} {advice}") from error
     back = torch.nn.Module.to(back, variant.device)

@@ -22,9 +22,12 @@ from transformers import AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from lamina.errors import LaminaError
 from lamina.models.boundary import Boundary, Repairing
+from lamina.models.cutting import kinds
 from lamina.models.export import card as export_card
-from lamina.models.export import modeling_lamina, own_code
+from lamina.models.export import gguf_file, modeling_lamina, own_code
 from lamina.models.export.check import check_export
+from lamina.models.gguf import SUFFIX, check_cut, is_gguf
+from lamina.models.load import load_folder
 from lamina.models.manifest import auto_class
 from lamina.models.materialise import materialise
 from lamina.models.structure import halves, layers_of, text_config
@@ -69,13 +72,14 @@ def export(
     form: str = "auto",
     max_shard_size: str = "5GB",
 ) -> str:
-    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns the form, stock or code.
+    """Write a variant of `base` with its tokenizer, model card and mergekit recipe; returns its form.
 
     base: the unpruned model; it is not changed.
     folder: where to write. It must be absent, empty or an earlier export, which is replaced when all is written.
     patches, adapter: as for `materialise`; the adapter is merged.
     form: `auto` is stock unless a patch of the stream is left in the model (a repair that is folded into weights leaves
-        none); `code` also leaves removed halves out instead of zeroing them.
+        none); `code` also leaves removed halves out instead of zeroing them; `gguf` takes layers out of the GGUF file
+        that is the source.
     max_shard_size: largest weights file, such as 5GB.
 
     Raises LaminaError if the parts do not fit together, the form cannot hold the variant, `folder` holds something
@@ -83,6 +87,8 @@ def export(
     """
     target = Path(folder)
     _check(base, form, target)
+    if form == "gguf":
+        check_cut(source.variant, source.manifest["source"], source.plan["kind"], bool(source.plan.get("replacements")))
     variant = materialise(base, source.plan, patches, adapter)
     patched = bool(modeling_lamina.describe(variant)["patches"])
     if form == "stock" and patched:
@@ -97,8 +103,13 @@ def export(
     temporary = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
-        check_export(variant, base, temporary, trusted=written == "code")
+        if form == "gguf":
+            kept = kept_layers(base, source.plan["units"])
+            gguf_file.save(variant, base, kept, Path(source.manifest["source"]), temporary)
+            written = form
+        else:
+            written = save(variant, temporary, max_shard_size, Path(source.manifest["path"]))
+            check_export(variant, base, lambda: load_folder(temporary, "auto", written == "code"))
         _document(source, temporary, base, variant, written)
         if target.is_dir():
             shutil.rmtree(target)
@@ -234,9 +245,16 @@ def _document(source: Source, folder: Path, base: PreTrainedModel, variant: PreT
         base_card=_front_matter(Path(source.manifest["path"])),
         predicts_ahead=bool(getattr(text_config(base), "num_nextn_predict_layers", 0)),
         base_class=auto_class(base.config).__name__,
+        kept=kept,
+        kinds=kinds(text_config(base), depth),
+        sizes=(
+            Path(source.manifest["source"]).stat().st_size if is_gguf(source.manifest["source"]) else None,
+            sum(file.stat().st_size for file in folder.iterdir() if file.suffix in (".safetensors", SUFFIX)),
+        ),
     )
     (folder / "README.md").write_text(export_card.card(facts), encoding="utf-8")
-    (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, kept, halved), encoding="utf-8")
+    if form != "gguf":
+        (folder / "mergekit.yaml").write_text(export_card.mergekit(facts, halved), encoding="utf-8")
     record = {
         "variant": str(source.variant),
         "form": form,
