@@ -1,6 +1,5 @@
 """Jobs of rules/prepare.smk: models, calibrations, tasks, what they have in common, and what a study will cost."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -108,6 +107,8 @@ class CheckOverlap(Job):
 class EstimateCost(Job):
     """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
 
+    FOLLOWED = ("lamina.study.sweeps",)  # the studies decide what is counted
+
     config: dict[str, Any]
     strategies: list[str] = []
     manifests: Annotated[list[str], READ] = []
@@ -123,11 +124,6 @@ class EstimateCost(Job):
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies)
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        """The studies decide what is counted."""
-        return ("lamina.study.sweeps",)
 
 
 def benchmark(config: Configuration, task: str) -> Any:
@@ -155,7 +151,5 @@ def data_files(name: str, entry: Any) -> list[str]:
 
 def calibration_files(config: Configuration, calibration: str) -> list[str]:
     """Local files that a calibration is drawn from, also those of the parts of a mixture."""
-    drawn: Iterable[tuple[str, Any]] = (
-        (name, part) for part in config.parts(calibration).values() for name in part.drawn or [""]
-    )
-    return [file for name, part in drawn for file in data_files(name, part)]
+    parts = config.parts(calibration).values()
+    return [file for part in parts for name in part.drawn or [""] for file in data_files(name, part)]

@@ -1,6 +1,6 @@
 """Jobs of rules/report.smk: tables of a run, what they say of metrics, tasks and selectors, the database, the page."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Report
 from lamina.config.metrics import METRICS
@@ -11,15 +11,9 @@ from lamina.tables import TABLES
 
 
 class Reporting(Job):
-    """A job that reads what is measured; `WRITES` names those that it writes or describes."""
-
-    WRITES: ClassVar[tuple[str, ...]] = ()
+    """A job that reads what is measured; `WRITES` names the tables that it writes or describes."""
 
     output: Annotated[str, WRITTEN] = ""
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return self.WRITES
 
 
 class FromTables(Reporting):
@@ -120,6 +114,8 @@ class PlotFigure(FromTables):
 class CollectFacts(Reporting):
     """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
 
+    FOLLOWED = ("lamina.version",)
+
     seed: int
     files: str
     started: str
@@ -127,10 +123,6 @@ class CollectFacts(Reporting):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(seed=config.seed, files=w.files, started=w.started)
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return ("lamina.version",)
 
 
 class RenderReport(FromTables):

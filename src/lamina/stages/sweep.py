@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.selection.options import Loop, Replacements
-from lamina.stages.changes import loop, replacements
+from lamina.stages import changes
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
 from lamina.study.sweeps import SweepSelector, sweep_blocks
 
@@ -52,8 +52,8 @@ class SweepUnits(OnModel):
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
             budget=early,
-            loop=loop(config, w),
-            replacements=replacements(config, w),
+            loop=changes.loop(config, w),
+            replacements=changes.replacements(config, w),
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
@@ -66,9 +66,8 @@ class SweepUnits(OnModel):
         if self.pass_ in MODULES:
             # A pass of fits runs `ghost`.
             return (MODULES[self.pass_], *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []))
-        names = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
-        names += ["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []
-        return (*names, *(["lamina.selection.looped", self.loop.module] if self.loop else []))
+        budget = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
+        return (*budget, *changes.modules(self.loop, self.replacements))
 
 
 class GatherSweep(Job):
