@@ -34,7 +34,6 @@ class Block(Measuring):
     """One task or text by its name, on the variants of one block."""
 
     name: str
-    output: Annotated[str, WRITTEN] = ""
     samples: Annotated[str, WRITTEN] = ""
 
     @classmethod
@@ -72,7 +71,6 @@ class BenchmarkEfficiency(Measuring):
 
     efficiency: Options[Efficiency]
     structures: int
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -67,6 +67,7 @@ class Job(Part):
 
     # Digests by name of what the job depends on and that is no option: the family's entry, a metric's entry.
     follows: dict[str, str | None] = {}
+    output: Annotated[str, WRITTEN] = ""
 
     _facts: dict[str, Any] = PrivateAttr(default_factory=dict)  # what `read` was given, for `make explain`
 

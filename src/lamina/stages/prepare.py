@@ -9,7 +9,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.models import Model
 from lamina.data import task_files
 from lamina.models.manifest import files, fingerprint
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, family
+from lamina.stages.job import READ, Job, OnModel, Options, family
 from lamina.study import requests as studies
 
 
@@ -21,7 +21,6 @@ class DequantiseModel(Job):
     model: str
     dtype: str
     file: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -38,7 +37,6 @@ class PrepareModel(Job):
     model: str
     entry: Options[Model]
     checkpoint: Annotated[str | None, READ] = None
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -52,7 +50,6 @@ class CheckModel(OnModel):
     """One model; `tokens` is the budget of one pass."""
 
     tokens: int | str
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -68,7 +65,6 @@ class PrepareCalibration(Job):
     entry: Options[Calibration]
     parts: dict[str, Options[Calibration]] = {}
     manifest: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -82,7 +78,6 @@ class PrepareTask(Job):
     name: str
     task: Options[Task] | None = None
     text: Options[Perplexity] | None = None
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -97,7 +92,6 @@ class CheckOverlap(Job):
     task: str
     samples: Annotated[str, READ] = ""
     documents: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -114,7 +108,6 @@ class EstimateCost(Job):
     manifests: Annotated[list[str], READ] = []
     calibrations: Annotated[list[str], READ] = []
     tasks: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -36,7 +36,6 @@ class PruneStep(Job):
     beside_samples: Annotated[dict[str, str], READ] = {}
     beside_sweeps: Annotated[list[str], READ] = []
     manifests: Annotated[dict[str, str], READ] = {}
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -89,7 +88,6 @@ class SearchPlans(OnModel):
     data: Annotated[dict[str, str], READ] = {}
     manifests: Annotated[dict[str, str], READ] = {}
     plans: Annotated[str, WRITTEN] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -122,7 +120,6 @@ class PickPlan(Job):
 
     removed: int
     plans: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -10,20 +10,14 @@ from lamina.stages.job import READ, WRITTEN, Job, Options
 from lamina.tables import TABLES
 
 
-class Reporting(Job):
-    """A job that reads what is measured; `WRITES` names the tables that it writes or describes."""
-
-    output: Annotated[str, WRITTEN] = ""
-
-
-class FromTables(Reporting):
+class FromTables(Job):
     """A job on tables of a run, through views of them."""
 
     views: Annotated[list[str], READ] = []
     tables: Annotated[list[str], READ] = []
 
 
-class GatherTable(Reporting):
+class GatherTable(Job):
     """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
     calibrations that do not compare choices by acc_norm.
     """
@@ -46,13 +40,13 @@ class GatherTable(Reporting):
         return (self.table,)
 
 
-class GatherJobs(Reporting):
+class GatherJobs(Job):
     """The table of jobs, from Snakemake's records in results/jobs."""
 
     WRITES = ("jobs",)
 
 
-class CompareTasks(Reporting):
+class CompareTasks(Job):
     """How tasks differ in the units that they need, from sweeps of unpruned models."""
 
     WRITES = ("dissociations",)
@@ -61,7 +55,7 @@ class CompareTasks(Reporting):
     calibrations: Annotated[str, READ] = ""
 
 
-class CompareMetrics(Reporting):
+class CompareMetrics(Job):
     """How metrics agree, for every metric that has scores."""
 
     WRITES = ("agreements",)
@@ -111,7 +105,7 @@ class PlotFigure(FromTables):
         return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
 
 
-class CollectFacts(Reporting):
+class CollectFacts(Job):
     """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
 
     FOLLOWED = ("lamina.version",)
@@ -143,7 +137,7 @@ class RenderReport(FromTables):
         return cls(report=config.report, names=glossary(config))
 
 
-class CheckRefusals(Reporting):
+class CheckRefusals(Job):
     """The last job of a run: all else is done by then."""
 
     plans: Annotated[str, READ] = ""

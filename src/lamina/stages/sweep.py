@@ -7,7 +7,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.selection.options import Loop, Replacements
 from lamina.stages import changes
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
+from lamina.stages.job import READ, Job, OnModel, Place, entries, family
 from lamina.study.sweeps import SweepSelector, sweep_blocks
 
 # The selector's options that a budget reads.
@@ -36,7 +36,6 @@ class SweepUnits(OnModel):
     plan: Annotated[str | None, READ] = None
     data: Annotated[dict[str, str], READ] = {}
     manifests: Annotated[dict[str, str], READ] = {}
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -74,7 +73,6 @@ class GatherSweep(Job):
     """The blocks of a sweep, in their order. They are temporary, so the whole sweep follows what made them."""
 
     blocks: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -97,7 +95,6 @@ class ScoreRelevance(Job):
     keys: dict[str, Any]
     sweep: Annotated[str, READ] = ""
     calibration: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
