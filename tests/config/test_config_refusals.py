@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lamina.checks import load as config
 from lamina.errors import LaminaError
@@ -23,102 +24,121 @@ def refusal(raw: Raw, root: Path) -> str:
     return str(caught.value)
 
 
-UNKNOWN_KEYS = [
-    ("calibrations.recall.limt", 4, ["calibrations.recall.limt", "'limit'"]),
-    ("calibrations.corpus.documnets", "0:3", ["calibrations.corpus.documnets", "'documents'"]),
-    ("modles", {}, ["modles", "'models'"]),
-    ("models.small.sauce", "x", ["models.small.sauce", "'source'"]),
-    ("selectors.accuracy.stratgy", "block", ["selectors.accuracy.stratgy", "'strategy'"]),
-    ("repairs.ghost.rigde", 1, ["repairs.ghost.rigde", "'ridge'"]),
-    ("healings.lora.warmup", 3, ["healings.lora.warmup", "'warmup_steps'"]),
-    ("benchmarks.perplexities", {}, ["benchmarks.perplexities", "'perplexity'"]),
-    ("benchmarks.tasks.microworld_recall.fewshot", 5, ["benchmarks.tasks.microworld_recall.fewshot", "'num_fewshot'"]),
-    ("benchmarks.efficiency", {"promt": 3}, ["benchmarks.efficiency.promt", "'prompt'"]),
-    ("sweep.block", 2, ["sweep.block", "'blocks'"]),
-    ("studies.prune.repair", [], ["studies.prune.repair", "'repairs'"]),
-    ("studies.maps.metric", ["cosine"], ["studies.maps.metric", "'metrics'"]),
-    ("studies.prune.colour", 1, ["studies.prune.colour", "selectors, removed"]),
+UNKNOWN_KEYS = {
+    "calibrations.recall.limt": "'limit'",
+    "calibrations.corpus.documnets": "'documents'",
+    "modles": "'models'",
+    "models.small.sauce": "'source'",
+    "selectors.accuracy.stratgy": "'strategy'",
+    "repairs.ghost.rigde": "'ridge'",
+    "healings.lora.warmup": "'warmup_steps'",
+    "benchmarks.perplexities": "'perplexity'",
+    "benchmarks.tasks.microworld_recall.fewshot": "'num_fewshot'",
+    "benchmarks.efficiency.promt": "'prompt'",
+    "sweep.block": "'blocks'",
+    "studies.prune.repair": "'repairs'",
+    "studies.maps.metric": "'metrics'",
+    "studies.prune.colour": "selectors, removed",
+}
+
+
+@pytest.mark.parametrize("where", UNKNOWN_KEYS)
+def test_an_unknown_key_is_named_with_its_place_and_the_nearest_key(root: Path, where: str) -> None:
+    message = refusal(put(minimal(), where, 4), root)
+    assert message.startswith(f"{where}: there is no such key") and UNKNOWN_KEYS[where] in message
+
+
+# A place, what is written there, the place that the message begins with (from that one on), and words of the message.
+REFUSED: list[tuple[str, Any, str, list[str]]] = [
+    # Another type, or out of bounds.
+    ("seed", -1, "", ["-1", "a whole number of at least 0"]),
+    ("seed", 0.5, "", ["0.5", "a whole number of at least 0"]),
+    ("models.small.dtype", "float23", "", ["'float23'", "float32, bfloat16", "Did you mean 'float32'?"]),
+    ("models.small.revision", 1234567, "", ["1234567", "a text or null, in quotes"]),
+    ("models.small.trust_remote_code", 3, "", ["3", "true or false"]),
+    ("calibrations.recall.limit", "many", "", ["'many'", "a whole number of at least 1 or null"]),
+    ("calibrations.recall.limit", 0, "", ["0", "of at least 1"]),
+    ("calibrations.recall.limit", True, "", ["true", "a whole number"]),
+    ("calibrations.recall.split", "test", "", ["'test'", "not test"]),
+    ("calibrations.recall.score", "f1", "", ["'f1'", "acc_norm, acc"]),
+    ("calibrations.mixture.fraction", 1.5, "", ["1.5", "above 0 and up to 1"]),
+    ("calibrations.corpus.documents", "500", "", ["'500'", '"0:500"']),
+    ("calibrations.corpus.documents", 500, "", ["500", '"0:500"']),
+    ("calibrations.corpus.documents", "30:10", "", ['"30:10" holds no document', 'such as "10:30"']),
+    ("calibrations.corpus.documents", "7:7", "", ['"7:7" holds no document', 'such as "7:8"']),
+    ("benchmarks.perplexity.corpus_test.documents", "9:3", "", ['"9:3" holds no document', '"3:9"']),
+    ("repairs.ghost.method", "gost", "", ["'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
+    ("diagnoses.variance.kind", None, "", ["is missing", "Write one of fit, patching"]),
+    ("diagnoses.variance.skip_first", 0, "", ["0", "of at least 1"]),
+    ("selectors.accuracy.strategy", None, "", ["null is not allowed", "one of block"]),
+    ("selectors.accuracy.metric", "acuracy", "", ["'acuracy'", "angular, cosine"]),
+    ("selectors.accuracy.strategy", "greedy", "", ["'greedy'", "deepest, evolutionary, iterative, one_shot"]),
+    ("selectors.accuracy.units", "head", "", ["'head'", "layer, attention, mlp"]),
+    ("selectors.accuracy.budget", "half", "", ["'half'", "full"]),
+    ("selectors.accuracy.protect", 0, "", ["0", "a list such as"]),
+    ("selectors.accuracy.protect", ["first"], "[0]", ["'first'", "a whole number"]),
+    ("repairs.ghost.ridge", -1, "", ["-1", "validated, or a number of at least 0"]),
+    ("repairs.ghost.ridge", "valid", "", ["'valid'", "validated"]),
+    ("healings.lora.dropout", 1, "", ["1", "of at least 0 and below 1"]),
+    ("healings.lora.learning_rate", float("nan"), "", ["nan", "a number above 0"]),
+    ("benchmarks.efficiency", 3, "", ["3", "mapping"]),
+    ("studies.prune.removed", [0], "[0]", ["0", "at least 1", "25%"]),
+    ("studies.prune.removed", [1, "a few"], "[1]", ["'a few'", "25%"]),
+    ("studies.prune.removed", ["0%"], "[0]", ["'0%'", "25%"]),
+    ("studies.prune.removed", 2, "", ["2", "a list such as"]),
+    ("studies.prune.removed", [], "", ["[]", "with at least one entry"]),
+    ("studies.maps.metrics", [], "", ["[]", "a list of metrics", "diagnoses"]),
+    ("studies.prune.models", [], "", ["[]", "with at least one entry"]),
+    ("studies.prune.tasks", "mine", "", ["'mine'", "all, own, or a list"]),
+    ("studies.maps.metrics", ["accuraci"], "[0]", ["'accuraci'", "angular, cosine"]),
+    ("models", ["small"], "", ["['small']", "`key: value`"]),
+    ("studies.prune", ["small"], "", ["['small']", "`metrics` or `selectors` and `removed`"]),
+    ("calibrations.recall", {"limit": 3}, "", ["`task`, `tasks`, `text`, `hub`, `mixture` or `choices`"]),
+    # Missing, or in the way of another.
+    ("benchmarks.perplexity.t", {"text": "x"}, ".window", ["is missing", "Tokens the model sees at once"]),
+    ("benchmarks.perplexity.corpus_test.stride", 65, "", ["65 would skip tokens", "at most 64"]),
+    ("benchmarks.perplexity.mine", {"text": "microworld_corpus", "window": 64}, "", ["Rename one"]),
+    (
+        *("benchmarks.tasks.mine.choices", "./mine.jsonl", None),
+        ["calibrations.mine.choices: 'mine.jsonl'", "benchmarks.tasks.mine", "Split the file"],
+    ),
+    ("selectors.accuracy.protect", [8], "", ["8 is no layer of 'small'", "Write 0 to 7"]),
+    (
+        *("studies.prune.selectors", ["heads"], None),
+        ["studies.prune.repairs: 'ghost'", "'heads' removes attention units", "repairs: [none]"],
+    ),
+    # No such model or file.
+    *(
+        ("models.small.source", name, "", [f"there is no folder '{name}'", "Write the path"])
+        for name in ("missing", "./missing/model", "/missing/model", "a/b/c")
+    ),
+    ("models.hub", {"source": "org/model"}, ".source", ["there is no folder 'org/model'", "add `revision:"]),
+    *(
+        (f"{where}", "absent.jsonl", "", ["there is no file 'absent.jsonl'", "Write the path of"])
+        for where in ("calibrations.corpus.text", "calibrations.mine.choices", "benchmarks.tasks.mine.choices")
+    ),
+    ("benchmarks.perplexity.corpus_test.text", "absent.jsonl", "", ["there is no file 'absent.jsonl'"]),
+    # What repairs are fitted on, and healings trained on.
+    ("repairs.ghost.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
+    ("repairs.ghost.data", {"corpus": 1}, "", ["own calibration is missing", "`own: 1`"]),
+    ("repairs.ghost.data", {"own": 1, "corpus": 0}, "", ["weights above 0"]),
+    ("repairs.ghost.data", {"own": 1, "corpus": "much"}, "", ["weights above 0"]),
+    ("repairs.ghost.data", {"own": "auto", "corpus": 1}, "", ["`own: 1`"]),
+    ("repairs.ghost.data", ["own"], "", ["['own']"]),
+    ("healings.lora.data", "corpsu", "", ["'corpsu'", "Did you mean 'corpus'?"]),
+    ("healings.lora.data", {"own": 1, "corpsu": 0.1}, "", ["'corpsu'", "Did you mean 'corpus'?"]),
+    ("healings.lora.data", {"own": 1, "corpus": 0}, "", ["weights above 0"]),
+    ("healings.lora.data", {}, "", ["weights above 0"]),
+    ("healings.lora.data", ["own"], "", ["['own']"]),
 ]
 
 
-@pytest.mark.parametrize(("where", "value", "words"), UNKNOWN_KEYS, ids=[case[0] for case in UNKNOWN_KEYS])
-def test_an_unknown_key_is_named_with_its_place_and_the_nearest_key(
-    root: Path, where: str, value: Any, words: list[str]
+@pytest.mark.parametrize(("where", "value", "at", "words"), REFUSED, ids=[f"{case[0]}={case[1]}" for case in REFUSED])
+def test_what_cannot_run_is_named_with_its_key_and_what_is_allowed(
+    root: Path, where: str, value: Any, at: str | None, words: list[str]
 ) -> None:
     message = refusal(put(minimal(), where, value), root)
-    assert "there is no such key" in message
-    assert all(word in message for word in words), message
-
-
-WRONG_VALUES = [
-    ("seed", -1, ["seed", "-1", "a whole number of at least 0"]),
-    ("seed", 0.5, ["seed", "0.5", "a whole number of at least 0"]),
-    (
-        "models.small.dtype",
-        "float23",
-        ["models.small.dtype", "'float23'", "float32, bfloat16", "Did you mean 'float32'?"],
-    ),
-    ("models.small.revision", 1234567, ["models.small.revision", "1234567", "a text or null, in quotes"]),
-    ("models.small.trust_remote_code", 3, ["models.small.trust_remote_code", "3", "true or false"]),
-    (
-        "calibrations.recall.limit",
-        "many",
-        ["calibrations.recall.limit", "'many'", "a whole number of at least 1 or null"],
-    ),
-    ("calibrations.recall.limit", 0, ["calibrations.recall.limit", "0", "of at least 1"]),
-    ("calibrations.recall.limit", True, ["calibrations.recall.limit", "true", "a whole number"]),
-    ("calibrations.recall.split", "test", ["calibrations.recall.split", "'test'", "not test"]),
-    ("calibrations.recall.score", "f1", ["calibrations.recall.score", "'f1'", "acc_norm, acc"]),
-    ("calibrations.mixture.fraction", 1.5, ["calibrations.mixture.fraction", "1.5", "above 0 and up to 1"]),
-    ("calibrations.corpus.documents", "500", ["calibrations.corpus.documents", "'500'", '"0:500"']),
-    ("calibrations.corpus.documents", 500, ["calibrations.corpus.documents", "500", '"0:500"']),
-    ("calibrations.corpus.documents", "30:10", ["documents", '"30:10" holds no document', 'such as "10:30"']),
-    ("calibrations.corpus.documents", "7:7", ["documents", '"7:7" holds no document', 'such as "7:8"']),
-    (
-        "benchmarks.perplexity.corpus_test.documents",
-        "9:3",
-        ["corpus_test.documents", '"9:3" holds no document', '"3:9"'],
-    ),
-    ("repairs.ghost.method", "gost", ["repairs.ghost.method", "'gost'", "Write one of ghost, ", "mean 'ghost'?"]),
-    ("diagnoses.variance.kind", None, ["diagnoses.variance.kind", "is missing", "Write one of fit, patching"]),
-    ("diagnoses.variance.skip_first", 0, ["diagnoses.variance.skip_first", "0", "of at least 1"]),
-    ("selectors.accuracy.strategy", None, ["selectors.accuracy.strategy", "null is not allowed", "one of block"]),
-    ("selectors.accuracy.metric", "acuracy", ["selectors.accuracy.metric", "'acuracy'", "angular, cosine"]),
-    (
-        "selectors.accuracy.strategy",
-        "greedy",
-        ["selectors.accuracy.strategy", "'greedy'", "deepest, evolutionary, iterative, one_shot"],
-    ),
-    ("selectors.accuracy.units", "head", ["selectors.accuracy.units", "'head'", "layer, attention, mlp"]),
-    ("selectors.accuracy.budget", "half", ["selectors.accuracy.budget", "'half'", "full"]),
-    ("selectors.accuracy.protect", 0, ["selectors.accuracy.protect", "0", "a list such as"]),
-    ("selectors.accuracy.protect", ["first"], ["selectors.accuracy.protect[0]", "'first'", "a whole number"]),
-    ("repairs.ghost.ridge", -1, ["repairs.ghost.ridge", "-1", "validated, or a number of at least 0"]),
-    ("repairs.ghost.ridge", "valid", ["repairs.ghost.ridge", "'valid'", "validated"]),
-    ("healings.lora.dropout", 1, ["healings.lora.dropout", "1", "of at least 0 and below 1"]),
-    ("healings.lora.learning_rate", float("nan"), ["healings.lora.learning_rate", "nan", "a number above 0"]),
-    ("benchmarks.efficiency", 3, ["benchmarks.efficiency", "3", "mapping"]),
-    ("studies.prune.removed", [0], ["studies.prune.removed[0]", "0", "at least 1", "25%"]),
-    ("studies.prune.removed", [1, "a few"], ["studies.prune.removed[1]", "'a few'", "25%"]),
-    ("studies.prune.removed", ["0%"], ["studies.prune.removed[0]", "'0%'", "25%"]),
-    ("studies.prune.removed", 2, ["studies.prune.removed", "2", "a list such as"]),
-    ("studies.prune.removed", [], ["studies.prune.removed", "[]", "with at least one entry"]),
-    ("studies.maps.metrics", [], ["studies.maps.metrics", "[]", "a list of metrics", "diagnoses"]),
-    ("studies.prune.models", [], ["studies.prune.models", "[]", "with at least one entry"]),
-    ("studies.prune.tasks", "mine", ["studies.prune.tasks", "'mine'", "all, own, or a list"]),
-    ("studies.maps.metrics", ["accuraci"], ["studies.maps.metrics[0]", "'accuraci'", "angular, cosine"]),
-    ("models", ["small"], ["models", "['small']", "`key: value`"]),
-    ("studies.prune", ["small"], ["studies.prune", "['small']", "`metrics` or `selectors` and `removed`"]),
-]
-
-
-@pytest.mark.parametrize(
-    ("where", "value", "words"), WRONG_VALUES, ids=[f"{case[0]}={case[1]}" for case in WRONG_VALUES]
-)
-def test_a_wrong_value_is_named_with_its_key_and_what_is_allowed(
-    root: Path, where: str, value: Any, words: list[str]
-) -> None:
-    message = refusal(put(minimal(), where, value), root)
+    assert at is None or message.startswith(f"{where}{at}: "), message
     assert all(word in message for word in words), message
 
 
@@ -130,22 +150,10 @@ def test_a_missing_section_is_named(root: Path, key: str) -> None:
     assert message.startswith(f"{key}: is missing. Add `{key}: ...`"), message
 
 
-def test_a_missing_key_is_named_with_its_meaning(root: Path) -> None:
-    message = refusal(put(minimal(), "benchmarks.perplexity.corpus_test", {"text": "microworld_corpus"}), root)
-    assert "benchmarks.perplexity.corpus_test.window: is missing" in message
-    assert "Tokens the model sees at once" in message
-
-
 @pytest.mark.parametrize("empty", [None, {}, []])
 def test_no_studies_are_refused(root: Path, empty: Any) -> None:
     message = refusal(put(minimal(), "studies", empty), root)
     assert message.startswith("studies: ") and "Add one" in message
-
-
-def test_a_calibration_says_what_it_is_made_of(root: Path) -> None:
-    message = refusal(put(minimal(), "calibrations.recall", {"limit": 3}), root)
-    assert "calibrations.recall" in message
-    assert "`task`, `tasks`, `text`, `hub`, `mixture` or `choices`" in message
 
 
 def test_a_calibration_is_made_of_one_thing(root: Path) -> None:
@@ -218,27 +226,11 @@ def test_more_layers_than_can_go_are_refused(root: Path, selector: str, removed:
     assert all(word in message for word in words), message
 
 
-def test_protecting_a_layer_that_is_not_there_is_refused(root: Path) -> None:
-    message = refusal(put(minimal(), "selectors.accuracy.protect", [8]), root)
-    assert "selectors.accuracy.protect: 8 is no layer of 'small'" in message and "Write 0 to 7" in message
-
-
 def test_sizes_of_a_hub_model_are_checked_where_its_layers_are_known(root: Path) -> None:
     raw = put(minimal(), "studies.prune.models", ["hub"])
     put(raw, "studies.prune.removed", [40])
     assert config.load(copy.deepcopy(raw), root)
     assert "at most 31" in refusal(put(raw, "models.hub.layers", 32), root)
-
-
-@pytest.mark.parametrize("source", ["missing", "./missing/model", "/missing/model", "a/b/c"])
-def test_a_missing_model_folder_is_refused(root: Path, source: str) -> None:
-    message = refusal(put(minimal(), "models.small.source", source), root)
-    assert f"models.small.source: there is no folder '{source}'" in message and "Write the path" in message
-
-
-def test_a_hub_id_needs_a_revision(root: Path) -> None:
-    message = refusal(put(minimal(), "models.hub", {"source": "org/model"}), root)
-    assert "models.hub.source: there is no folder 'org/model'" in message and "add `revision:" in message
 
 
 def test_a_folder_without_config_is_no_model(root: Path) -> None:
@@ -253,75 +245,70 @@ def test_a_family_that_contradicts_the_folder_is_refused(root: Path) -> None:
     assert "models.small.family" in message and "says gpt2, not llama" in message and "Leave `family` out" in message
 
 
+# A selector, and words of the message.
 SELECTOR_MISMATCHES = [
-    ({"metric": "accuracy", "strategy": "block"}, ["metric: 'accuracy'", "angular or cosine"]),
-    ({"metric": "cosine", "strategy": "block", "units": "mlp"}, ["units: 'mlp'", "units: layer"]),
-    ({"metric": "cosine", "strategy": "deepest"}, ["metric: 'cosine'", "'deepest'", "Leave `metric` out"]),
-    ({"metric": "accuracy", "strategy": "random"}, ["metric: 'accuracy'", "'random'", "Leave `metric` out"]),
-    ({"strategy": "iterative"}, ["metric: is missing", "'iterative'", "Write metric: accuracy"]),
-    ({"strategy": "block"}, ["metric: is missing", "'block'", "Write metric: angular or cosine"]),
+    ("metric: accuracy, strategy: block", "metric: 'accuracy' | angular or cosine"),
+    ("metric: cosine, strategy: block, units: mlp", "units: 'mlp' | units: layer"),
+    ("metric: cosine, strategy: deepest", "metric: 'cosine' | 'deepest' | Leave `metric` out"),
+    ("metric: accuracy, strategy: random", "metric: 'accuracy' | 'random' | Leave `metric` out"),
+    ("strategy: iterative", "metric: is missing | 'iterative' | Write metric: accuracy"),
+    ("strategy: block", "metric: is missing | 'block' | Write metric: angular or cosine"),
     (
-        {"metric": "cosine", "strategy": "one_shot", "budget": "race"},
-        ["budget: 'race'", "'one_shot'", "Leave `budget` out", "strategy: iterative"],
+        "metric: cosine, strategy: one_shot, budget: race",
+        "budget: 'race' | 'one_shot' | Leave `budget` out | strategy: iterative",
     ),
     (
-        {"strategy": "deepest", "seed": 3},
-        ["seed: 3 does not go with strategy 'deepest'", "evolutionary, iterative, pairwise, portfolio or random"],
+        "strategy: deepest, seed: 3",
+        "seed: 3 does not go with strategy 'deepest' | evolutionary, iterative, pairwise, portfolio or random",
     ),
-    ({"metric": "cosine", "budget": "exact"}, ["budget: 'exact'", "metric 'cosine'", "Write budget: full"]),
+    ("metric: cosine, budget: exact", "budget: 'exact' | metric 'cosine' | Write budget: full"),
     (
-        {"metric": "perplexity", "budget": "race"},
-        ["budget: 'race'", "'perplexity'", "acceptance, accuracy, agreement, output_cosine or output_js"],
+        "metric: perplexity, budget: race",
+        "budget: 'race' | 'perplexity' | acceptance, accuracy, agreement, output_cosine or output_js",
     ),
-    ({"metric": "taylor", "budget": "race"}, ["budget: 'race'", "metric 'taylor'", "Write budget: full"]),
-    ({"metric": "margin", "budget": "exact"}, ["budget: 'exact'", "'margin'", "below 0", "budget: full"]),
+    ("metric: taylor, budget: race", "budget: 'race' | metric 'taylor' | Write budget: full"),
+    ("metric: margin, budget: exact", "budget: 'exact' | 'margin' | below 0 | budget: full"),
     (
-        {"metric": "cosine", "repair": "ghost"},
-        ["repair: 'ghost'", "metric 'cosine'", "Write metric: acceptance, accuracy, ", "or leave `repair` out"],
+        "metric: cosine, repair: ghost",
+        "repair: 'ghost' | metric 'cosine' | Write metric: acceptance, accuracy,  | or leave `repair` out",
     ),
+    ("metric: taylor, strategy: one_shot, repair: ghost", "repair: 'ghost' | metric 'taylor' | not measured by that"),
     (
-        {"metric": "taylor", "strategy": "one_shot", "repair": "ghost"},
-        ["repair: 'ghost'", "metric 'taylor'", "not measured by that"],
+        "metric: accuracy, units: mlp, repair: ghost",
+        "repair: 'ghost' | whole layers | removes mlp units | Write units: layer",
     ),
+    ("metric: residual, units: mlp", "units: 'mlp' | 'residual' | runs of whole layers"),
+    ("metric: residual, budget: exact", "budget: 'exact' | 'residual' | not measured by removing"),
+    ("metric: accuracy, repair: gost", "repair: 'gost' is not defined | Did you mean 'ghost'?"),
+    ("metric: accuracy, also: {corpsu: 1}", "also: 'corpsu' is not defined | Did you mean 'corpus'?"),
+    ("metric: accuracy, also: {corpus: 0}", "also | weights above 0"),
     (
-        {"metric": "accuracy", "units": "mlp", "repair": "ghost"},
-        ["repair: 'ghost'", "whole layers", "removes mlp units", "Write units: layer"],
+        "metric: taylor, also: {corpus: 1}",
+        "also: scores by 'taylor' | accuracy, agreement, angular, cosine | or leave `also` out",
     ),
-    ({"metric": "residual", "units": "mlp"}, ["units: 'mlp'", "'residual'", "runs of whole layers"]),
-    ({"metric": "residual", "budget": "exact"}, ["budget: 'exact'", "'residual'", "not measured by removing"]),
-    ({"metric": "accuracy", "repair": "gost"}, ["repair: 'gost' is not defined", "Did you mean 'ghost'?"]),
-    ({"metric": "accuracy", "also": {"corpsu": 1}}, ["also: 'corpsu' is not defined", "Did you mean 'corpus'?"]),
-    ({"metric": "accuracy", "also": {"corpus": 0}}, ["also", "weights above 0"]),
+    ("metric: accuracy, budget: race, also: {corpus: 1}", "also: budget 'race' | Write budget: full"),
+    ("strategy: deepest, also: {corpus: 1}", "also: | 'deepest' | iterative, one_shot or portfolio"),
+    ("strategy: deepest, repair: ghost", "repair: 'ghost' | 'deepest' | evolutionary, iterative or one_shot"),
     (
-        {"metric": "taylor", "also": {"corpus": 1}},
-        ["also: scores by 'taylor'", "accuracy, agreement, angular, cosine", "or leave `also` out"],
+        "metric: cosine, strategy: evolutionary",
+        "metric: 'cosine' | which strategy 'evolutionary' compares | accuracy, ",
     ),
-    ({"metric": "accuracy", "budget": "race", "also": {"corpus": 1}}, ["also: budget 'race'", "Write budget: full"]),
-    ({"strategy": "deepest", "also": {"corpus": 1}}, ["also:", "'deepest'", "iterative, one_shot or portfolio"]),
+    ("strategy: evolutionary", "metric: is missing | accuracy or output_kl"),
     (
-        {"strategy": "deepest", "repair": "ghost"},
-        ["repair: 'ghost'", "'deepest'", "evolutionary, iterative or one_shot"],
+        "metric: accuracy, strategy: evolutionary, stages: [[2, 10], [2, 20]]",
+        "stages: [[2, 10], [2, 20]] keeps 2, 2 | the last one 1",
     ),
-    (
-        {"metric": "cosine", "strategy": "evolutionary"},
-        ["metric: 'cosine'", "which strategy 'evolutionary' compares", "accuracy, "],
-    ),
-    ({"strategy": "evolutionary"}, ["metric: is missing", "accuracy or output_kl"]),
-    (
-        {"metric": "accuracy", "strategy": "evolutionary", "stages": [[2, 10], [2, 20]]},
-        ["stages: [[2, 10], [2, 20]] keeps 2, 2", "the last one 1"],
-    ),
-    ({"metric": "accuracy", "strategy": "evolutionary", "stages": [2, 1]}, ["stages[0]: 2 is not allowed"]),
-    ({"metric": "accuracy", "offspring": 3}, ["offspring: 3", "'iterative'", "only with evolutionary"]),
-    ({"metric": "accuracy", "strategy": "evolutionary", "held_back": 1}, ["held_back: 1 is not allowed", "below 1"]),
+    ("metric: accuracy, strategy: evolutionary, stages: [2, 1]", "stages[0]: 2 is not allowed"),
+    ("metric: accuracy, offspring: 3", "offspring: 3 | 'iterative' | only with evolutionary"),
+    ("metric: accuracy, strategy: evolutionary, held_back: 1", "held_back: 1 is not allowed | below 1"),
 ]
 
 
 @pytest.mark.parametrize(("selector", "words"), SELECTOR_MISMATCHES)
-def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector: Raw, words: list[str]) -> None:
-    message = refusal(put(minimal(), "selectors.odd", selector), root)
+def test_metrics_and_strategies_that_do_not_fit_are_refused(root: Path, selector: str, words: str) -> None:
+    message = refusal(put(minimal(), "selectors.odd", yaml.safe_load(f"{{{selector}}}")), root)
     assert message.startswith("selectors.odd.")
-    assert all(word in message for word in words), message
+    assert all(word in message for word in words.split(" | ")), message
 
 
 def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> None:
@@ -332,43 +319,6 @@ def test_a_repair_that_no_pass_can_hold_is_refused_in_the_loop(root: Path) -> No
     raw = put(minimal(), "repairs.chain", {"method": "ghost", "refit": True})
     message = refusal(put(raw, "selectors.odd", {"metric": "accuracy", "repair": "chain"}), root)
     assert message.startswith("selectors.odd.repair: 'chain' has `refit: true`") and "without `refit`" in message
-
-
-def test_a_repair_of_half_layers_is_refused(root: Path) -> None:
-    message = refusal(put(minimal(), "studies.prune.selectors", ["heads"]), root)
-    assert "studies.prune.repairs: 'ghost'" in message and "'heads' removes attention units" in message
-    assert "repairs: [none]" in message
-
-
-@pytest.mark.parametrize(
-    ("where", "key"),
-    [
-        ("calibrations.corpus", "text"),
-        ("calibrations.mine", "choices"),
-        ("benchmarks.tasks.mine", "choices"),
-        ("benchmarks.perplexity.corpus_test", "text"),
-    ],
-)
-def test_a_missing_file_is_named(root: Path, where: str, key: str) -> None:
-    message = refusal(put(minimal(), f"{where}.{key}", "absent.jsonl"), root)
-    assert f"{where}.{key}: there is no file 'absent.jsonl'" in message and "Write the path of" in message
-
-
-def test_a_task_and_a_text_of_one_name_are_refused(root: Path) -> None:
-    text = {"text": "microworld_corpus", "window": 64}
-    message = refusal(put(minimal(), "benchmarks.perplexity", {"microworld_recall": text}), root)
-    assert "benchmarks.perplexity.microworld_recall" in message and "Rename one" in message
-
-
-def test_windows_that_skip_tokens_are_refused(root: Path) -> None:
-    message = refusal(put(minimal(), "benchmarks.perplexity.corpus_test.stride", 65), root)
-    assert "benchmarks.perplexity.corpus_test.stride: 65 would skip tokens" in message and "at most 64" in message
-
-
-def test_questions_are_not_calibrated_on_and_tested(root: Path) -> None:
-    message = refusal(put(minimal(), "benchmarks.tasks.mine.choices", "./mine.jsonl"), root)
-    assert "calibrations.mine.choices: 'mine.jsonl'" in message and "benchmarks.tasks.mine" in message
-    assert "Split the file" in message
 
 
 def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
@@ -383,42 +333,11 @@ def test_texts_are_not_calibrated_on_and_tested(root: Path) -> None:
     assert config.load(raw, root)
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"own": 1, "corpsu": 0.1}, ["repairs.ghost.data: 'corpsu'", "Did you mean 'corpus'?"]),
-        ({"corpus": 1}, ["repairs.ghost.data", "own calibration is missing", "`own: 1`"]),
-        ({"own": 1, "corpus": 0}, ["repairs.ghost.data", "weights above 0"]),
-        ({"own": 1, "corpus": "much"}, ["repairs.ghost.data", "weights above 0"]),
-        ({"own": "auto", "corpus": 1}, ["repairs.ghost.data", "`own: 1`"]),
-        (["own"], ["repairs.ghost.data", "['own']"]),
-    ],
-)
-def test_what_a_repair_is_fitted_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
-    message = refusal(put(minimal(), "repairs.ghost.data", data), root)
-    assert all(word in message for word in words), message
-
-
 def test_a_weight_is_left_open_only_where_repairs_can_be_tried_in_one_pass(root: Path) -> None:
     raw = put(minimal(), "repairs.ghost.data", {"own": 1, "corpus": "auto"})
     assert config.load(copy.deepcopy(raw), root).repairs["ghost"].automatic("recall") == ["corpus"]
     message = refusal(put(raw, "repairs.ghost.method", "replaceme"), root)
     assert all(word in message for word in ("repairs.ghost.data: 'auto'", "'replaceme'", "0.1")), message
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ("corpsu", ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
-        ({"own": 1, "corpsu": 0.1}, ["healings.lora.data: 'corpsu'", "Did you mean 'corpus'?"]),
-        ({"own": 1, "corpus": 0}, ["healings.lora.data", "weights above 0"]),
-        ({}, ["healings.lora.data", "weights above 0"]),
-        (["own"], ["healings.lora.data", "['own']"]),
-    ],
-)
-def test_what_a_healing_trains_on_is_there_and_weighs_something(root: Path, data: Any, words: list[str]) -> None:
-    message = refusal(put(minimal(), "healings.lora.data", data), root)
-    assert all(word in message for word in words), message
 
 
 @pytest.mark.parametrize("train", ["patch", "both"])

@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,10 +82,6 @@ class World:
                 lines.append(json.dumps({"query": " ".join(query), "choices": choices, "gold": draw.randrange(3)}))
             path.write_text("\n".join(lines))
         return path
-
-    def at(self, scratch: Path, **changes: Any) -> "World":
-        """The same with another place to write, and other settings."""
-        return replace(self, scratch=scratch, **changes)
 
     @staticmethod
     def _words(draw: random.Random, low: int, high: int) -> tuple[int, ...]:

@@ -16,19 +16,7 @@ import yaml
 
 from tests import ROOT
 
-PARTS = (
-    "Snakefile",
-    "rules",
-    "profiles",
-    "workflow",
-    "src",
-    "sql",
-    "config",
-    "envs",
-    "resources",
-    "requirements.lock",
-    "tests/configs",
-)
+PARTS = "Snakefile rules profiles workflow src sql config envs resources requirements.lock tests/configs".split()
 
 
 @dataclass(frozen=True)

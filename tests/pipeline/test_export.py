@@ -32,21 +32,14 @@ def test_an_export_is_the_variant_that_was_benchmarked(finished: Project, varian
     assert "Nothing to be done" in finished.run(target).stdout
 
 
-def test_a_patch_that_no_study_fits_is_explained(finished: Project) -> None:
-    done = finished.run("-n", "results/exports/reference/recall/accuracy/removed=3/ghost/none", check=False)
-    assert done.returncode and "no study fits repair 'ghost' to removed=3" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("variant", "said"),
     [
-        ("reference/recal/accuracy/removed=2/none/none", "'recal' is not defined under `calibrations`. Did you mean"),
-        (
-            "reference/recall/accuracy/2/none/none",
-            "is not a variant: its part '2' is not removed=n, with a number for n. Write",
-        ),
+        ("recall/accuracy/removed=3/ghost/none", "no study fits repair 'ghost' to removed=3"),
+        ("recal/accuracy/removed=2/none/none", "'recal' is not defined under `calibrations`. Did you mean"),
+        ("recall/accuracy/2/none/none", "is not a variant: its part '2' is not removed=n, with a number for n. Write"),
     ],
 )
-def test_a_variant_of_unknown_parts_is_refused_by_name(finished: Project, variant: str, said: str) -> None:
-    done = finished.run("-n", f"results/exports/{variant}", check=False)
+def test_a_variant_that_nothing_makes_is_refused_by_name(finished: Project, variant: str, said: str) -> None:
+    done = finished.run("-n", f"results/exports/reference/{variant}", check=False)
     assert done.returncode and said in done.stdout and "Missing" not in done.stdout

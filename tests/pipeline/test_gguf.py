@@ -20,15 +20,9 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     gguf_files.write(copy.folder / "tiny.gguf")
     questions = [{"query": f"{n} in the", "choices": ["inn", "the 12"], "gold": n % 2} for n in range(8)]
     (copy.folder / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
-    copy.config.write_text(
-        yaml.safe_dump(
-            {
-                "models": {"tiny": {"source": "tiny.gguf"}},
-                "calibrations": {"mine": {"choices": "mine.jsonl"}},
-                "studies": {"maps": {"models": ["tiny"], "calibrations": ["mine"], "metrics": ["perplexity"]}},
-            }
-        )
-    )
+    study = {"models": ["tiny"], "calibrations": ["mine"], "metrics": ["perplexity"]}
+    config = {"models": {"tiny": {"source": "tiny.gguf"}}, "calibrations": {"mine": {"choices": "mine.jsonl"}}}
+    copy.config.write_text(yaml.safe_dump(config | {"studies": {"maps": study}}))
     return copy
 
 

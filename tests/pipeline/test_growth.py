@@ -129,10 +129,10 @@ def test_a_figure_is_drawn_and_nothing_else(restored: Project) -> None:
 @pytest.mark.parametrize(
     ("section", "anchor"),
     [
-        ("repairs", '    method: Literal["ghost"] = "ghost"\n'),
-        ("healings", '    method: Literal["lora"] = "lora"\n'),
-        ("selectors", '    strategy: Literal["iterative"] = "iterative"\n'),
-        ("calibrations", "    split: Split = split_option()\n"),
+        ("repairs", '    method: str = option("The repair method.")\n'),
+        ("healings", '    learning_rate: float = option("Peak learning rate.", 0.0003, gt=0)\n'),
+        ("selectors", '    strategy: str = option("How units are picked from their scores.", "iterative")\n'),
+        ("calibrations", "    split: Split = _SPLIT\n"),
     ],
 )
 def test_an_option_with_a_default_reruns_nothing(restored: Project, section: str, anchor: str) -> None:

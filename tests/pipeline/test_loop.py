@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 def looped(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The plans, sweeps and patches of tests/configs/loop.yaml."""
     project = copy_project(tmp_path_factory.mktemp("loop"), "tests/configs/loop.yaml")
-    project.run("prune", "recover", *(f"results/tables/{table}.parquet" for table in ("plans", "sweeps", "patches")))
+    project.run("prune", "repair", *(f"results/tables/{table}.parquet" for table in ("plans", "sweeps", "patches")))
     return project
 
 

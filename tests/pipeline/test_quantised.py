@@ -22,16 +22,10 @@ def test_a_quantised_folder_is_measured_and_exported(tmp_path) -> None:
     questions = [{"query": f"w{n} w2 w3", "choices": ["w4", "w5 w6"], "gold": n % 2} for n in range(8)]
     (project.folder / "mine.jsonl").write_text("\n".join(map(json.dumps, questions)))
     study = {"models": ["tiny"], "calibrations": ["mine"], "selectors": ["loss"], "removed": [1]}
-    project.config.write_text(
-        yaml.safe_dump(
-            {
-                "models": {"tiny": {"source": "packed", "dtype": "float32"}},
-                "calibrations": {"mine": {"choices": "mine.jsonl"}},
-                "selectors": {"loss": {"metric": "perplexity", "strategy": "one_shot"}},
-                "studies": {"prune": study},
-            }
-        )
-    )
+    config = {"models": {"tiny": {"source": "packed", "dtype": "float32"}}, "studies": {"prune": study}}
+    config |= {"calibrations": {"mine": {"choices": "mine.jsonl"}}}
+    config |= {"selectors": {"loss": {"metric": "perplexity", "strategy": "one_shot"}}}
+    project.config.write_text(yaml.safe_dump(config))
     assert project.run("--", "prune").stdout.count(SAID) == 1
     (project.folder / "packed").touch()
     assert SAID not in project.run("-n", "--", "prune").stdout

@@ -170,7 +170,7 @@ def test_editing_a_metric_that_no_plan_reads_reruns_scores_and_the_report(restor
     ],
 )
 def test_a_new_column_reruns_its_table_and_the_report(restored: Project, stage: str, table: str) -> None:
-    restored.add(f"src/lamina/tables/{stage}.py", f'{table.upper()}.columns["made_up"] = (STRING, "Nothing.")\n')
+    restored.add(f"src/lamina/tables/{stage}.py", f'{table.upper()}.columns["made_up"] = ("string", "Nothing.")\n')
     jobs = restored.stale()
     assert rules(jobs) <= GATHERING
     assert of(jobs, "gather_table", "table") == {table}

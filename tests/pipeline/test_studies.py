@@ -37,14 +37,8 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 def train(project: Project) -> None:
     """As rule train_reference does, with settings of its own."""
-    command = [
-        sys.executable,
-        "workflow/scripts/train_reference.py",
-        "--settings",
-        "training.yaml",
-        "--output",
-        "trained",
-    ]
+    command = [sys.executable, "workflow/scripts/train_reference.py"]
+    command += ["--settings", "training.yaml", "--output", "trained"]
     environment = os.environ | {"PYTHONPATH": str(project.folder / "src")}
     subprocess.run(command, cwd=project.folder, env=environment, check=True, capture_output=True)
 

@@ -15,25 +15,12 @@ from tests.pipeline.project import copy_project
 
 SCRIPT = Path(__file__).with_name("cluster.sh")
 # What differs from a site's run: one thread a job, as in the local runs to compare with, and no patience.
-HASTE = [
-    *("--slurm-init-seconds-before-status-checks", "1"),
-    *("--seconds-between-status-checks", "1"),
-    *("--latency-wait", "10"),
-    "--set-threads",
-    *(
-        f"{rule}=1"
-        for rule in (
-            "sweep_units",
-            "capture_activations",
-            "fit_patch",
-            "heal_variant",
-            "diagnose_layers",
-            "benchmark_task",
-            "benchmark_perplexity",
-            "benchmark_efficiency",
-        )
-    ),
-]
+GPU_STAGES = (
+    *("check_model", "capture_activations", "sweep_units", "fit_patch", "heal_variant", "diagnose_layers"),
+    *("benchmark_task", "benchmark_perplexity", "benchmark_efficiency"),
+)
+QUICK = ["--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1"]
+HASTE = [*QUICK, "--latency-wait", "10", "--set-threads", *(f"{rule}=1" for rule in GPU_STAGES)]
 ENVIRONMENT = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
@@ -64,20 +51,10 @@ class Clone:
 
     def driver(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `snakemake --profile slurm`; its output goes to driver.log."""
-        command = [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--profile",
-            "slurm",
-            *arguments,
-            "--configfile",
-            self.config,
-            *HASTE,
-        ]
+        command = [sys.executable, *"-m snakemake --profile slurm".split(), *arguments, "--configfile", self.config]
         with (self.folder / "driver.log").open("a") as log:
             return subprocess.Popen(
-                command,
+                [*command, *HASTE],
                 cwd=self.folder,
                 env=self._environment,
                 stdout=log,

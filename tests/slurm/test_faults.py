@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.cluster import Clone, SlurmJob, wait_until
+from tests.slurm.cluster import QUICK, Clone, SlurmJob, wait_until
 from tests.slurm.tables import differences
 
 SWEEP = "sweeps/reference/recall/base/removal/layer/removed=0.parquet"
@@ -32,8 +32,8 @@ if __name__ == "__main__":
 # Jobs save after each small batch. The first one to save its second batch does no more; all say where they begin.
 STUCK = """
 if __name__ == "__main__":
-    from lamina import resume
-    from lamina.engine import room
+    from lamina.engine import memory as room
+    from lamina.store import unfinished as resume
     room.tokens = lambda *_: 512
     resume.SECONDS = 0.0
     save, load = resume.Progress.save, resume.Progress.load
@@ -140,9 +140,6 @@ def resume(made: Clone) -> str:
     done = made.make("resume-slurm", "ARGUMENTS=relevance " + " ".join(QUICK))
     assert done.returncode == 0, done.stdout[-6000:] + made.log()[-6000:]
     return done.stdout
-
-
-QUICK = ["--slurm-init-seconds-before-status-checks", "1", "--seconds-between-status-checks", "1"]
 
 
 def never_two_writers(made: Clone) -> None:

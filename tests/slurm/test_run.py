@@ -8,21 +8,10 @@ import pytest
 
 from lamina.store import parquet as store
 from tests.pipeline.project import Project
-from tests.slurm.cluster import Clone, clone
+from tests.slurm.cluster import GPU_STAGES, Clone, clone
 from tests.slurm.tables import differences
 
 STUDY = "tests/configs/cluster.yaml"
-GPU_STAGES = (
-    "check_model",
-    "capture_activations",
-    "sweep_units",
-    "fit_patch",
-    "heal_variant",
-    "diagnose_layers",
-    "benchmark_task",
-    "benchmark_perplexity",
-    "benchmark_efficiency",
-)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +35,7 @@ def test_the_report_is_built(ran: Clone) -> None:
 def test_every_job_of_a_gpu_stage_ran_on_a_gpu_that_slurm_gave_it(ran: Clone) -> None:
     submitted = {job.id for job in ran.jobs() if job.partition == "gpu" and job.state == "COMPLETED"}
     logs = [log for stage in GPU_STAGES for log in (ran.folder / "logs" / stage).rglob("*.log")]
-    assert {log.relative_to(ran.folder / "logs").parts[0] for log in logs} == {*GPU_STAGES, "benchmark_efficiency"}
+    assert {log.relative_to(ran.folder / "logs").parts[0] for log in logs} == set(GPU_STAGES)
     seen = set()
     for log in logs:
         place = re.search(r"CUDA_VISIBLE_DEVICES=(\S*) SLURM_JOB_ID=(\S*)", log.read_text())

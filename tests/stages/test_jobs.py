@@ -318,10 +318,3 @@ def test_every_table_is_gathered_from_what_the_studies_ask_for(config: Configura
     assert parts(config, "efficiency") == []
     assert len(parts(config, "training")) == 4
     assert parts(config, "relevance") == [file.replace("/sweeps/", "/relevance/") for file in parts(config, "sweeps")]
-
-
-def test_an_export_names_the_patch_that_no_study_fits(config: Configuration) -> None:
-    facts = {"repair": "ghost", "form": "auto", "shard": "5GB"}
-    with pytest.raises(LaminaError, match="no study fits repair 'ghost' to removed=5 of small/recall/accuracy"):
-        ExportVariant.of(config, wildcards("accuracy", 5, healing="none", **facts))
-    ExportVariant.of(config, wildcards("accuracy", 1, healing="lora", **facts))

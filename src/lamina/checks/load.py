@@ -5,6 +5,7 @@ An entry that is known to fail later is refused here, with the key, its value an
 
 import math
 from collections.abc import Collection, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from lamina.checks import files
 from lamina.config.benchmarks import Perplexity
 from lamina.config.calibrations import CORPUS, Choices, Hub, Mixture, Text
 from lamina.config.configuration import Configuration
-from lamina.config.entry import Entry, document_range
+from lamina.config.entry import document_range
 from lamina.config.explain import nearest, refusal
 from lamina.config.models import Merged, Model, Sibling
 from lamina.config.repairs import OWN, Repair
@@ -32,7 +33,11 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
 
     Raises LaminaError if something cannot run; the message names the key, its value and the remedy.
     """
-    _refuse_no_studies(raw)
+    if "studies" in raw and not raw["studies"]:
+        raise LaminaError(
+            f"studies: {raw['studies']!r} holds no study, so there is nothing to run. Add one, such as "
+            "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
+        )
     try:
         config = Configuration.model_validate(dict(raw))
     except ValidationError as error:
@@ -47,21 +52,11 @@ def load(raw: Mapping[str, Any], root: Path) -> Configuration:
     _check_data(config)
     for name, study in config.studies.items():
         _check_references(config, f"studies.{name}", study)
-        if isinstance(study, Prune):
-            _check_repairs(config, f"studies.{name}", study)
-            _check_healings(config, f"studies.{name}", study)
-            _check_measured(config, f"studies.{name}", study)
-            _check_sizes(config, f"studies.{name}", study)
+        for check in (_check_repairs, _check_healings, _check_measured, _check_sizes):
+            if isinstance(study, Prune):
+                check(config, f"studies.{name}", study)
     files.check(config, root)
     return config
-
-
-def _refuse_no_studies(raw: Mapping[str, Any]) -> None:
-    if "studies" in raw and not raw["studies"]:
-        raise LaminaError(
-            f"studies: {raw['studies']!r} holds no study, so there is nothing to run. Add one, such as "
-            "`maps: {models: [...], calibrations: [...], metrics: [accuracy, cosine]}`."
-        )
 
 
 def _add_donors(config: Configuration) -> None:
@@ -100,18 +95,14 @@ def _complete(config: Configuration, root: Path) -> None:
     sections: list[dict[str, Any]] = [config.calibrations, config.selectors, config.healings, config.diagnoses]
     for section in sections:
         for name, entry in section.items():
-            section[name] = _seeded(entry, config.seed)
+            if "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set:
+                section[name] = entry.model_copy(update={"seed": config.seed})
     replicate(config)
     for name, model in config.models.items():
         config.models[name] = files.described(files.entry_of(config, name), model, root)
     texts = config.benchmarks.perplexity
     for name, text in texts.items():
         texts[name] = text.model_copy(update={"stride": text.stride or text.window})
-
-
-def _seeded(entry: Entry, seed: int) -> Entry:
-    draws = "seed" in type(entry).model_fields and "seed" not in entry.model_fields_set
-    return entry.model_copy(update={"seed": seed}) if draws else entry
 
 
 def _check_mixtures(config: Configuration) -> None:
@@ -205,20 +196,13 @@ def _check_data(config: Configuration) -> None:
 
 
 def _check_references(config: Configuration, where: str, study: Study) -> None:
-    known = {
-        "models": (list(config.models), "models"),
-        "calibrations": (list(config.calibrations), "calibrations"),
-        "selectors": (list(config.selectors), "selectors"),
-        "repairs": (["none", *config.repairs], "repairs"),
-        "healings": (["none", *config.healings], "healings"),
-        "diagnoses": (list(config.diagnoses), "diagnoses"),
-        "tasks": (list(config.benchmarks.tasks), "benchmarks.tasks"),
-        "perplexity": (list(config.benchmarks.perplexity), "benchmarks.perplexity"),
-    }
-    for key, (names, section) in known.items():
-        entries = getattr(study, key, [])
-        for name in [] if isinstance(entries, str) else entries:
-            _defined(f"{where}.{key}", name, section, names)
+    sections = "models calibrations selectors repairs healings diagnoses benchmarks.tasks benchmarks.perplexity"
+    for section in sections.split():
+        key, known = section.rpartition(".")[2], list(attrgetter(section)(config))
+        known = ["none", *known] if key in ("repairs", "healings") else known
+        named = getattr(study, key, [])
+        for name in [] if isinstance(named, str) else named:
+            _defined(f"{where}.{key}", name, section, known)
 
 
 def _check_repairs(config: Configuration, where: str, study: Prune) -> None:
@@ -249,9 +233,7 @@ def _check_healings(config: Configuration, where: str, study: Prune) -> None:
 def _check_measured(config: Configuration, where: str, study: Prune) -> None:
     """Refuse `tasks: own` where nothing would measure the variants of a calibration."""
     texts = list(config.benchmarks.perplexity) if study.perplexity == "all" else study.perplexity
-    if study.tasks != "own":
-        return
-    for name in study.calibrations:
+    for name in study.calibrations if study.tasks == "own" else ():
         # Text has no task of its own; where it is benchmarked, its variants are measured all the same.
         only_text = all(isinstance(part, Text | Hub) for part in config.parts(name).values())
         if not config.own_tasks(name) and not (texts and only_text):

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from lamina.config.calibrations import trust_code_option
+from lamina.config.calibrations import NUM_FEWSHOT, TEXT, trust_code_option
 from lamina.config.entry import DOCUMENTS_ALLOWED, Documents, Entry, Filled, Named, Place, option
 from lamina.config.explain import wrong
 
@@ -49,11 +49,7 @@ class Task(Entry):
     # Its own jobs, so that asking for it measures nothing again.
     ASIDE: ClassVar[tuple[str, ...]] = ("generate",)
 
-    num_fewshot: int = option(
-        "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
-        0,
-        ge=0,
-    )
+    num_fewshot: int = NUM_FEWSHOT
     limit: int | None = option(
         "Number of test documents, the first ones (of each task of a group); `null` takes all.", None, ge=1
     )
@@ -67,9 +63,7 @@ class Task(Entry):
 class Perplexity(Entry):
     """How well the next token of a text is predicted."""
 
-    text: Place = option(
-        "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
-    )
+    text: Place = TEXT
     split: Filled = option("Split of `microworld_corpus`; ignored for a file.", "test")
     documents: Documents | None = option(
         "Half-open range of documents; `null` takes all.", None, allowed=DOCUMENTS_ALLOWED

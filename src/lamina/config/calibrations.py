@@ -35,18 +35,19 @@ def _not_test(split: str) -> str:
 Split = Annotated[Filled, AfterValidator(_not_test)]
 
 
-# Keys that several kinds of calibrations have.
+# Keys that several kinds of calibrations have, or benchmarks as well.
 _SPLIT = option(
     "Split of the data the samples are drawn from; `test` is refused.",
     "train",
     allowed="train, validation or another split that is never benchmarked (not test)",
 )
 _LIMIT = option("Number of samples drawn; `null` takes all. How many a metric needs: docs/choose.md.", None, ge=1)
-_NUM_FEWSHOT = option(
+NUM_FEWSHOT = option(
     "Solved examples put before each question. What does not fit into the model's context is cut from the left.",
     0,
     ge=0,
 )
+TEXT = option("A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`.")
 _DOCUMENTS = option("Half-open range of documents; `null` takes all.", "0:500", allowed=DOCUMENTS_ALLOWED)
 _LENGTH = option(
     "Tokens of a sample at most, the first of its document; accuracy is that of its last token.", 128, ge=2
@@ -89,7 +90,7 @@ class Task(Calibration):
     )
     split: Split = _SPLIT
     limit: int | None = _LIMIT
-    num_fewshot: int = _NUM_FEWSHOT
+    num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
 
@@ -106,7 +107,7 @@ class Tasks(Calibration):
     tasks: list[Filled] = option("Names of several lm-eval tasks, groups or tags, mixed.", min_length=1)
     fraction: float = option("Share of each task's documents that is drawn.", 0.1, gt=0, le=1)
     split: Split = _SPLIT
-    num_fewshot: int = _NUM_FEWSHOT
+    num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()
     trust_code: bool = trust_code_option()
 
@@ -120,9 +121,7 @@ class Text(Calibration):
 
     MARKS = ("text",)
 
-    text: Place = option(
-        "A .json (list of strings), .jsonl (`text`) or .txt (blank lines) file, or `microworld_corpus`."
-    )
+    text: Place = TEXT
     documents: Documents | None = _DOCUMENTS
     length: int = _LENGTH
     split: Split = _SPLIT
@@ -177,5 +176,5 @@ class Choices(Calibration):
 
     choices: Place = option("A .jsonl file of your own questions with `query`, `choices` and `gold` in each line.")
     limit: int | None = _LIMIT
-    num_fewshot: int = _NUM_FEWSHOT
+    num_fewshot: int = NUM_FEWSHOT
     seed: int = seed_option()

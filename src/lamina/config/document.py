@@ -45,12 +45,6 @@ def parts(model: type[Entry] = Configuration, place: str = "") -> Iterator[Part]
             yield from parts(entry, f"{place}.{key}{name}".lstrip("."))
 
 
-def leaves(model: type[Entry]) -> list[type[Entry]]:
-    """The classes that an entry of a class may have."""
-    kinds: list[type[Entry]] = [*model.kinds()] if issubclass(model, Choice) else []
-    return kinds or [model]
-
-
 def readme() -> str:
     """The text of config/README.md: what stands there by hand above the sections, and a section for each class."""
     by_hand = README.read_text(encoding="utf-8").partition(_FIRST)[0]
@@ -74,7 +68,7 @@ def _section(part: Part) -> str:
     if part.place.startswith("selectors"):
         rows = [f"| `{metric.name}` | `{metric.pass_}` | {metric.help} |\n" for metric in METRICS.values()]
         text += "\n" + _METRICS + "".join(rows)
-    for leaf in model.kinds() if issubclass(model, Choice) else []:
+    for leaf in model.kinds() if issubclass(model, Choice) else ():
         title = f"{leaf.BY}: {leaf.title()}" if leaf.BY else " and ".join(leaf.MARKS)
         own = [key for key in leaf.model_fields if key not in model.model_fields]
         text += f"\n### {title}\n\n{inspect.getdoc(leaf)}\n" + (f"\n{_table(leaf, own)}" if own else "")
@@ -82,26 +76,20 @@ def _section(part: Part) -> str:
 
 
 def _table(model: type[Entry], keys: list[str]) -> str:
-    properties = _properties(model)
+    # A base class has its own keys, though as a schema it is a choice.
+    schemas = [kind.model_json_schema()["properties"] for kind in model.kinds() or [model]]
+    properties = {key: part for each in reversed(schemas) for key, part in each.items()}
     rows = ["| key | may be | default | meaning |", "|---|---|---|---|"]
     for key in keys:
         field, rule = model.model_fields[key], properties[key]
         kind = "see below" if inside(field.annotation) else allowed(rule)
-        default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{_shown(rule['default'])}`"
+        shown = "{}" if isinstance(usual := rule.get("default"), dict) else usual
+        shown = shown if isinstance(shown, str) else json.dumps(shown)
+        default = "*needed*" if field.is_required() else rule.get("x-default") or f"`{shown}`"
         if issubclass(model, Choice) and key == model.BY:
             kind = allowed({"enum": [leaf.title() for leaf in model.kinds()]})
         rows.append(f"| `{key}` | {kind} | {default} | {field.description} |")
     return "\n".join(rows) + "\n"
-
-
-def _properties(model: type[Entry]) -> dict[str, Any]:
-    """The JSON schemas of the keys; a base class has its own keys, though as a schema it is a choice."""
-    schemas = [kind.model_json_schema()["properties"] for kind in leaves(model)]
-    return {key: part for properties in reversed(schemas) for key, part in properties.items()}
-
-
-def _shown(default: Any) -> str:
-    return "{}" if isinstance(default, dict) else default if isinstance(default, str) else json.dumps(default)
 
 
 def _untitled(part: Any) -> Any:

@@ -101,6 +101,11 @@ class Entry(BaseModel):
 
     ASIDE: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def kinds(cls) -> list[type[Self]]:
+        """What an entry that is a choice may be; nothing of any other entry, and of one of the kinds."""
+        return []
+
     def options(self) -> dict[str, Any]:
         """The values for the parameters of a job: JSON-able, and only those that differ from the defaults.
 

@@ -116,7 +116,7 @@ def _explained(model: Any, error: Any, raw: Any) -> tuple[str, str]:
     """
     place, value, steps, base, kind = "", raw, list(error["loc"]), None, model
     while steps:
-        if kinds := _kinds(kind):
+        if kinds := kind.kinds():
             base, kind = kind, {each.title(): each for each in kinds}[steps.pop(0)]
             continue
         key = str(steps.pop(0))
@@ -135,24 +135,14 @@ def _explained(model: Any, error: Any, raw: Any) -> tuple[str, str]:
     if error["type"] == _WORDED:
         return _worded(place, error)
     if not isinstance(value, Mapping):
-        forms = "" if kind is model or not _kinds(kind) or kind.BY else f"Give it {_titles(kind)}."
-        return (
-            place,
-            f"{shown(value)} is not a mapping of keys to values. {forms or 'Write `key: value` lines below it.'}",
-        )
+        titles = [] if kind is model else [each.title() for each in kind.kinds() if not each.BY]
+        remedy = f"Give it {listed(titles)}." if titles else "Write `key: value` lines below it."
+        return place, f"{shown(value)} is not a mapping of keys to values. {remedy}"
     return _no_kind(kind, place, value)
 
 
 def _below(value: Any, key: Any) -> Any:
     return value.get(key) if isinstance(value, Mapping) else None
-
-
-def _kinds(model: Any) -> list[Any]:
-    return model.kinds() if hasattr(model, "kinds") else []
-
-
-def _titles(base: Any) -> str:
-    return listed(kind.title() for kind in base.kinds())
 
 
 def _worded(place: str, error: Any) -> tuple[str, str]:
@@ -161,7 +151,7 @@ def _worded(place: str, error: Any) -> tuple[str, str]:
 
 def _unknown(base: Any, kind: Any, key: str, value: Any) -> str:
     """About a key that the entry does not have; the other kinds of a choice may have it."""
-    titles = [other.title() for other in _kinds(base) if key in other.model_fields]
+    titles = [other.title() for other in (base.kinds() if base else ()) if key in other.model_fields]
     if not titles:
         return f"there is no such key. {nearest(key, kind.model_fields)}"
     mine, theirs = kind.title(), listed(titles)
@@ -202,7 +192,8 @@ def _value(kind: Any, key: str, place: str, steps: list[Any], value: Any, error:
     part: Mapping[str, Any] = kind.model_json_schema()["properties"][key]
     if steps and isinstance(steps[0], int) and "items" in part:
         place, value, part = f"{place}[{steps[0]}]", value[steps[0]], part["items"]
-    plain = "string" in _types(part) and "x-allowed" not in part and not _choices(part)
+    text = any(option.get("type") == "string" for option in part.get("anyOf", [part]))
+    plain = text and "x-allowed" not in part and not _choices(part)
     quotes = ", in quotes" if plain and isinstance(value, int) else ""
     near = _close(value, map(str, _choices(part)))
     return place, f"{shown(value)} is not allowed. Write {allowed(part)}{quotes}.{near}"
@@ -215,7 +206,3 @@ def _close(word: object, known: Iterable[str]) -> str:
 
 def _choices(part: Mapping[str, Any]) -> list[Any]:
     return [part["const"]] if "const" in part else part.get("enum", [])
-
-
-def _types(part: Mapping[str, Any]) -> list[str]:
-    return [kind for option in part.get("anyOf", [part]) for kind in [option.get("type")] if kind]

@@ -49,8 +49,8 @@ class Metric:
 # Modules of passes that jobs do not share; the engine runs the passes that evaluate candidates.
 MODULES = {"gradient": "lamina.engine.weights", "weights": "lamina.engine.weights", "fit": "lamina.selection.residuals"}
 
+# What the class of a metric says of it.
 ATTRIBUTES = tuple(field.name for field in fields(Metric) if field.name != "module")
-"""What the class of a metric says of it."""
 
 METRICS = {
     entry["name"]: Metric(module=module, **entry)
@@ -78,14 +78,9 @@ MetricName = Annotated[str, AfterValidator(_known), Field(json_schema_extra={"en
 CARRIED = {"removal": "stream", "gradient": "weights"}
 
 
-def metric_pass(metric: str) -> str:
-    """The cheapest pass that measures a metric."""
-    return METRICS[metric].pass_
-
-
 def passes(metrics: Iterable[str]) -> list[str]:
     """Passes that measure several metrics. A removal pass carries stream metrics, a gradient pass carries weights."""
-    needed = {metric_pass(metric) for metric in metrics}
+    needed = {METRICS[metric].pass_ for metric in metrics}
     return sorted(needed - {CARRIED.get(name) for name in needed})
 
 

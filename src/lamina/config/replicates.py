@@ -18,7 +18,6 @@ from lamina.config.configuration import Configuration
 from lamina.config.entry import document_range
 from lamina.config.models import PLACE, Model
 from lamina.config.selectors import Selector
-from lamina.config.studies import Study
 from lamina.errors import LaminaError
 
 
@@ -84,17 +83,17 @@ def expand_checkpoints(config: Configuration) -> None:
     """
     series = {name: _models(name, entry) for name, entry in config.models.items() if entry.checkpoints}
     for name, models in series.items():
-        taken = sorted(set(models) & set(config.models))
-        if taken:
+        if taken := sorted(models.keys() & config.models.keys()):
             raise LaminaError(
                 f"models.{name}.checkpoints: '{taken[0]}' is the name of a model already. Rename one of the two."
             )
-        before = dict(config.models)
-        config.models.clear()
-        for other, entry in before.items():
-            config.models.update(models if other == name else {other: entry})
+    every = [series.get(name, {name: entry}) for name, entry in config.models.items()]
+    config.models.clear()
+    for models in every:
+        config.models.update(models)
     for key, study in config.studies.items():
-        config.studies[key] = _with_checkpoints(study, series)
+        named = [model for name in study.models for model in series.get(name, [name])]
+        config.studies[key] = study.model_copy(update={"models": list(dict.fromkeys(named))})
 
 
 def _models(name: str, entry: Model) -> dict[str, Model]:
@@ -117,8 +116,3 @@ def _models(name: str, entry: Model) -> dict[str, Model]:
         revision = entry.revision and entry.revision.replace(PLACE, checkpoint)
         models[f"{name}-{checkpoint}"] = entry.model_copy(update={**filled, "revision": revision})
     return models
-
-
-def _with_checkpoints(study: Study, series: dict[str, dict[str, Model]]) -> Study:
-    named = [model for name in study.models for model in series.get(name, [name])]
-    return study.model_copy(update={"models": list(dict.fromkeys(named))})

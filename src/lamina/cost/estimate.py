@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -130,16 +131,9 @@ def stages(works: Iterable[Work]) -> dict[str, Stage]:
     """The cost of every stage."""
     sums = {name: Stage() for name in STAGES}
     for each in works:
-        cost = Stage(
-            len(each.outputs),
-            each.layer_tokens,
-            each.layer_tokens * each.flops_each,
-            each.naive,
-            each.naive * each.flops_each,
-            each.memory,
-            each.disk,
-        )
-        sums[each.stage] = sums[each.stage].plus(cost)
+        flops, naive = (layers * each.flops_each for layers in (each.layer_tokens, each.naive))
+        counts = (len(each.outputs), each.layer_tokens, flops, each.naive, naive, each.memory, each.disk)
+        sums[each.stage] = sums[each.stage].plus(Stage(*counts))
     return sums
 
 
@@ -157,9 +151,8 @@ class Works:
     tasks: Mapping[tuple[str, str], Tokens]
 
     def __iter__(self) -> Iterator[Work]:
-        for part in (self._captures, self._sweeps, self._searches, self._repairs, self._healings, self._benchmarks):
-            yield from part()
-        yield from self._timings()
+        yield from chain(self._captures(), self._sweeps(), self._searches(), self._repairs(), self._healings())
+        yield from chain(self._benchmarks(), self._timings())
 
     @property
     def _budget(self) -> int:

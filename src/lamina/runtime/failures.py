@@ -17,18 +17,7 @@ from lamina.errors import LaminaError, cause
 _FAILED = re.compile(r"^Error in rule (\w+):\n((?:    .*\n)*)", re.MULTILINE)
 _ENDED = r"{rule}\.py' (?:returned non-zero exit status (\d+)|died with <Signals\.(\w+))"
 _KILLED = "The system sends it where memory runs out, a scheduler at its limits, and a person by `kill -9`."
-_IMPORTED = {
-    "datasets",
-    "duckdb",
-    "lamina",
-    "lm_eval",
-    "numpy",
-    "peft",
-    "pyarrow",
-    "snakemake",
-    "torch",
-    "transformers",
-}
+_IMPORTED = set("datasets duckdb lamina lm_eval numpy peft pyarrow snakemake torch transformers".split())
 _ROOM = 4 << 20  # bytes; with less, jobs may fail anywhere
 _LOCKS: list[FileLock] = []  # a lock that nothing refers to is released
 _LONGEST = 20  # lines of a message; a longer text is a log

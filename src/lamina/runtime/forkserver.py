@@ -41,12 +41,10 @@ def start() -> None:
         listener.listen()
         number = listener.fileno()
         command = [sys.executable, "-P", "-m", __name__, str(number)]
-        silent = {
-            "stdout": subprocess.DEVNULL,
-            "stderr": subprocess.DEVNULL,
-        }  # a fork writes into the streams of its job
-        options: dict[str, Any] = {"pass_fds": [number], "start_new_session": True, "env": environment, **silent}
-        _processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, **options))
+        options: dict[str, Any] = {"pass_fds": [number], "start_new_session": True, "env": environment}
+        # A fork writes into the streams of its job.
+        options |= {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        _processes.append(subprocess.Popen(command, **options))
 
 
 def ask() -> None:

@@ -34,28 +34,21 @@ class Block(Measuring):
     """One task or text by its name, on the variants of one block."""
 
     name: str
-    output: Annotated[str, WRITTEN] = ""
     samples: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         variants = studies.block_variants(config, w.model, w.calibration, w.task, int(w.block))
-        return cls(name=w.task, **cls._entry(config, w.task), **_measured(config, w.model, variants))
-
-    @classmethod
-    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
-        """What the configuration says of the benchmark."""
-        raise NotImplementedError
+        task, text = config.benchmarks.tasks.get(w.task), config.benchmarks.perplexity.get(w.task)
+        entries: dict[str, Any] = {"task": task, "generate": task and (task.generate or Generate()), "text": text}
+        asked = {key: entry for key, entry in entries.items() if key in cls.model_fields}
+        return cls(name=w.task, **asked, **_measured(config, w.model, variants))
 
 
 class BenchmarkTask(Block):
     """One task, on the variants of one block."""
 
     task: Options[Task]
-
-    @classmethod
-    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
-        return {"task": config.benchmarks.tasks[name]}
 
 
 class BenchmarkGeneration(Block):
@@ -64,20 +57,11 @@ class BenchmarkGeneration(Block):
     task: Options[Task]
     generate: Options[Generate]
 
-    @classmethod
-    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
-        task = config.benchmarks.tasks[name]
-        return {"task": task, "generate": task.generate or Generate()}
-
 
 class BenchmarkPerplexity(Block):
     """One text, on the variants of one block."""
 
     text: Options[Perplexity]
-
-    @classmethod
-    def _entry(cls, config: Configuration, name: str) -> dict[str, Any]:
-        return {"text": config.benchmarks.perplexity[name]}
 
 
 class BenchmarkEfficiency(Measuring):
@@ -87,7 +71,6 @@ class BenchmarkEfficiency(Measuring):
 
     efficiency: Options[Efficiency]
     structures: int
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Diagnosis
-from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
+from lamina.stages.job import READ, OnModel, Options, family
 
 
 class CaptureActivations(OnModel):
@@ -12,7 +12,6 @@ class CaptureActivations(OnModel):
     tokens: int | str
     keys: dict[str, str]
     calibration: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -27,7 +26,6 @@ class DiagnoseLayers(OnModel):
     tokens: int | str
     keys: dict[str, str]
     samples: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -44,6 +44,12 @@ def replacements(config: Configuration, w: Any) -> Replacements | None:
     return Replacements(names=list(others), protect=list(selector.protect), merged=merged)
 
 
+def modules(loop: Loop | None, replacements: Replacements | None) -> list[str]:
+    """The modules that these changes load by name."""
+    names = ["lamina.selection.strategies.replacements", "lamina.models.replacements"] if replacements else []
+    return names + (["lamina.selection.looped", loop.module] if loop else [])
+
+
 def repair_modules(config: Configuration, names: Iterable[str]) -> list[str]:
     """The modules of the repairs in models: the measured models run their `apply`."""
     return sorted({f"lamina.repair.methods.{config.repairs[name].method}" for name in names if name != "none"})

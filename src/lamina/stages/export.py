@@ -9,7 +9,7 @@ from lamina.config.explain import nearest
 from lamina.errors import LaminaError
 from lamina.models.gguf import check_cut
 from lamina.stages.changes import repair_modules
-from lamina.stages.job import READ, WRITTEN, Job, family
+from lamina.stages.job import READ, Job, family
 from lamina.study import paths
 from lamina.study import requests as studies
 from lamina.study.variant import EXPORTED_AS, Variant
@@ -32,7 +32,6 @@ class ExportVariant(Job):
     patch: Annotated[str | None, READ] = None
     adapter: Annotated[list[str], READ] = []
     benchmarks: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from lamina.config.configuration import Configuration
 from lamina.config.healings import Healing
 from lamina.stages.changes import repair_modules
-from lamina.stages.job import READ, WRITTEN, OnModel, Options, family
+from lamina.stages.job import READ, OnModel, Options, family
 from lamina.study.variant import Variant
 
 
@@ -25,7 +25,6 @@ class HealVariant(OnModel):
     data: Annotated[dict[str, str], READ] = {}
     plan: Annotated[str, READ] = ""
     patch: Annotated[str | None, READ] = None
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

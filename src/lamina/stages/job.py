@@ -61,9 +61,13 @@ class Job(Part):
     PACKAGES: ClassVar[bool] = False
     # Options that do not change the content of a row, so they are no part of its provenance.
     ASIDE: ClassVar[tuple[str, ...]] = ()
+    # Modules that other jobs do not follow, and that are part of this job's code; so are the schemas of what it writes.
+    FOLLOWED: ClassVar[tuple[str, ...]] = ()
+    WRITES: ClassVar[tuple[str, ...]] = ()
 
     # Digests by name of what the job depends on and that is no option: the family's entry, a metric's entry.
     follows: dict[str, str | None] = {}
+    output: Annotated[str, WRITTEN] = ""
 
     _facts: dict[str, Any] = PrivateAttr(default_factory=dict)  # what `read` was given, for `make explain`
 
@@ -83,14 +87,9 @@ class Job(Part):
         return ()
 
     @property
-    def schemas(self) -> tuple[str, ...]:
-        """Modules that other jobs do not follow, and that are part of this job's code."""
-        return ()
-
-    @property
     def writes(self) -> tuple[str, ...]:
         """The tables whose schemas are part of this job's code."""
-        return ()
+        return self.WRITES
 
     def options(self) -> dict[str, Any]:
         """The options that differ from their defaults, as JSON has them."""
@@ -99,7 +98,7 @@ class Job(Part):
     def code(self) -> str:
         """The fingerprint of the code that the job can reach, and of the packages that this code imports."""
         writer = ("lamina.store.parquet",) if self.writes else ()
-        named = (self.rule(), *self.modules, *self.schemas, *writer)
+        named = (self.rule(), *self.modules, *self.FOLLOWED, *writer)
         packages = package_digest(*named) if self.PACKAGES else ""
         tables = table_digest(*self.writes) if self.writes else ""
         return hashlib.sha256((code_digest(*named) + packages + tables).encode()).hexdigest()

@@ -1,6 +1,5 @@
 """Jobs of rules/prepare.smk: models, calibrations, tasks, what they have in common, and what a study will cost."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -10,7 +9,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.models import Model
 from lamina.data import task_files
 from lamina.models.manifest import files, fingerprint
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, family
+from lamina.stages.job import READ, Job, OnModel, Options, family
 from lamina.study import requests as studies
 
 
@@ -22,7 +21,6 @@ class DequantiseModel(Job):
     model: str
     dtype: str
     file: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -39,7 +37,6 @@ class PrepareModel(Job):
     model: str
     entry: Options[Model]
     checkpoint: Annotated[str | None, READ] = None
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -53,7 +50,6 @@ class CheckModel(OnModel):
     """One model; `tokens` is the budget of one pass."""
 
     tokens: int | str
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -69,7 +65,6 @@ class PrepareCalibration(Job):
     entry: Options[Calibration]
     parts: dict[str, Options[Calibration]] = {}
     manifest: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -83,7 +78,6 @@ class PrepareTask(Job):
     name: str
     task: Options[Task] | None = None
     text: Options[Perplexity] | None = None
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -98,7 +92,6 @@ class CheckOverlap(Job):
     task: str
     samples: Annotated[str, READ] = ""
     documents: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -108,12 +101,13 @@ class CheckOverlap(Job):
 class EstimateCost(Job):
     """The whole configuration, with all defaults; `strategies` are those of its searches, which are rehearsed."""
 
+    FOLLOWED = ("lamina.study.sweeps",)  # the studies decide what is counted
+
     config: dict[str, Any]
     strategies: list[str] = []
     manifests: Annotated[list[str], READ] = []
     calibrations: Annotated[list[str], READ] = []
     tasks: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -123,11 +117,6 @@ class EstimateCost(Job):
     @property
     def modules(self) -> tuple[str, ...]:
         return tuple(f"lamina.selection.strategies.{strategy}" for strategy in self.strategies)
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        """The studies decide what is counted."""
-        return ("lamina.study.sweeps",)
 
 
 def benchmark(config: Configuration, task: str) -> Any:
@@ -155,7 +144,5 @@ def data_files(name: str, entry: Any) -> list[str]:
 
 def calibration_files(config: Configuration, calibration: str) -> list[str]:
     """Local files that a calibration is drawn from, also those of the parts of a mixture."""
-    drawn: Iterable[tuple[str, Any]] = (
-        (name, part) for part in config.parts(calibration).values() for name in part.drawn or [""]
-    )
-    return [file for name, part in drawn for file in data_files(name, part)]
+    parts = config.parts(calibration).values()
+    return [file for part in parts for name in part.drawn or [""] for file in data_files(name, part)]

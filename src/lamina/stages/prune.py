@@ -7,7 +7,7 @@ from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS
 from lamina.config.selectors import Selector
 from lamina.selection.options import Beside, Loop, Replacements, Scored
-from lamina.stages.changes import loop, repaired, replacements
+from lamina.stages import changes
 from lamina.stages.job import READ, WRITTEN, Job, OnModel, Options, entries, family, minutes
 from lamina.stages.sweep import keys
 from lamina.study import requests as studies
@@ -36,7 +36,6 @@ class PruneStep(Job):
     beside_samples: Annotated[dict[str, str], READ] = {}
     beside_sweeps: Annotated[list[str], READ] = []
     manifests: Annotated[dict[str, str], READ] = {}
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -47,7 +46,7 @@ class PruneStep(Job):
         return cls(
             selector=selector,
             score=config.calibrations[w.calibration].score,
-            replacements=replacements(config, w),
+            replacements=changes.replacements(config, w),
             beside=beside,
             keys=keys(w),
             follows=entries(metric=METRICS[selector.metric] if selector.metric else None),
@@ -89,7 +88,6 @@ class SearchPlans(OnModel):
     data: Annotated[dict[str, str], READ] = {}
     manifests: Annotated[dict[str, str], READ] = {}
     plans: Annotated[str, WRITTEN] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -99,9 +97,9 @@ class SearchPlans(OnModel):
             selector=selector,
             sizes=studies.searches(config).get((w.model, w.calibration, w.selector), []),
             score=config.calibrations[w.calibration].score,
-            loop=loop(config, w),
-            repairs={name: repaired(config, w, name) for name in selector.repairs},
-            replacements=replacements(config, w),
+            loop=changes.loop(config, w),
+            repairs={name: changes.repaired(config, w, name) for name in selector.repairs},
+            replacements=changes.replacements(config, w),
             tokens=config.sweep.tokens,
             keys={"model": w.model, "calibration": w.calibration, "selector": w.selector},
             follows=family(config, w.model) | entries(metric=METRICS[selector.metric or ""], **members),
@@ -109,12 +107,8 @@ class SearchPlans(OnModel):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        names = [*self.selector.modules, self.selector.SEARCH, *(loop.module for loop in self.repairs.values())]
-        names += ["lamina.selection.looped", self.loop.module] if self.loop else []
-        return (
-            *names,
-            *(["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []),
-        )
+        mending = [loop.module for loop in self.repairs.values()]
+        return (*self.selector.modules, self.selector.SEARCH, *mending, *changes.modules(self.loop, self.replacements))
 
     def minutes(self, model: Any, attempt: int) -> int:
         """Time limit of a job that compares about `TRIES` sets."""
@@ -126,7 +120,6 @@ class PickPlan(Job):
 
     removed: int
     plans: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

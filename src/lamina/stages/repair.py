@@ -27,7 +27,6 @@ class FitPatch(OnModel):
     calibration: Annotated[str, READ] = ""
     data: Annotated[dict[str, str], READ] = {}
     plans: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
     table: Annotated[str, WRITTEN] = ""
 
     @classmethod

@@ -1,6 +1,6 @@
 """Jobs of rules/report.smk: tables of a run, what they say of metrics, tasks and selectors, the database, the page."""
 
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, Self
 
 from lamina.config.configuration import Configuration, Report
 from lamina.config.metrics import METRICS
@@ -10,26 +10,14 @@ from lamina.stages.job import READ, WRITTEN, Job, Options
 from lamina.tables import TABLES
 
 
-class Reporting(Job):
-    """A job that reads what is measured; `WRITES` names those that it writes or describes."""
-
-    WRITES: ClassVar[tuple[str, ...]] = ()
-
-    output: Annotated[str, WRITTEN] = ""
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        return self.WRITES
-
-
-class FromTables(Reporting):
+class FromTables(Job):
     """A job on tables of a run, through views of them."""
 
     views: Annotated[list[str], READ] = []
     tables: Annotated[list[str], READ] = []
 
 
-class GatherTable(Reporting):
+class GatherTable(Job):
     """One table from its `parts`. `groups` has the labels of entries that are replicates, `scores` the score of
     calibrations that do not compare choices by acc_norm.
     """
@@ -52,13 +40,13 @@ class GatherTable(Reporting):
         return (self.table,)
 
 
-class GatherJobs(Reporting):
+class GatherJobs(Job):
     """The table of jobs, from Snakemake's records in results/jobs."""
 
     WRITES = ("jobs",)
 
 
-class CompareTasks(Reporting):
+class CompareTasks(Job):
     """How tasks differ in the units that they need, from sweeps of unpruned models."""
 
     WRITES = ("dissociations",)
@@ -67,7 +55,7 @@ class CompareTasks(Reporting):
     calibrations: Annotated[str, READ] = ""
 
 
-class CompareMetrics(Reporting):
+class CompareMetrics(Job):
     """How metrics agree, for every metric that has scores."""
 
     WRITES = ("agreements",)
@@ -117,8 +105,10 @@ class PlotFigure(FromTables):
         return (f"lamina.report.figures.{self.figure}", *sorted({METRICS[metric].module for metric in scored}))
 
 
-class CollectFacts(Reporting):
+class CollectFacts(Job):
     """`files` are the configuration files of the run; `started` is a file that was touched when the run began."""
+
+    FOLLOWED = ("lamina.version",)
 
     seed: int
     files: str
@@ -127,10 +117,6 @@ class CollectFacts(Reporting):
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
         return cls(seed=config.seed, files=w.files, started=w.started)
-
-    @property
-    def schemas(self) -> tuple[str, ...]:
-        return ("lamina.version",)
 
 
 class RenderReport(FromTables):
@@ -151,7 +137,7 @@ class RenderReport(FromTables):
         return cls(report=config.report, names=glossary(config))
 
 
-class CheckRefusals(Reporting):
+class CheckRefusals(Job):
     """The last job of a run: all else is done by then."""
 
     plans: Annotated[str, READ] = ""

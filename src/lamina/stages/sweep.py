@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from lamina.config.configuration import Configuration
 from lamina.config.metrics import METRICS, MODULES, carried
 from lamina.selection.options import Loop, Replacements
-from lamina.stages.changes import loop, replacements
-from lamina.stages.job import READ, WRITTEN, Job, OnModel, Place, entries, family
+from lamina.stages import changes
+from lamina.stages.job import READ, Job, OnModel, Place, entries, family
 from lamina.study.sweeps import SweepSelector, sweep_blocks
 
 # The selector's options that a budget reads.
@@ -36,7 +36,6 @@ class SweepUnits(OnModel):
     plan: Annotated[str | None, READ] = None
     data: Annotated[dict[str, str], READ] = {}
     manifests: Annotated[dict[str, str], READ] = {}
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -52,8 +51,8 @@ class SweepUnits(OnModel):
             pass_=pass_,
             units=units,  # type: ignore[arg-type]
             budget=early,
-            loop=loop(config, w),
-            replacements=replacements(config, w),
+            loop=changes.loop(config, w),
+            replacements=changes.replacements(config, w),
             block=int(w.block),
             blocks=sweep_blocks(config, w.model, w.selector),
             tokens=config.sweep.tokens,
@@ -66,16 +65,14 @@ class SweepUnits(OnModel):
         if self.pass_ in MODULES:
             # A pass of fits runs `ghost`.
             return (MODULES[self.pass_], *(["lamina.repair.methods.ghost"] if self.pass_ == "fit" else []))
-        names = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
-        names += ["lamina.selection.strategies.replacements", "lamina.models.replacements"] if self.replacements else []
-        return (*names, *(["lamina.selection.looped", self.loop.module] if self.loop else []))
+        budget = [f"lamina.selection.{self.budget['budget']}"] if self.budget else []
+        return (*budget, *changes.modules(self.loop, self.replacements))
 
 
 class GatherSweep(Job):
     """The blocks of a sweep, in their order. They are temporary, so the whole sweep follows what made them."""
 
     blocks: Annotated[list[str], READ] = []
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:
@@ -98,7 +95,6 @@ class ScoreRelevance(Job):
     keys: dict[str, Any]
     sweep: Annotated[str, READ] = ""
     calibration: Annotated[str, READ] = ""
-    output: Annotated[str, WRITTEN] = ""
 
     @classmethod
     def of(cls, config: Configuration, w: Any) -> Self:

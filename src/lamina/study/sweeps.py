@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from lamina.config.configuration import Configuration
-from lamina.config.metrics import CARRIED, MODULES, metric_pass, passes
+from lamina.config.metrics import CARRIED, METRICS, MODULES, passes
 from lamina.config.selectors import Selector
 from lamina.config.studies import Maps
 from lamina.study.paths import any_of
@@ -123,7 +123,7 @@ def step_pass(config: Configuration, selector: str) -> str | None:
     `block` reads the captured activations instead, `deepest` and `random` read no measurement.
     """
     entry = config.selectors[selector]
-    return metric_pass(entry.metric) if entry.metric and entry.SWEEPS else None
+    return METRICS[entry.metric].pass_ if entry.metric and entry.SWEEPS else None
 
 
 def sweep_of_step(config: Configuration, selector: str, gone: int, own: str, calibration: str) -> SweepSelector:
