@@ -54,7 +54,6 @@ class Scores:
         self.output = {metric: grown(values) for metric, values in self.output.items()}
 
     def take(self, batch: Batch, places: Places, read: Readings) -> None:
-        """Take in the readings of one pass."""
         row_ids, first = np.unique(places.rows, return_index=True)
         order = np.argsort(first)
         row_ids, first = row_ids[order], first[order]
@@ -89,7 +88,6 @@ class Scores:
         return named | {f"output.{metric}": values for metric, values in self.output.items()}
 
     def not_numbers(self, name: Name) -> bool:
-        """Whether any score of a candidate is NaN."""
         number = self.index[name]
         scored = np.repeat(self.scored[number], np.diff(self.offsets))
         return bool(np.isnan(self.loglikelihood[number, scored]).any())

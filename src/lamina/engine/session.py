@@ -89,7 +89,6 @@ class Session:
             self._run(ids, places.expand(size, 3) if contexts else None, real)
 
     def _run(self, ids: torch.Tensor | None, positions: torch.Tensor | None, real: torch.Tensor | None) -> torch.Tensor:
-        """Logits of a forward pass, at the places that the head chooses."""
         options = {} if positions is None else {"position_ids": positions}
         logits: torch.Tensor = self.model(input_ids=ids, attention_mask=real, use_cache=False, **options).logits
         return logits
@@ -157,7 +156,6 @@ class Session:
     def _pass(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
     ) -> None:
-        """Run one forward pass; if a GPU runs out of memory, run its halves until they fit."""
         halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
 
     def _forward(
@@ -235,7 +233,12 @@ def resumable(
 
     The state is saved only between batches: within a batch, sums hold a part of its candidates.
     """
-    begun = _restored(scores, progress) if progress else 0
+    begun, saved = 0, progress.load() if progress else None
+    if saved:
+        tensors, facts = saved
+        begun = int(facts["batches"])
+        for name, array in scores.state().items():
+            array[...] = tensors[name].numpy()
     costs = [len(batch[0].tokens) * len(batch) for batch in batches]
     left = TimeLeft(sum(costs), sum(costs[:begun]))
     for number in range(begun, len(batches)):
@@ -244,14 +247,3 @@ def resumable(
             state = {name: torch.from_numpy(array) for name, array in scores.state().items()}
             progress.save(state, {"batches": number + 1})
         left.step(costs[number])
-
-
-def _restored(scores: Scores, progress: Progress) -> int:
-    """Take in the scores of an earlier process; return how many batches it has measured."""
-    saved = progress.load()
-    if saved is None:
-        return 0
-    tensors, facts = saved
-    for name, array in scores.state().items():
-        array[...] = tensors[name].numpy()
-    return int(facts["batches"])

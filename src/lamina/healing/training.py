@@ -72,8 +72,8 @@ def train(
     options: Lora,
     as_saved: Callable[[], AbstractContextManager[None]],
     progress: Progress | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, torch.Tensor]]:
-    """Train `weights`; return rows of table `training` (without its keys), and the values of the kept epoch.
+) -> list[dict[str, Any]]:
+    """Train `weights`, which get the values of the kept epoch; return rows of table `training` (without its keys).
 
     Steps are taken in float32 (`Masters`) for every dtype; after each step the weights are rounded to their dtype.
     While `as_saved` is open, the variant computes as a saved variant. With `progress`, the state is saved after each
@@ -135,7 +135,9 @@ def train(
             progress.save(_state(masters, best, optimiser), {"rows": rows})
         left.step(1)
     masters.release()
-    return rows, best
+    for name, weight in weights.items():
+        weight.data.copy_(best[name])
+    return rows
 
 
 class Masters:
@@ -159,13 +161,11 @@ class Masters:
         ]
 
     def round(self) -> None:
-        """Give every weight its master's value."""
         for name, weight in self.weights.items():
             if self.values[name] is not weight:
                 weight.data.copy_(self.values[name].data)
 
     def forget(self) -> None:
-        """Drop all gradients."""
         for weight in (*self.weights.values(), *self.values.values()):
             weight.grad = None
 
@@ -194,7 +194,6 @@ def _state(masters: Masters, best: Mapping[str, torch.Tensor], optimiser: Any) -
 
 
 def _restored(saved: Mapping[str, torch.Tensor], masters: Masters, optimiser: Any) -> dict[str, torch.Tensor]:
-    """Restore a saved state and return the best weights."""
     torch.set_rng_state(saved["random"])
     if "random.cuda" in saved:
         torch.cuda.set_rng_state(saved["random.cuda"])

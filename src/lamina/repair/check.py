@@ -26,11 +26,9 @@ from lamina.relevance.statistics import bootstrap_weights
 class _Sums:
     """Weighted sums of one boundary, of the errors in Y before the repair and after it.
 
-    Attributes
-    ----------
-    absolute : absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
-    tokens : weight of these tokens, (2,).
-    squares : squared errors before and after, and squares of Y itself, by sample, (3, samples).
+    absolute: absolute errors summed over tokens, before and after, of held-out samples and of others, (2, 2, C).
+    tokens: weight of these tokens, (2,).
+    squares: squared errors before and after, and squares of Y itself, by sample, (3, samples).
     """
 
     absolute: torch.Tensor

@@ -23,11 +23,9 @@ Tensors = Mapping[str, torch.Tensor]
 class Fit:
     """The result of `fit` for one boundary.
 
-    Attributes
-    ----------
-    tensors : the repair, fitted on all samples.
-    validated : the repair, fitted without the held-out samples; every reported error is measured with it.
-    facts : columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
+    tensors: the repair, fitted on all samples.
+    validated: the repair, fitted without the held-out samples; every reported error is measured with it.
+    facts: columns of table `patches` that the method fills: n_samples, n_tokens, added parameters, and where they
         apply ridge, rank and errors ‖Y - Ŷ‖ / ‖Y‖. Ŷ is the stream of the pruned model (`_before`) or the repaired
         stream.
     """
@@ -45,12 +43,7 @@ class Repair(Protocol):
     """
 
     def collect(
-        self,
-        model: PreTrainedModel,
-        sources: Sequence[Source],
-        boundaries: Sequence[Boundary],
-        options: Any,
-        seed: int,
+        self, model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Any, seed: int
     ) -> Iterator[tuple[Boundary, Any]]:
         """The statistics that `fit` needs, boundary by boundary, from the unpruned model.
 
@@ -69,7 +62,6 @@ class Repair(Protocol):
 
 
 def method(name: str) -> Repair:
-    """The module of a method."""
     return cast(Repair, load(f"lamina.repair.methods.{name}"))
 
 

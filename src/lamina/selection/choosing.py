@@ -32,10 +32,7 @@ def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = Non
 
 
 def evidence(
-    selector: Selector,
-    scored: Mapping[str, Scored],
-    activations: str | None = None,
-    previous: Plan | None = None,
+    selector: Selector, scored: Mapping[str, Scored], activations: str | None = None, previous: Plan | None = None
 ) -> tuple[str | None, Step]:
     """Why no plan can be made (None if one can), and the evidence about the model that `previous` leaves.
 
@@ -97,8 +94,7 @@ def read_step(sweep: str | Path, metric: str, context: Context, calibration: str
         return f"{order.reason}. {METRICS[metric].remedy.format(calibration=calibration)}", Step()
     scores = [float(score) if np.isfinite(score) else None for score in order.draws[0]]
     entries = sorted(
-        zip(columns.units, scores, order.ranks, strict=True),
-        key=lambda entry: (entry[0] != columns.chosen, entry[2]),
+        zip(columns.units, scores, order.ranks, strict=True), key=lambda entry: (entry[0] != columns.chosen, entry[2])
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a pass without removals has no accuracies

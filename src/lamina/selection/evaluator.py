@@ -58,10 +58,8 @@ class _Values(dict[str, np.ndarray]):
 class Evaluator:
     """Measures losses for budgets and searches, which know nothing of streams.
 
-    Attributes
-    ----------
-    count : number of samples; they have the numbers 0 … count - 1.
-    loss : what `losses` gives.
+    count: number of samples; they have the numbers 0 … count - 1.
+    loss: what `losses` gives.
     """
 
     def __init__(

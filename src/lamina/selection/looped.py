@@ -56,12 +56,10 @@ def folds(sources: Sequence[Sequence[Sequence[int]]], seed: int) -> list[list[in
 class Repairs:
     """The patches of all runs, by fold.
 
-    Attributes
-    ----------
-    fold : of each sample of the calibration.
-    patches : for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
+    fold: of each sample of the calibration.
+    patches: for each fold, the patches that score it, which were fitted on the other fold. Candidates with the same
         run share the patch object, so that they share their stream.
-    depth : L.
+    depth: L.
     """
 
     fold: Sequence[int]

@@ -111,10 +111,8 @@ def _entries(log: Path, origin: str) -> list[dict[str, Any]]:
 class Search:
     """The comparisons that one strategy asks of the trials.
 
-    Attributes
-    ----------
-    numbers : numbers of the samples that may decide the search, ascending.
-    rows : of table `searches`, without model, calibration and selector, in the order of the comparisons.
+    numbers: numbers of the samples that may decide the search, ascending.
+    rows: of table `searches`, without model, calibration and selector, in the order of the comparisons.
     """
 
     def __init__(self, strategy: str, trials: Trials, numbers: np.ndarray, lengths: np.ndarray) -> None:
@@ -124,12 +122,7 @@ class Search:
         self._seen: dict[Candidate, np.ndarray] = {}
 
     def best(
-        self,
-        candidates: Sequence[Candidate],
-        keep: int,
-        step: int,
-        stage: str = "1",
-        numbers: np.ndarray | None = None,
+        self, candidates: Sequence[Candidate], keep: int, step: int, stage: str = "1", numbers: np.ndarray | None = None
     ) -> list[Candidate]:
         """The `keep` candidates with the least mean loss, best first; among equals those that lack deeper units.
 

@@ -71,11 +71,7 @@ def refused(boundary: Boundary) -> str | None:
 
 
 def collect(
-    model: PreTrainedModel,
-    sources: Sequence[Source],
-    boundaries: Sequence[Boundary],
-    options: Streamline,
-    seed: int,
+    model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Streamline, seed: int
 ) -> Iterator[tuple[Boundary, Fit]]:
     """Train run after run, so that only one layer's gradients are held at a time.
 

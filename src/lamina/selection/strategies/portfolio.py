@@ -89,7 +89,6 @@ class Portfolio(Selector):
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that a search loads by name."""
         metrics = [METRICS[name].module for name in (self.metric, BOUNDARIES, *self.members) if name in METRICS]
         strategies = [f"{self.PACKAGE}.{name}" for name in self.members if name not in METRICS]
         return (f"{self.PACKAGE}.{self.strategy}", *dict.fromkeys([*metrics, *strategies]))
