@@ -76,8 +76,8 @@ class ForkingLayer(nn.Module):
         self.halves = halves(layer)
         self.others: dict[str, nn.Module] = {}  # layers that streams may run through instead, no part of the model
         self.state: Streams | None = None
-        # The layer runs outside a pass on batches of different sizes, and these are learnt: how many values it returns
-        # (0: the stream alone), and the first size of each tensor that it is given, by its place among the arguments.
+        # Learnt from batches of different sizes outside a pass: how many values the layer returns (0: the stream
+        # alone), and the first size of each tensor that it is given, by its place among the arguments.
         self.returns = 0
         self.sizes: dict[tuple[Any, ...], list[int]] = {}
         names = list(inspect.signature(layer.forward).parameters)

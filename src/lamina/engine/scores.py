@@ -132,10 +132,7 @@ class Scores:
         return row
 
     def column(self, column: str, names: Sequence[Name], position: int) -> np.ndarray:
-        """One column of table `sweeps` for candidates that were measured on the sample at a position, (candidates,).
-
-        NaN where the sample has no such value.
-        """
+        """One column of table `sweeps` for measured candidates on one sample, (candidates,); NaN if it has none."""
         if column == "correct" or (column == "correct_norm" and self.samples[position].kind == "choices"):
             return self.correct([self.index[name] for name in names], position, column != "correct").astype(float)
         values = [self.sample(name, position).get(column) for name in names]

@@ -28,10 +28,8 @@ Pass = Literal["removal", "stream"]
 def groups(names: list[Name], batch_tokens: int, tokens: int, carried: int) -> list[list[Name]]:
     """Split candidates so that one line with all its streams stays under the budget, at the least cost.
 
-    Every group carries the same `carried` streams beside its own: those that observations are made on, and the unpruned
-    model if outputs are compared with it. The streams that fork off cost the same in any group. So the cheapest split
-    has the fewest groups, and it does not matter which candidate is in which. They are made as even as possible, since
-    the widest group sets the memory.
+    Every group has the same `carried` streams beside its own, so the fewest groups cost least. They are as even as
+    possible, since the widest one sets the memory.
     """
     most = max(1, tokens // batch_tokens - carried)
     count = max(1, -(-len(names) // most))
@@ -116,8 +114,7 @@ class Session:
         """Score the candidates in `wanted` on the samples with these numbers, and make the observations in `observed`.
 
         The results stand in `scores` under the given names. An observation is made in the pass of the candidate with
-        its name, or in the first pass if no candidate has its name. With `progress`, the batches that a killed process
-        measured by the same call are taken from there; the numbers are the same as without the kill.
+        its name, else in the first one. `progress` has the batches that a killed process measured by the same call.
 
         Raises LaminaError if the model cannot be without a candidate's units, if patches do not fit, or if the logits
         of the candidate CURRENT are not numbers.

@@ -221,10 +221,7 @@ def positions(objective: Objective, weights: Weights) -> int:
 def _halving(
     objective: Objective, groups: Sequence[Sequence[Sample]], memory: int, masters: Masters
 ) -> tuple[float, int, int]:
-    """Does the same as `backward`. If the GPU has no memory for a part, it starts again with half the positions.
-
-    Returns the loss, the scored tokens and the positions that fit.
-    """
+    """Does as `backward`, and again with half the positions if memory runs out; also returns the positions that fit."""
     lengths = [len(tokens(sample)[0]) for group in groups for sample in group]
     asked = min(memory, len(lengths) * max(lengths))
     (loss, count), fitting_memory = fitting(partial(backward, objective, groups), asked, max(lengths), masters.forget)
@@ -232,10 +229,9 @@ def _halving(
 
 
 def backward(objective: Objective, groups: Sequence[Sequence[Sample]], memory: int) -> tuple[float, int]:
-    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs; return the loss and the
-    number of scored tokens.
+    """Add the gradient of a batch's mean loss per token, in as many parts as memory needs. Groups are padded apart.
 
-    Groups are padded separately.
+    Returns the loss and the number of scored tokens.
     """
     counts = objective.counts([sample for group in groups for sample in group])
     total = [0.0] * len(counts)

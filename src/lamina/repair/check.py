@@ -46,8 +46,8 @@ def measure(
 ) -> dict[Boundary, dict[str, Any]]:
     """The columns that this adds to the row of each patch in table `patches`; `run` is the pass that gives the streams.
 
-    One pass serves all `patches`. They are those fitted without the held-out
-    samples of the same `seed`. Standard errors are those of a bootstrap over held-out documents, null for a single one.
+    The `patches` are those fitted without the held-out samples of the same `seed`. Standard errors are those of a
+    bootstrap over held-out documents, null for a single one.
     """
     held, others = [], []
     for source, flags in zip(sources, split(sources, seed), strict=True):

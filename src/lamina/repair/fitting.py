@@ -65,10 +65,7 @@ def boundaries(plan: Mapping[str, Any], depth: int) -> list[Boundary]:
 
 
 def request(plans: Iterable[Plan], depth: int, options: Repair) -> Request:
-    """What a repair with these options is to be fitted for, by plans of a model with `depth` layers.
-
-    Plans without units were refused and are left out.
-    """
+    """What a repair with these options is to be fitted for. Plans without units were refused and are left out."""
     found = Request(options, {}, {}, [])
     method = protocol.method(options.method)
     for plan in (plan for plan in plans if plan["units"]):
@@ -89,10 +86,8 @@ def fit(
 ) -> list[Group]:
     """Fit the repair for all plans of a request.
 
-    model: The unpruned base model.
     calibrations: What the repair is fitted on, by name, the variants' own calibration first.
     weights: The weight of a token of each calibration; empty if a weight is to be chosen for each plan.
-    seed: Draws the held-out samples.
     """
     options, method = request.options, protocol.method(request.options.method)
     if not weights:

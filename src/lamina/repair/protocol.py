@@ -36,11 +36,7 @@ class Fit:
 
 
 class Repair(Protocol):
-    """The functions of a method's module. `options` is an instance of its class of options.
-
-    A module does not declare whether an export of the repaired variant needs code: this follows from the modules that
-    `apply` leaves in the model.
-    """
+    """The functions of a method's module. `options` is an instance of its class of options."""
 
     def collect(
         self, model: PreTrainedModel, sources: Sequence[Source], boundaries: Sequence[Boundary], options: Any, seed: int
@@ -66,11 +62,7 @@ def method(name: str) -> Repair:
 
 
 def refused(repair: Repair, boundary: Boundary) -> str | None:
-    """Why a method cannot repair a run, and the remedy; None if it can.
-
-    A method that cannot repair every run has a function `refused(boundary)`. A plan with a refused run gets no patch;
-    plans of other sizes do.
-    """
+    """Why a method cannot repair a run, by its function `refused(boundary)` if it has one; None if it can."""
     says = getattr(repair, "refused", None)
     return says(boundary) if says else None
 

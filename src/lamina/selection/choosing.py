@@ -23,10 +23,7 @@ from lamina.store import parquet as store
 
 
 def empty(selector: Selector, keys: Mapping[str, Any], refused: str | None = None) -> Plan:
-    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason.
-
-    `keys` are model, calibration, selector and removed.
-    """
+    """A plan without units: the one before a selector's first step, or one that is `refused` for this reason."""
     metric, strategy, kind = selector.metric, selector.strategy, selector.units
     return Plan(**keys, metric=metric, strategy=strategy, kind=kind, refused=refused)
 

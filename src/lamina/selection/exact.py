@@ -97,10 +97,7 @@ def _may_be_least(losses: np.ndarray, best: np.ndarray, count: int) -> bool:
 
 
 def _hard_first(evaluator: Evaluator, candidates: Sequence[Candidate], losses: np.ndarray) -> list[int]:
-    """The numbers of all samples, those with the largest expected loss first.
-
-    The metric tells it from what the model before the removal did, or else the `losses` of the best candidate do.
-    """
+    """The numbers of all samples, those with the largest expected loss first: by the metric, or else by `losses`."""
     current = Candidate(frozenset.intersection(*(candidate.removed for candidate in candidates)))
     difficulty = evaluator.loss.metric.difficulty(evaluator.values(current), evaluator.loss.score)
     expected = losses if difficulty is None else difficulty.ravel()

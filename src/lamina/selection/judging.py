@@ -149,9 +149,9 @@ def proposals(
         elif name in strategies:
             told = {"strategy": name, "metric": BOUNDARIES, "protect": options.protect}
             if size <= Selector.from_options(told).largest_removal(depth):
-                request = Request(size, options.units, depth, protected_layers(options.protect, depth), options.seed)
+                one = Request(size, options.units, depth, protected_layers(options.protect, depth), options.seed)
                 before = Plan(**keys, removed=0, metric=BOUNDARIES, strategy=name, kind=options.units)
-                chosen = load(f"{Selector.PACKAGE}.{name}").choose(request, step, before)
+                chosen = load(f"{Selector.PACKAGE}.{name}").choose(one, step, before)
                 sets[size][name] = frozenset(chosen.units)
     fallback = {unit: number for number, unit in enumerate(units)}
     return sets, {unit: float(rank) for unit, rank in ranked.get(options.metric, fallback).items()}

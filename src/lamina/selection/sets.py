@@ -47,7 +47,7 @@ class SearchRequest:
     calibrations: Mapping[str, Calibration]
     selector: Any
     sizes: Sequence[int]
-    keys: Mapping[str, str]
+    keys: Mapping[str, Any]
     score: str = "acc_norm"
     tokens: int | str = "auto"
     loop: Loop | None = None

@@ -189,8 +189,6 @@ def run(
 ) -> Result:
     """Search the best set of each size, and measure it and the unpruned model on the samples held back.
 
-    units: The units that may be removed.
-    options: A selector with a searching strategy.
     seen, held_back: Numbers of the samples of the search, and of the samples on which the final sets are measured once.
     lengths: Tokens of every sample.
     """

@@ -255,10 +255,7 @@ def exchanged(
 
 
 def rehearse(trials: Trials, units: Sequence[str], sizes: Sequence[int], options: Any, held: int) -> None:
-    """Ask for what a search asks for, with drawn proposals: the cost of a study counts the models.
-
-    `held` of the samples of the trials judge, and the others are those of the members.
-    """
+    """Ask for what a search asks for, with drawn proposals, to count its models; `held` of the samples judge."""
     import numpy as np
 
     from lamina.engine.candidates import Candidate
