@@ -64,10 +64,9 @@ def searched(request: SearchRequest) -> tuple[list[Plan], list[dict[str, Any]]]:
             return portfolio.exchanged(around, units, scores, options.exchanges)
 
         choices, rows = portfolio.decide(trials, judges, sets, exchanges, form, options.seed)
-        base = np.empty(len(samples))
         everything, last = judges.part(0, 1), judges.part(0.5, 1)
-        numbers = np.concatenate(everything)
-        base[numbers] = trials.losses([Candidate()], numbers)[0][0]
+        trials.losses([Candidate()], np.concatenate(everything))
+        base = trials.values(Candidate())
     before, own = float(judges.mean(base, everything)), protocol.metric(options.metric)
     counts = {WINNER: len(samples), HELD_BACK: sum(map(len, last))}
 

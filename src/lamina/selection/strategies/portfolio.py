@@ -140,7 +140,6 @@ def decide(
     """
     import numpy as np
 
-    known: dict[Candidate, np.ndarray] = {}
     rows: list[dict[str, Any]] = []
     fields: dict[int, list[Entry]] = {size: [] for size in proposals}
     last: dict[tuple[int, frozenset[str]], list[np.ndarray]] = {}  # the samples that a set has seen
@@ -154,7 +153,7 @@ def decide(
                     fields[size].append(Entry(member, units, forms[units]))
 
     def mean(entry: Entry, repair: str, part: Sequence[np.ndarray]) -> float:
-        return float(judges.mean(known[entry.forms[repair]], part))
+        return float(judges.mean(trials.values(entry.forms[repair]), part))
 
     def best(entry: Entry, part: Sequence[np.ndarray]) -> str:
         return min(entry.forms, key=lambda repair: mean(entry, repair, part))
@@ -163,11 +162,8 @@ def decide(
         return sorted(field, key=lambda entry: (mean(entry, best(entry, part), part), sorted(entry.units)))
 
     def measure(part: Sequence[np.ndarray]) -> dict[Candidate, float]:
-        numbers = np.concatenate(part)
         candidates = [each for field in fields.values() for entry in field for each in entry.forms.values()]
-        found, costs = trials.losses(candidates, numbers)
-        for candidate, values in zip(candidates, found, strict=True):
-            known.setdefault(candidate, np.full(trials.count, np.nan))[numbers] = values
+        _, costs = trials.losses(candidates, np.concatenate(part))
         last.update({(size, entry.units): list(part) for size, field in fields.items() for entry in field})
         return dict(zip(candidates, costs, strict=True))
 
@@ -204,7 +200,7 @@ def decide(
             theirs, mine = mean(entry, best(entry, seen), seen), mean(winner, repair, seen)
             facts = {"repair": best(entry, seen), "loss": theirs, "more": theirs - mine}
             members[member] = {"units": sorted(units, key=parse), **facts, "n_samples": sum(map(len, seen))}
-        finalists = [known[candidate] for entry in field for candidate in entry.forms.values()]
+        finalists = [trials.values(candidate) for entry in field for candidate in entry.forms.values()]
         choices[size] = {
             "units": sorted(winner.units, key=parse),
             "member": winner.member,
