@@ -133,7 +133,8 @@ class Session:
             width = len(batch[0].tokens) * len(batch)
             for number, group in enumerate(groups(forks, width, self.tokens, len(carried))):
                 names = group if number else [*once, *group]
-                self._pass(batch, *_part(names, wanted, observed, number == 0))
+                one = (batch, *_part(names, wanted, observed, number == 0))
+                halved(lambda part: self._forward(*part), one, _halves)
         if CURRENT in wanted and self.scores.not_numbers(CURRENT):
             raise not_numbers(self.model)
 
@@ -149,11 +150,6 @@ class Session:
             if candidate.patches:
                 check_patches(self.model, units, candidate.patches)
             self._checked.add(candidate)
-
-    def _pass(
-        self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]
-    ) -> None:
-        halved(lambda part: self._forward(*part), (lines, wanted, observed), _halves)
 
     def _forward(
         self, lines: tuple[Line, ...], wanted: Mapping[Name, Candidate], observed: Mapping[Name, Observation]

@@ -7,7 +7,6 @@ that was fitted on it.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -64,31 +63,25 @@ def unexplained(
     errors = {run: torch.zeros(len(sequences), dtype=torch.float64, device=model.device) for run in wanted}
     nothing = torch.zeros((), dtype=torch.float64, device=model.device)
     spread: dict[int, _Spread] = {end: (nothing, nothing, 0) for _, end in wanted}
-    taps.run(model, sequences, [at for run in wanted for at in run], partial(_add, errors, spread, repairs), tokens)
+
+    def add(batch: taps.Batch, streams: Mapping[int, torch.Tensor]) -> None:
+        # Each sample under the patch that scores its fold.
+        folds = [repairs.fold[number] for number in batch.samples]
+        for scored, patches in enumerate(repairs.patches):
+            lines = [line for line, fold in enumerate(folds) if fold == scored]
+            numbers = [batch.samples[line] for line in lines]
+            real = batch.real[lines]
+            for (start, end), patch in patches.items():
+                x = streams[start][lines].double()
+                left = streams[end][lines].double() - x - x @ patch.operator.to(x)
+                errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
+        # A batch is repeated if memory runs out: errors are overwritten, and sums are added once all are computed.
+        after = {}
+        for end, (total, square, count) in spread.items():
+            y = streams[end][batch.real].double()
+            after[end] = total + y.sum(0), square + y.square().sum(), count + len(y)
+        spread.update(after)
+
+    taps.run(model, sequences, [at for run in wanted for at in run], add, tokens)
     squares = {end: square - total.square().sum() / count for end, (total, square, count) in spread.items()}
     return {run: len(sequences) * error / squares[run[1]] for run, error in errors.items()}
-
-
-def _add(
-    errors: Mapping[Boundary, torch.Tensor],
-    spread: dict[int, _Spread],
-    repairs: Repairs,
-    batch: taps.Batch,
-    streams: Mapping[int, torch.Tensor],
-) -> None:
-    """Add a batch's squared errors, sample by sample, each under the patch that scores its fold."""
-    folds = [repairs.fold[number] for number in batch.samples]
-    for scored, patches in enumerate(repairs.patches):
-        lines = [line for line, fold in enumerate(folds) if fold == scored]
-        numbers = [batch.samples[line] for line in lines]
-        real = batch.real[lines]
-        for (start, end), patch in patches.items():
-            x = streams[start][lines].double()
-            left = streams[end][lines].double() - x - x @ patch.operator.to(x)
-            errors[start, end][numbers] = left.square().sum(-1).masked_fill(~real, 0).sum(-1)
-    # A batch is repeated if memory runs out: errors are overwritten, and sums are added only after all are computed.
-    after = {}
-    for end, (total, square, count) in spread.items():
-        y = streams[end][batch.real].double()
-        after[end] = total + y.sum(0), square + y.square().sum(), count + len(y)
-    spread.update(after)
